@@ -1,0 +1,52 @@
+"""trtspec: speculative decoding over compiled engines.
+
+Names are imported when first used, so that a submodule can be imported without the whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from trtspec.version import __version__
+
+if TYPE_CHECKING:
+    from trtspec.config.kv import KvCacheConfig
+    from trtspec.config.sampling import SamplingParams
+    from trtspec.config.speculative import DraftTargetDecodingConfig, NGramDecodingConfig
+    from trtspec.errors import TrtspecError
+    from trtspec.llmapi.llm import LLM
+    from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "DraftTargetDecodingConfig",
+    "KvCacheConfig",
+    "NGramDecodingConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "TrtspecError",
+    "__version__",
+]
+
+_HOMES = {
+    "LLM": "trtspec.llmapi.llm",
+    "CompletionOutput": "trtspec.llmapi.outputs",
+    "RequestOutput": "trtspec.llmapi.outputs",
+    "SamplingParams": "trtspec.config.sampling",
+    "KvCacheConfig": "trtspec.config.kv",
+    "DraftTargetDecodingConfig": "trtspec.config.speculative",
+    "NGramDecodingConfig": "trtspec.config.speculative",
+    "TrtspecError": "trtspec.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trtspec' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,44 @@
+"""Logging: one logger for the package, quiet by default as libraries should be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("trtspec")
+logger.addHandler(logging.NullHandler())
+
+HEARTBEAT_SECONDS = 15.0
+
+
+def log_to_stderr(level: int | str = logging.INFO) -> None:
+    """Print the package's log lines to standard error (for programs, not for libraries)."""
+    if not any(type(h) is logging.StreamHandler for h in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[trtspec] %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+@contextmanager
+def progress(step: str) -> Iterator[None]:
+    """Log the start, a sign of life every 15 s, and the duration of a long step."""
+    began = time.monotonic()
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(HEARTBEAT_SECONDS):
+            logger.info("%s: still working, %.0f s", step, time.monotonic() - began)
+
+    logger.info("%s ...", step)
+    ticker = threading.Thread(target=beat, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+    logger.info("%s: %.1f s", step, time.monotonic() - began)
