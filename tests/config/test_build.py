@@ -1,0 +1,112 @@
+"""BuildConfig, KvCacheConfig and the resolution of defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.config.build import BuildConfig
+from trtspec.config.kv import KvCacheConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.resolve import resolve_build
+from trtspec.config.speculative import NGramDecodingConfig
+from trtspec.errors import ConfigError
+
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=100,
+    hidden_size=16,
+    intermediate_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=512,
+    dtype="bfloat16",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("fp32", "float32"),
+        ("bf16", "bfloat16"),
+        ("half", "float16"),
+        ("torch.float16", "float16"),
+        ("auto", "auto"),
+    ],
+)
+def test_dtype_spellings(name: str, full: str) -> None:
+    assert BuildConfig(dtype=name).dtype == full
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "fp8"}, "dtype 'fp8' is not supported"),
+        ({"max_batch_size": 0}, "max_batch_size=0 must be between 1"),
+        ({"max_seq_len": 1}, "max_seq_len=1 must be at least 2"),
+        ({"max_num_tokens": 0}, "max_num_tokens=0"),
+        ({"tokens_per_block": 12}, "tokens_per_block=12 must be a power of two"),
+        ({"backend": "tensorrt"}, "'tensorrt' is not available in this version"),
+        ({"backend": "aotii"}, "'aotii' is unknown; did you mean `aoti`"),
+        ({"max_beam_width": 4}, "beam search"),
+        ({"max_input_len": 4}, "max_seq_len"),
+        ({"max_batch": 4}, "did you mean `max_batch_size`"),
+    ],
+)
+def test_build_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BuildConfig.from_dict(options)
+
+
+def test_build_round_trip() -> None:
+    config = BuildConfig(dtype="bf16", max_seq_len=64)
+    assert BuildConfig.from_dict(config.to_dict()) == config
+    assert BuildConfig.from_dict({"max_model_len": 64, "max_num_seqs": 8}).max_seq_len == 64
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
+def test_kv_refused(fraction: float) -> None:
+    with pytest.raises(ConfigError, match="free_memory_fraction"):
+        KvCacheConfig(free_memory_fraction=fraction)
+
+
+def test_kv() -> None:
+    data = {"free_gpu_memory_fraction": 0.2, "enable_block_reuse": False, "max_tokens": 64}
+    assert KvCacheConfig.from_dict(data) == KvCacheConfig(False, 64, 0.2)
+    with pytest.raises(ConfigError, match="max_tokens=0"):
+        KvCacheConfig(max_tokens=0)
+    with pytest.raises(ConfigError, match="`dtype`='fp8' is refused"):
+        KvCacheConfig.from_dict({"dtype": "fp8"})
+
+
+def test_defaults_are_resolved_with_reasons() -> None:
+    resolved, reasons = resolve_build(BuildConfig(), MODEL)
+    assert resolved == BuildConfig("bfloat16", 8, 512, 2048)
+    assert [r.split(":")[0] for r in reasons] == [
+        "dtype bfloat16",
+        "max_seq_len 512",
+        "max_num_tokens 2048",
+    ]
+    assert resolve_build(resolved, MODEL) == (resolved, [])
+    small, _ = resolve_build(BuildConfig(max_batch_size=1, max_seq_len=64), MODEL)
+    assert small.max_num_tokens == 64
+    wide, reasons = resolve_build(
+        BuildConfig(max_batch_size=8, max_seq_len=16), MODEL, NGramDecodingConfig(max_draft_len=31)
+    )
+    assert wide.max_num_tokens == 256 and "8 x 32 rows" in reasons[-1]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max_seq_len=513 exceeds.*max_position_embeddings=512"):
+        resolve_build(BuildConfig(max_seq_len=513), MODEL)
+    drafts = NGramDecodingConfig(max_draft_len=4)
+    with pytest.raises(ConfigError, match=r"max_num_tokens=39 is below.* = 40"):
+        resolve_build(BuildConfig(max_num_tokens=39), MODEL, drafts)
+    assert resolve_build(BuildConfig(max_num_tokens=40), MODEL, drafts)[0].max_num_tokens == 40
+    short = NGramDecodingConfig(max_draft_len=4, max_model_len=100)
+    with pytest.raises(ConfigError, match=r"max_model_len=100 is below max_seq_len=512"):
+        resolve_build(BuildConfig(), MODEL, short)

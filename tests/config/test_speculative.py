@@ -1,0 +1,168 @@
+"""Speculative configs as users of TensorRT-LLM, vLLM and SGLang write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.config.speculative import (
+    DraftTargetDecodingConfig,
+    NGramDecodingConfig,
+    method_name,
+    parse_speculative_config,
+    speculative_to_dict,
+)
+from trtspec.errors import ConfigError
+
+
+def test_none_and_objects() -> None:
+    assert parse_speculative_config(None) is None
+    config = NGramDecodingConfig(max_draft_len=3)
+    assert parse_speculative_config(config) is config
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
+        {"decoding_type": "NGram", "max_draft_len": 5, "max_matching_ngram_size": 4},
+        {
+            "method": "NGRAM",
+            "max_draft_len": 5,
+            "prompt_lookup_max": 4,
+            "is_keep_all": True,
+            "is_use_oldest": False,
+            "is_public_pool": False,
+            "model": None,
+        },
+    ],
+)
+def test_ngram(data: dict[str, Any]) -> None:
+    config = parse_speculative_config(data)
+    assert config == NGramDecodingConfig(max_draft_len=5, prompt_lookup_max=4)
+    assert isinstance(config, NGramDecodingConfig)
+    assert (config.min_ngram, config.max_ngram, config.num_rows) == (2, 4, 6)
+    assert parse_speculative_config(speculative_to_dict(config)) == config
+
+
+def test_ngram_range() -> None:
+    def lengths(**options: int) -> tuple[int, int]:
+        config = NGramDecodingConfig(max_draft_len=1, **options)
+        return config.min_ngram, config.max_ngram
+
+    assert lengths() == (2, 5)
+    assert lengths(prompt_lookup_max=1) == (1, 1)
+    assert lengths(prompt_lookup_min=7) == (7, 7)
+    assert lengths(prompt_lookup_min=1, prompt_lookup_max=3) == (1, 3)
+    with pytest.raises(ConfigError, match="prompt_lookup_min=4 must be <= prompt_lookup_max=3"):
+        lengths(prompt_lookup_min=4, prompt_lookup_max=3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"method": "draft_model", "model": "d", "num_speculative_tokens": 3},
+        {"model": "d", "num_speculative_tokens": 3},
+        {"decoding_type": "Draft_Target", "speculative_model_dir": "d", "max_draft_len": 3},
+        {"method": "DRAFT_TARGET", "draft_model": "d", "num_steps": 3, "eagle_topk": 1},
+        {
+            "method": "draft_model",
+            "model": "d",
+            "num_speculative_tokens": 3,
+            "draft_tensor_parallel_size": 1,
+            "enforce_eager": True,
+            "disable_padded_drafter_batch": False,
+            "parallel_drafting": False,
+            "quantization": None,
+            "rejection_sample_method": "standard",
+            "num_draft_tokens": 4,
+            "max_total_draft_tokens": 3,
+            "use_dynamic_tree": False,
+        },
+    ],
+)
+def test_draft_model_chain(data: dict[str, Any]) -> None:
+    config = parse_speculative_config(data)
+    assert config == DraftTargetDecodingConfig(max_draft_len=3, speculative_model="d")
+    assert isinstance(config, DraftTargetDecodingConfig)
+    assert (config.topk, config.num_steps, config.num_draft_tokens) == (1, 3, 4)
+    assert parse_speculative_config(speculative_to_dict(config)) == config
+
+
+def test_tree() -> None:
+    config = DraftTargetDecodingConfig(
+        speculative_model="d", num_steps=3, eagle_topk=4, num_draft_tokens=16
+    )  # type: ignore[call-arg]
+    assert (config.eagle_topk, config.num_steps, config.num_rows) == (4, 3, 16)
+    defaulted = DraftTargetDecodingConfig(speculative_model="d", max_draft_len=3, topk=2)
+    assert defaulted.num_draft_tokens == 7
+    full = 1 + 4 + 2 * 16
+    assert (
+        DraftTargetDecodingConfig(
+            speculative_model="d", max_draft_len=3, topk=4, num_draft_tokens=full
+        ).num_draft_tokens
+        == full
+    )
+    with pytest.raises(ConfigError, match=r"38 - 1 = 37 > 4 \+ \(3 - 1\) \* 4\^2 = 36"):
+        DraftTargetDecodingConfig(
+            speculative_model="d", max_draft_len=3, topk=4, num_draft_tokens=full + 1
+        )
+
+
+DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "names no method"),
+        ({"num_speculative_tokens": 3}, "names no method"),
+        ({"method": "eagle3", "model": "d"}, "not available in this version.*ngram, draft_model"),
+        ({"method": "deepseek_mtp"}, "not available in this version"),
+        ({"method": "Medusa"}, "not available in this version"),
+        ({"method": "n_grams"}, "unknown speculative method 'n_grams'; did you mean `ngram`"),
+        ({"method": "ngram", "decoding_type": "Draft_Target"}, "names two methods"),
+        ({"method": "ngram"}, "missing option `max_draft_len`.*num_speculative_tokens"),
+        ({"method": "draft_model", "num_speculative_tokens": 3}, "missing option `speculative_mod"),
+        ({**NGRAM, "num_speculative_tokens": 0}, "max_draft_len=0 must be at least 1"),
+        ({**NGRAM, "num_speculative_tokens": 1024}, "at most 1024"),
+        ({**NGRAM, "max_draft_len": 4}, "mean the same option"),
+        ({**NGRAM, "model": "d"}, "has no draft model"),
+        ({**NGRAM, "is_use_oldest": True}, "most recent occurrence"),
+        ({**NGRAM, "is_public_pool": True}, "own text"),
+        ({**NGRAM, "max_matching_ngram_size": -1}, "prompt_lookup_max=-1 must be at least 1"),
+        ({**DRAFT, "prompt_lookup_max": 3}, "belongs to"),
+        ({**DRAFT, "tensor_parallel_size": 1}, "pass `draft_tensor_parallel_size` instead"),
+        ({**DRAFT, "draft_tensor_parallel_size": 2}, "one device"),
+        ({**DRAFT, "use_heterogeneous_vocab": True}, "one vocabulary"),
+        ({**DRAFT, "rejection_sample_method": "block"}, "lossless"),
+        ({**DRAFT, "use_rejection_sampling": True}, "lossless"),
+        ({**DRAFT, "rejection_sample_method": "synthetic"}, "lossless"),
+        ({**DRAFT, "posterior_threshold": 0.1}, "change the text"),
+        ({**DRAFT, "use_relaxed_acceptance_for_thinking": True}, "change the text"),
+        ({**DRAFT, "speculative_accept_threshold_single": 0.5}, "change the text"),
+        ({**DRAFT, "draft_sample_method": "greedy"}, "coupled"),
+        ({**DRAFT, "parallel_drafting": True}, "trained for it"),
+        ({**DRAFT, "quantization": "fp8"}, "leave it out"),
+        ({**DRAFT, "topk": 0}, "topk=0 must be between 1"),
+        ({**DRAFT, "num_draft_tokens": 3}, "a chain"),
+        ({**DRAFT, "num_draft_tokens": 1}, "between 2 and 1024"),
+        ({**DRAFT, "num_draft_tokens": 5}, r"5 - 1 = 4 > 1 \+ \(3 - 1\) \* 1\^2 = 3"),
+        ({**DRAFT, "use_dynamic_tree": True}, "set topk above 1"),
+        ({**DRAFT, "model": "[ngram]"}, "not a checkpoint"),
+        ({**DRAFT, "num_speculative_token": 3}, "did you mean `num_speculative_tokens`"),
+    ],
+)
+def test_refused(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_speculative_config(data)
+
+
+def test_method_names() -> None:
+    names = ("draft_model", "Draft_Target", "DRAFT_TARGET", "DraftTarget", "STANDALONE")
+    assert {method_name(name) for name in names} == {"draft_model"}
+    assert {method_name(name) for name in ("ngram", "NGram", "NGRAM")} == {"ngram"}
+    with pytest.raises(ConfigError, match="must be None, a mapping or a DecodingConfig, got str"):
+        parse_speculative_config("ngram")  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Strict config objects. Import them from their own modules."""

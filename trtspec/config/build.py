@@ -1,0 +1,101 @@
+"""BuildConfig: the limits and the number format an engine is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
+from trtspec.errors import ConfigError
+
+DTYPES = ("float32", "bfloat16", "float16")
+BACKENDS = ("aoti", "eager")
+MAX_BATCH_SIZE = 4096
+MAX_TOKENS_PER_BLOCK = 1024
+
+_DTYPE_ALIASES = {
+    **{name: name for name in DTYPES},
+    "fp32": "float32",
+    "float": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+}
+_BACKENDS_ELSEWHERE = ("pytorch", "tensorrt", "trt", "onnx", "_autodeploy")
+
+
+@strict_config(
+    aliases={
+        "max_model_len": "max_seq_len",
+        "max_num_seqs": "max_batch_size",
+        "max_num_batched_tokens": "max_num_tokens",
+    },
+    foreign={
+        "max_beam_width": Foreign("beam search is not offered", (None, 1)),
+        "max_input_len": Foreign("`max_seq_len` bounds prompt and output together", (None,)),
+    },
+)
+@dataclass(frozen=True)
+class BuildConfig:
+    """What an engine is built for; ConfigError names a value and its limit.
+
+    dtype: auto (the checkpoint's), float32, bfloat16 or float16 (also fp32, bf16, fp16, half).
+    max_batch_size: requests in one step. max_seq_len: prompt and output of one request, in tokens;
+    None: what the model was made for. max_num_tokens: rows in one step, prefill chunks and draft
+    nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
+    of the KV cache, a power of two. backend: aoti (compiled) or eager (the same modules uncompiled,
+    for tests and debugging). `resolve_build` replaces auto and None.
+    """
+
+    dtype: str = "auto"
+    max_batch_size: int = 8
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    tokens_per_block: int = 16
+    backend: str = "aoti"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
+        if not 1 <= self.max_batch_size <= MAX_BATCH_SIZE:
+            raise ConfigError(
+                f"max_batch_size={self.max_batch_size} must be between 1 and {MAX_BATCH_SIZE}"
+            )
+        if self.max_seq_len is not None and self.max_seq_len < 2:
+            raise ConfigError(
+                f"max_seq_len={self.max_seq_len} must be at least 2: a prompt token and an output"
+            )
+        if self.max_num_tokens is not None and self.max_num_tokens < 1:
+            raise ConfigError(f"max_num_tokens={self.max_num_tokens} must be at least 1")
+        block = self.tokens_per_block
+        if not 1 <= block <= MAX_TOKENS_PER_BLOCK or block & (block - 1):
+            raise ConfigError(
+                f"tokens_per_block={block} must be a power of two up to {MAX_TOKENS_PER_BLOCK}"
+            )
+        if self.backend not in BACKENDS:
+            absent = " is not available in this version" * (self.backend in _BACKENDS_ELSEWHERE)
+            raise ConfigError(
+                f"backend {self.backend!r}{absent or ' is unknown'}"
+                f"{nearest(self.backend, BACKENDS)} (available: {', '.join(BACKENDS)})"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` takes them back."""
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BuildConfig:
+        return from_dict(cls, data)
+
+
+def resolve_dtype(name: str) -> str:
+    """'auto' or the full name of a dtype from one of its spellings; ConfigError for any other."""
+    plain = name.removeprefix("torch.").lower()
+    if plain == "auto":
+        return plain
+    if plain not in _DTYPE_ALIASES:
+        raise ConfigError(
+            f"dtype {name!r} is not supported{nearest(plain, _DTYPE_ALIASES)} "
+            f"(supported: auto, {', '.join(DTYPES)})"
+        )
+    return _DTYPE_ALIASES[plain]

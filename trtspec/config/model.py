@@ -1,0 +1,163 @@
+"""The shape of a decoder-only transformer, as the models and engines need it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.strict import from_dict, strict_config, to_dict
+from trtspec.errors import ConfigError
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+DTYPES = ("float32", "bfloat16", "float16")
+ACTIVATIONS = ("silu",)
+
+
+@strict_config()
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding; fields that a type does not use stay at their defaults.
+
+    ``theta`` is the base; ``factor`` the stretch of the context (linear, llama3, yarn);
+    ``original_max_position_embeddings`` the context before the stretch, in tokens (llama3, yarn);
+    ``low_freq_factor`` and ``high_freq_factor`` bound llama3's smooth band; the rest is yarn's:
+    ``attention_factor`` scales cos and sin (None: derived from factor, ``mscale`` and
+    ``mscale_all_dim``), ``beta_fast`` and ``beta_slow`` bound the ramp in rotations, ``truncate``
+    rounds the bounds to whole dimensions.
+    """
+
+    theta: float = 10000.0
+    type: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        if self.type not in ROPE_TYPES:
+            raise ConfigError(
+                f"rope type {self.type!r} is not supported; supported: {', '.join(ROPE_TYPES)}"
+            )
+        if not self.theta > 1:
+            raise ConfigError(f"rope theta is {self.theta}; it must be above 1")
+        if self.type == "default":
+            return
+        if not self.factor > 0:
+            raise ConfigError(f"rope factor is {self.factor}; it must be positive")
+        if self.type == "linear":
+            return
+        original = self.original_max_position_embeddings
+        if original is None or original < 1:
+            raise ConfigError(
+                f"rope type {self.type} needs original_max_position_embeddings >= 1, not {original}"
+            )
+        if self.type == "llama3":
+            low, high = self.low_freq_factor, self.high_freq_factor
+            if low is None or high is None or not 0 < low < high:
+                raise ConfigError(
+                    "rope type llama3 needs 0 < low_freq_factor < high_freq_factor, "
+                    f"not {low} and {high}"
+                )
+        elif not 0 < self.beta_slow <= self.beta_fast:
+            raise ConfigError(
+                "rope type yarn needs 0 < beta_slow <= beta_fast, "
+                f"not {self.beta_slow} and {self.beta_fast}"
+            )
+
+
+@strict_config()
+@dataclass(frozen=True)
+class ModelConfig:
+    """One decoder of the Llama family; its variants are these flags, never the architecture's name.
+
+    Sizes are in elements. ``attention_bias`` is about q, k and v, ``attention_output_bias`` about
+    o; ``qk_norm`` is an RMS norm of each query and key head before the rotation. A layer with
+    ``sliding_layers[i]`` sees the last ``sliding_window`` tokens, its own included; with
+    ``sliding_layers`` None every layer does, with ``sliding_window`` None none does. ``dtype`` is
+    that of the checkpoint, not of the engine. Raises ConfigError when fields contradict each other.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    sliding_layers: tuple[bool, ...] | None = None
+    rope: RopeConfig = dataclasses.field(default_factory=RopeConfig)
+    hidden_act: str = "silu"
+    dtype: str = "float32"
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")
+        for name in (*sizes, "num_kv_heads", "head_dim", "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ConfigError(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+        if not self.rms_norm_eps >= 0:
+            raise ConfigError(f"rms_norm_eps is {self.rms_norm_eps}; it must not be negative")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ConfigError(f"sliding_window is {self.sliding_window}; it must be at least 1")
+        if self.sliding_layers is not None:
+            if len(self.sliding_layers) != self.num_layers:
+                raise ConfigError(
+                    f"sliding_layers names {len(self.sliding_layers)} layers, "
+                    f"the model has {self.num_layers}"
+                )
+            if any(self.sliding_layers) and self.sliding_window is None:
+                raise ConfigError("sliding_layers marks layers, but sliding_window is not set")
+        if self.hidden_act not in ACTIVATIONS:
+            raise ConfigError(
+                f"activation {self.hidden_act!r} is not supported; "
+                f"supported: {', '.join(ACTIVATIONS)}"
+            )
+        if self.dtype not in DTYPES:
+            raise ConfigError(
+                f"dtype {self.dtype!r} is not supported; supported: {', '.join(DTYPES)}"
+            )
+        if any(token < 0 for token in self.eos_token_ids):
+            raise ConfigError(f"eos_token_ids are {self.eos_token_ids}; ids must not be negative")
+
+    def window(self, layer: int) -> int:
+        """Sliding window of a layer in tokens; 0 = none (the attention op's convention)."""
+        slides = self.sliding_layers is None or self.sliding_layers[layer]
+        return self.sliding_window if self.sliding_window is not None and slides else 0
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Elements of K and V that one token takes over all layers (times the dtype's bytes)."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` takes them back."""
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
+        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        return from_dict(cls, data)

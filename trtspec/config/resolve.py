@@ -1,0 +1,64 @@
+"""Defaults made concrete for one model, each with the reason, for `--dry_run` and the build log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trtspec.config.build import BuildConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.speculative import DecodingConfig
+from trtspec.errors import ConfigError
+
+PREFILL_ROWS = 2048
+
+
+def resolve_build(
+    config: BuildConfig, model: ModelConfig, speculative: DecodingConfig | None = None
+) -> tuple[BuildConfig, list[str]]:
+    """`config` with no auto and no None left, and one line for each choice made. ConfigError if
+    what was asked for does not fit the model or the drafts; values that were given are never
+    changed."""
+    reasons: list[str] = []
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = model.dtype
+        reasons.append(f"dtype {dtype}: that of the checkpoint")
+
+    limit, max_seq_len = model.max_position_embeddings, config.max_seq_len
+    if max_seq_len is None:
+        max_seq_len = limit
+        reasons.append(f"max_seq_len {limit}: the model's max_position_embeddings")
+    elif max_seq_len > limit:
+        raise ConfigError(
+            f"max_seq_len={max_seq_len} exceeds the model's max_position_embeddings={limit}; "
+            f"lower max_seq_len to {limit}"
+        )
+    draft_limit = speculative.max_model_len if speculative else None
+    if draft_limit is not None and draft_limit < max_seq_len:
+        raise ConfigError(
+            f"speculative_config's max_model_len={draft_limit} is below max_seq_len={max_seq_len}; "
+            f"drafts serve every sequence: lower max_seq_len or leave max_model_len out"
+        )
+
+    rows = speculative.num_rows if speculative else 1
+    verify_rows = config.max_batch_size * rows
+    max_num_tokens = config.max_num_tokens
+    if max_num_tokens is None:
+        prefill = min(PREFILL_ROWS, config.max_batch_size * max_seq_len)
+        max_num_tokens = max(prefill, verify_rows)
+        why = (
+            f"max_batch_size {config.max_batch_size} x {rows} rows of a verify step"
+            if verify_rows > prefill
+            else "prefill in large chunks"
+            if prefill == PREFILL_ROWS
+            else f"max_batch_size {config.max_batch_size} prompts of max_seq_len {max_seq_len}"
+        )
+        reasons.append(f"max_num_tokens {max_num_tokens}: {why}")
+    elif max_num_tokens < verify_rows:
+        raise ConfigError(
+            f"max_num_tokens={max_num_tokens} is below max_batch_size={config.max_batch_size} x "
+            f"{rows} rows of a step = {verify_rows}; raise max_num_tokens to {verify_rows} or "
+            f"lower max_batch_size or the draft length"
+        )
+    resolved = replace(config, dtype=dtype, max_seq_len=max_seq_len, max_num_tokens=max_num_tokens)
+    return resolved, reasons

@@ -1,0 +1,202 @@
+"""Speculation keys of TensorRT-LLM, vLLM and SGLang: which mean a field of ours, which ask for what
+is done anyway, and why the others are refused. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtspec.config.strict import Foreign
+
+COMMON_ALIASES: Mapping[str, str] = {
+    "num_speculative_tokens": "max_draft_len",
+}
+NGRAM_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
+TREE_ALIASES: Mapping[str, str] = {
+    "num_steps": "max_draft_len",
+    "speculative_num_steps": "max_draft_len",
+    "eagle_topk": "topk",
+    "speculative_eagle_topk": "topk",
+    "dynamic_tree_max_topK": "topk",
+    "speculative_num_draft_tokens": "num_draft_tokens",
+}
+MODEL_ALIASES: Mapping[str, str] = {
+    "model": "speculative_model",
+    "draft_model": "speculative_model",
+    "speculative_model_dir": "speculative_model",
+    "draft_model_dir": "speculative_model",
+    "speculative_draft_model_path": "speculative_model",
+    "speculative_draft_model": "speculative_model",
+}
+
+_LOSSLESS = (
+    "acceptance is lossless: a draft token is kept only where the target itself emits it, which "
+    "needs neither rejection sampling nor thresholds"
+)
+_LOSSY = "it would change the text; acceptance here is always lossless"
+_FIXED_LENGTH = "the draft length is fixed when the engine is built"
+_ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
+_SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
+_OTHER_METHOD = "it belongs to another speculative method"
+
+
+def _any_bool(value: Any, given: Mapping[str, Any]) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
+    names = ("max_draft_len", "num_speculative_tokens", "num_steps", "speculative_num_steps")
+    return value is None or value in [given[name] for name in names if name in given]
+
+
+def _asks_for_tree(value: Any, given: Mapping[str, Any]) -> bool:
+    names = ("topk", *(alias for alias, field in TREE_ALIASES.items() if field == "topk"))
+    return value is None or value == any((given.get(name) or 1) > 1 for name in names)
+
+
+COMMON_FOREIGN: Mapping[str, Foreign] = {
+    "tensor_parallel_size": Foreign(
+        "it is not a speculative option; pass `draft_tensor_parallel_size` instead", ()
+    ),
+    "draft_tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
+    # Both say how vLLM runs a draft: nothing here is padded, and there is one way to run.
+    "enforce_eager": Foreign("it must be true or false", _any_bool),
+    "disable_padded_drafter_batch": Foreign("it must be true or false", _any_bool),
+    "disable_log_stats": Foreign("it must be true or false", _any_bool),
+    "allow_advanced_sampling": Foreign("it must be true or false", _any_bool),
+    "parallel_drafting": Foreign("parallel drafting needs a draft trained for it"),
+    "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
+    "use_local_argmax_reduction": Foreign(_ONE_DEVICE),
+    "quantization": Foreign(_SAME_DTYPE, (None,)),
+    "draft_lm_head_quantization": Foreign(_SAME_DTYPE, (None,)),
+    "kv_cache_dtype": Foreign(_SAME_DTYPE, (None, "auto")),
+    "load_format": Foreign("weights come from safetensors files", (None, "auto", "safetensors")),
+    "revision": Foreign("download that revision and give its directory", (None,)),
+    "code_revision": Foreign("no code of checkpoints is run", (None,)),
+    "moe_backend": Foreign("no such backend", (None, "auto")),
+    "attention_backend": Foreign("there is one attention op", (None, "auto")),
+    # Drafts are drawn from the draft's own distribution with the target's noise.
+    "draft_sample_method": Foreign(
+        "drafts are samples coupled to the target's by shared noise, never plain argmax above "
+        "temperature 0; leave it out",
+        (None, "probabilistic"),
+    ),
+    "rejection_sample_method": Foreign(_LOSSLESS, (None, "standard")),
+    "use_rejection_sampling": Foreign(_LOSSLESS),
+    "speculative_use_rejection_sampling": Foreign(_LOSSLESS),
+    "speculative_use_block_verification": Foreign(_LOSSLESS),
+    "acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
+    "spec_decoding_acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
+    "synthetic_acceptance_rates": Foreign(_LOSSY, (None,)),
+    "synthetic_acceptance_length": Foreign(_LOSSY, (None,)),
+    "fly_window_size": Foreign(_LOSSY, (None,)),
+    "fly_entropy_threshold": Foreign(_LOSSY, (None,)),
+    "fly_entropy_top_k": Foreign(_LOSSY, (None,)),
+    "posterior_threshold": Foreign(_LOSSY, (None,)),
+    "posterior_alpha": Foreign(_LOSSY, (None,)),
+    "typical_acceptance_sampler_posterior_threshold": Foreign(_LOSSY, (None,)),
+    "typical_acceptance_sampler_posterior_alpha": Foreign(_LOSSY, (None,)),
+    "use_relaxed_acceptance_for_thinking": Foreign(_LOSSY),
+    "relaxed_topk": Foreign(_LOSSY, (None, 1)),
+    "relaxed_delta": Foreign(_LOSSY, (None, 0, 0.0)),
+    "speculative_accept_threshold_single": Foreign(_LOSSY, (None, 1, 1.0)),
+    "speculative_accept_threshold_acc": Foreign(_LOSSY, (None, 1, 1.0)),
+    "acceptance_threshold": Foreign(_LOSSY, (None,)),
+    "acceptance_window": Foreign(_FIXED_LENGTH, (None,)),
+    "acceptance_length_threshold": Foreign(_FIXED_LENGTH, (None,)),
+    "acceptance_rate_window_size": Foreign(_FIXED_LENGTH, (None,)),
+    "acceptance_rate_threshold": Foreign(_FIXED_LENGTH, (None,)),
+    "max_concurrency": Foreign(_FIXED_LENGTH, (None,)),
+    "draft_len_schedule": Foreign(_FIXED_LENGTH, (None,)),
+    "num_speculative_tokens_per_batch_size": Foreign(_FIXED_LENGTH, (None,)),
+    "speculative_disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
+    "disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
+    "enable_adaptive_verification": Foreign(_FIXED_LENGTH),
+    "speculative_adaptive": Foreign(_FIXED_LENGTH),
+    "disable_eagle_block_drop": Foreign(_OTHER_METHOD),
+    "disable_lookahead_block_hashes": Foreign(_OTHER_METHOD),
+    "eagle_choices": Foreign("trees are grown by topk; there is no static tree", (None,)),
+    "medusa_choices": Foreign("trees are grown by topk; there is no static tree", (None,)),
+    "speculative_token_map": Foreign("the draft's vocabulary is used whole", (None,)),
+}
+
+NGRAM_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
+        Foreign("prompt lookup has no draft model", (None, "ngram", "[ngram]")),
+    ),
+    "is_keep_all": Foreign("it must be true or false", _any_bool),  # only the newest is ever used
+    "is_use_oldest": Foreign(
+        "drafts continue the most recent occurrence, which predicts better; give False"
+    ),
+    "is_public_pool": Foreign("only the request's own text is searched; give False"),
+    **dict.fromkeys(
+        ("topk", "eagle_topk", "speculative_eagle_topk"),
+        Foreign("prompt lookup drafts one chain; give 1", (None, 1)),
+    ),
+    **dict.fromkeys(
+        ("num_draft_tokens", "speculative_num_draft_tokens", "num_steps"),
+        Foreign("give `num_speculative_tokens`", (None,)),
+    ),
+    "max_total_draft_tokens": Foreign(
+        "prompt lookup drafts one chain of max_draft_len tokens",
+        _is_chain_length,
+    ),
+}
+
+DRAFT_MODEL_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        (
+            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+            *("is_keep_all", "is_use_oldest", "is_public_pool"),
+        ),
+        Foreign('it belongs to {"method": "ngram"}', (None,)),
+    ),
+    "max_total_draft_tokens": Foreign(
+        "write num_draft_tokens = max_total_draft_tokens + 1, which counts the root too",
+        _is_chain_length,
+    ),
+    "use_dynamic_tree": Foreign(
+        "set topk above 1 for a tree and to 1 for a chain",
+        _asks_for_tree,
+    ),
+    "greedy_sampling": Foreign("temperature decides, per request", (None, True)),
+}
+
+# Known in the field, not in this version; names without case, "_" and "-".
+METHODS_ELSEWHERE: frozenset[str] = frozenset(
+    (
+        "ngramgpu",
+        "suffix",
+        "sa",
+        "eagle",
+        "eagle1",
+        "eagle2",
+        "eagle3",
+        "nextn",
+        "frozenkvmtp",
+        "medusa",
+        "mtp",
+        "mtpeagle",
+        "mlpspeculator",
+        "pard",
+        "peagle",
+        "dflash",
+        "ddtree",
+        "dspark",
+        "domino",
+        "uno",
+        "lookahead",
+        "lookaheaddecoding",
+        "redrafter",
+        "explicitdrafttokens",
+        "drafttokensexternal",
+        "customclass",
+        "userprovided",
+        "savestate",
+        "extracthiddenstates",
+        "auto",
+        "hass",
+        "hydra",
+    )
+)
