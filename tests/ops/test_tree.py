@@ -1,0 +1,143 @@
+"""TokenTree: properties over random trees, against definitions spelled out the slow way."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtspec.errors import ConfigError
+from trtspec.ops.tree import TokenTree
+
+
+@st.composite
+def trees(draw: st.DrawFn, max_nodes: int = 90, vocab: int = 4) -> TokenTree:
+    size = draw(st.integers(0, max_nodes))
+    tokens = [draw(st.integers(0, vocab - 1)) for _ in range(size)]
+    parents = [draw(st.integers(max(-1, i - 5), i - 1)) for i in range(size)]
+    return TokenTree(tokens, parents)
+
+
+def ancestors(tree: TokenTree, node: int) -> list[int]:
+    """From `node` up to a child of the root."""
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = int(tree.parents[node])
+    return found
+
+
+def paths(tree: TokenTree) -> set[tuple[int, ...]]:
+    return {tree.path_tokens(i) for i in range(len(tree))}
+
+
+def seen_rows(mask: np.ndarray, row: int) -> set[int]:
+    bits = [int(word) >> j & 1 for word in mask[row].view(np.uint64) for j in range(64)]
+    return {j for j, bit in enumerate(bits) if bit}
+
+
+@given(trees())
+@settings(max_examples=60, deadline=None)
+def test_shape(tree: TokenTree) -> None:
+    assert tree.tokens.dtype == np.int64 and tree.parents.dtype == np.int32
+    assert tree.depths.dtype == np.int32 and tree.row_parents().dtype == np.int32
+    assert tree.depths.tolist() == [len(ancestors(tree, i)) for i in range(len(tree))]
+    assert tree.max_depth == max([0, *tree.depths.tolist()])
+    assert tree.row_parents().tolist() == [-1, *(tree.parents + 1).tolist()]
+    assert all(tree.path(i) == tuple(reversed(ancestors(tree, i))) for i in range(len(tree)))
+    assert tree.path(-1) == ()
+    chain = TokenTree.chain(tree.tokens)
+    assert tree.is_chain == (tree == chain) and chain.is_chain
+    assert chain.depths.tolist() == list(range(1, len(tree) + 1))
+    assert pickle.loads(pickle.dumps(tree)) == tree and hash(TokenTree.chain(tree.tokens)) == hash(
+        chain
+    )
+
+
+@given(trees(), st.integers(0, 2))
+@settings(max_examples=40, deadline=None)
+def test_mask(tree: TokenTree, extra: int) -> None:
+    mask = tree.mask(tree.mask_words + extra)
+    assert mask.dtype == np.int64 and mask.shape == (len(tree) + 1, tree.mask_words + extra)
+    assert seen_rows(mask, 0) == {0}
+    for node in range(len(tree)):
+        assert seen_rows(mask, node + 1) == {0, *(a + 1 for a in ancestors(tree, node))}
+    with pytest.raises(ConfigError, match="mask words"):
+        tree.mask(tree.mask_words - 1)
+
+
+@given(trees(), st.none() | st.integers(0, 12), st.none() | st.integers(0, 95))
+@settings(max_examples=100, deadline=None)
+def test_cut(tree: TokenTree, max_depth: int | None, max_nodes: int | None) -> None:
+    cut = tree.cut(max_depth, max_nodes)
+    kept = [i for i in range(len(tree)) if max_depth is None or tree.depths[i] <= max_depth]
+    kept = kept[:max_nodes]
+    assert [cut.path_tokens(i) for i in range(len(cut))] == [tree.path_tokens(i) for i in kept]
+    assert cut.cut(max_depth, max_nodes) == cut
+
+
+@given(trees(), st.sets(st.integers(0, 4), max_size=2))
+@settings(max_examples=60, deadline=None)
+def test_without(tree: TokenTree, unwanted: set[int]) -> None:
+    kept = [p for p in map(tree.path_tokens, range(len(tree))) if unwanted.isdisjoint(p)]
+    left = tree.without(unwanted)
+    assert [left.path_tokens(i) for i in range(len(left))] == kept
+
+
+@given(st.lists(trees(max_nodes=12, vocab=2), max_size=4))
+@settings(max_examples=80, deadline=None)
+def test_merge(parts: list[TokenTree]) -> None:
+    union = TokenTree.merge(parts)
+    assert paths(union) == set().union(*map(paths, parts))
+    assert len(paths(union)) == len(union), "every path once"
+    assert TokenTree.merge([union, *parts]) == union
+
+
+def test_small_cases() -> None:
+    empty = TokenTree.empty()
+    assert len(empty) == 0 and empty.mask().tolist() == [[1]] and empty.is_chain
+    assert empty.row_parents().tolist() == [-1] and empty.max_depth == 0
+    chain = TokenTree.chain([7, 8])
+    assert chain.mask().tolist() == [[1], [3], [7]]
+    assert TokenTree.merge([]) == empty
+    merged = TokenTree.merge([TokenTree.chain([1, 2, 3]), TokenTree([1, 4, 2], [-1, -1, 0])])
+    assert merged == TokenTree([1, 2, 3, 4], [-1, 0, 1, -1])
+    wide = TokenTree([0] * 64, [-1] * 64)
+    assert wide.mask_words == 2 and wide.mask()[64].tolist() == [1, 1]
+    assert wide.mask()[63].tolist() == [-(2**63) + 1, 0]
+
+
+def test_values_cannot_change() -> None:
+    source = np.array([1, 2])
+    tree = TokenTree.chain(source)
+    source[0] = 9
+    assert tree.tokens.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        tree.tokens[0] = 3
+    with pytest.raises(AttributeError):
+        tree.tokens = source  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "message"),
+    [
+        ([1, 2], [-1], "2 tokens and 1 parents"),
+        ([1, 2], [-1, 1], "node 1 of a token tree has parent 1"),
+        ([1, 2], [-2, 0], "node 0 of a token tree has parent -2"),
+        ([1.5], [-1], "list of integers"),
+        ([[1]], [-1], "list of integers"),
+    ],
+)
+def test_refused(tokens: list[int], parents: list[int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TokenTree(tokens, parents)
+
+
+def test_cut_refuses_negative_sizes() -> None:
+    with pytest.raises(ConfigError, match="max_depth=-1"):
+        TokenTree.empty().cut(max_depth=-1)
+    with pytest.raises(ConfigError, match="has no node 0"):
+        TokenTree.empty().path(0)
