@@ -1,0 +1,129 @@
+"""The internal checkpoint, and finding out which family a Hugging Face folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from checkpoint_converters.content_hash import hash_files
+from checkpoint_converters.family import Family
+from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
+from checkpoint_converters.hf_decoder import EMBEDDING, HEAD
+from checkpoint_converters.llama import LLAMA
+from checkpoint_converters.mistral import MISTRAL
+from checkpoint_converters.names import resolve
+from checkpoint_converters.qwen2 import QWEN2
+from checkpoint_converters.qwen3 import QWEN3
+from checkpoint_converters.safetensors_files import (
+    DTYPES,
+    LazyTensors,
+    TensorHeader,
+    read_headers,
+    read_tensor,
+    weight_files,
+)
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError, ConfigError
+
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose headers fit its config: every tensor has a use or stands in ``ignored``.
+
+    ``tensors`` maps internal names to tensors, each read from its file when asked for.
+    """
+
+    path: Path
+    config: ModelConfig
+    tensors: LazyTensors
+    ignored: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """`fingerprint` of the folder; reads all its weights, once, when first asked for."""
+        return fingerprint(self.path)
+
+
+def fingerprint(path: Path) -> str:
+    """Hash (32 hex digits) of a folder's config, generation config and weight files: their names,
+    sizes and every byte, not where they lie. The tokenizer is no part of it."""
+    configs = [path / CONFIG, path / GENERATION_CONFIG]
+    return hash_files([f for f in configs if f.is_file()] + weight_files(read_headers(path)))
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The resolved config of a checkpoint folder, without its weights.
+
+    Only if config.json names no dtype are the weight files' headers read for it. Raises
+    CheckpointError for an architecture, activation, rope type or quantization not supported.
+    """
+    family, hf = _detect(path)
+    dtype = read_dtype(hf)
+    return _config(family, hf, dtype or _dtype_of(read_headers(path)))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Open a checkpoint folder: config and headers are checked in full, no weight is read yet.
+
+    (One exception: a model that ties its head to its embedding and stores a head all the same has
+    both compared here. Equal, the head is ignored; different, the checkpoint contradicts its config
+    and is refused.) Raises CheckpointError naming file, tensor, expected and found.
+    """
+    family, hf = _detect(path)
+    headers = read_headers(path)
+    config = _config(family, hf, read_dtype(hf) or _dtype_of(headers))
+    redundant_head = config.tie_word_embeddings and HEAD in headers and EMBEDDING in headers
+    mapped = {n: h for n, h in headers.items() if not (redundant_head and n == HEAD)}
+    resolved = resolve(family.names, config, mapped, str(path))
+    ignored = resolved.ignored
+    if redundant_head:
+        _require_equal(headers[EMBEDDING], headers[HEAD])
+        ignored = tuple(sorted((*ignored, HEAD)))
+    files = tuple(weight_files(headers))
+    return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, files)
+
+
+def _detect(path: Path) -> tuple[Family, HfConfig]:
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder; a checkpoint is a Hugging Face folder")
+    hf = HfConfig.read(path)
+    names = hf.get("architectures")
+    if names is None:
+        key, found = "model_type", hf.require("model_type")
+        known = {family.model_type: family for family in FAMILIES}
+    else:
+        key, found = "architectures", names[0] if isinstance(names, list) and names else names
+        known = {family.architecture: family for family in FAMILIES}
+    if not isinstance(found, str) or found not in known:
+        raise hf.refuse(f"{key} {found!r} is not supported; supported: {', '.join(known)}")
+    return known[found], hf
+
+
+def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
+    try:
+        return ModelConfig(architecture=family.architecture, dtype=dtype, **family.read_fields(hf))
+    except ConfigError as error:
+        raise hf.refuse(str(error)) from error
+
+
+def _dtype_of(headers: Mapping[str, TensorHeader]) -> str:
+    """The dtype of a checkpoint whose config names none: that of its embedding."""
+    header = headers.get(EMBEDDING)
+    return DTYPES.get(header.dtype, "float32") if header is not None else "float32"
+
+
+def _require_equal(embedding: TensorHeader, head: TensorHeader) -> None:
+    if head.shape == embedding.shape and torch.equal(read_tensor(head), read_tensor(embedding)):
+        return
+    raise CheckpointError(
+        f"{head.file}: config.json says tie_word_embeddings, yet {head.name} "
+        f"{list(head.shape)} differs from {embedding.name} {list(embedding.shape)}; "
+        "set tie_word_embeddings to false to use both, or remove the head"
+    )

@@ -1,0 +1,24 @@
+"""Mistral: Llama without biases, with a sliding window on every layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.family import Family
+from checkpoint_converters.hf_config import HfConfig, common_fields
+from checkpoint_converters.hf_decoder import HF_DECODER
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    # Absent and null differ: transformers' default is a window of 4096, null means none.
+    window = hf.values.get("sliding_window", 4096)
+    kinds = set(hf.get("layer_types", ()))
+    if kinds - {"full_attention" if window is None else "sliding_attention"}:
+        raise hf.refuse(
+            f"layer_types {', '.join(sorted(map(str, kinds)))} with sliding_window {window} are "
+            "not supported; supported: one kind for all layers, as sliding_window says"
+        )
+    return {**common_fields(hf, default_kv_heads=8), "sliding_window": window}
+
+
+MISTRAL = Family("MistralForCausalLM", "mistral", _fields, HF_DECODER)
