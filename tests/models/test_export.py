@@ -1,0 +1,75 @@
+"""CausalLM goes through torch.export with every size dynamic, in place on its caches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim
+
+from trtspec.config.model import ModelConfig
+from trtspec.models.causal_lm import CausalLM
+
+from .paged import Feed, PagedModel
+
+
+def random_model(tied: bool) -> CausalLM:
+    config = ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=40,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        qk_norm=True,
+        sliding_window=8,
+        sliding_layers=(True, False),
+    )
+    torch.manual_seed(0)
+    model = CausalLM(config, torch.float32)
+    for name, buffer in model.named_buffers():
+        if name != "rotary.inv_freq":
+            buffer.normal_(std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_export_with_dynamic_shapes(tied: bool) -> None:
+    model = random_model(tied)
+    paged = PagedModel(model)
+    feeds = {0: Feed([1, 2, 3], 0), 1: Feed([4, 5, 6], 0, parents=[-1, 0, 0])}
+    rows, requests, wanted, blocks = Dim("T"), Dim("B"), Dim("R"), Dim("num_blocks")
+    caches = [{0: blocks}] * 2
+    arguments = (*paged.arguments(feeds), paged.k_caches, paged.v_caches)
+    program = torch.export.export(
+        model,
+        arguments,
+        dynamic_shapes=(
+            *[{0: rows}] * 3,
+            {0: requests, 1: Dim("M")},
+            {0: requests + 1},
+            {0: requests},
+            {0: requests},
+            {0: rows},
+            {0: wanted},
+            caches,
+            caches,
+        ),
+        strict=False,
+    )
+    assert set(program.state_dict) == set(model.state_dict())
+    assert sum(buffer.requires_grad for buffer in model.buffers()) == 0
+
+    exported, eager = PagedModel(model, 3, program.module()), PagedModel(model, 3)
+    for step in (
+        {2: Feed(range(11), 0)},
+        {2: Feed([7, 8, 9, 4], 11, parents=[-1, 0, 1, 0]), 0: Feed([3], 0)},
+        {0: Feed([6], 1)},
+    ):
+        assert torch.equal(exported.run(step), eager.run(step, padding=2))
+    for found, expected in zip(exported.k_caches, eager.k_caches, strict=True):
+        assert torch.equal(found, expected) and expected.any()

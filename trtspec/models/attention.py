@@ -1,0 +1,80 @@
+"""Self-attention over a paged cache, and what describes the packed rows of one call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.model import ModelConfig
+from trtspec.models.layers import PackedLinear, RMSNorm
+from trtspec.models.rope import rotate
+from trtspec.ops.attention import paged_tree_attention
+
+
+class PackedRows(NamedTuple):
+    """Where the T packed rows of B requests stand; see `paged_tree_attention` for each field."""
+
+    positions: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    is_tree: Tensor
+    tree_mask: Tensor
+
+
+class Attention(nn.Module):
+    """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary."""
+
+    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.num_kv_heads = config.num_kv_heads
+        self.head_dim = config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.sliding_window = config.window(layer)
+        hidden, q_size = config.hidden_size, config.num_heads * config.head_dim
+        qkv_size = q_size + 2 * config.num_kv_heads * config.head_dim
+        self.qkv = PackedLinear(hidden, qkv_size, dtype, config.attention_bias)
+        self.o = PackedLinear(q_size, hidden, dtype, config.attention_output_bias)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        rows: PackedRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``; writes the rows' K and V into the caches."""
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        kv = self.num_kv_heads
+        q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, cos_sin), rotate(k, cos_sin)
+        attended = paged_tree_attention(
+            q,
+            k,
+            v,
+            k_cache,
+            v_cache,
+            rows.positions,
+            rows.slot_mapping,
+            rows.block_tables,
+            rows.query_start,
+            rows.context_lens,
+            rows.is_tree,
+            rows.tree_mask,
+            self.scale,
+            self.sliding_window,
+        )
+        out: Tensor = self.o(attended.flatten(1))
+        return out

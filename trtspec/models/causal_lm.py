@@ -1,0 +1,218 @@
+"""The decoder-only language model: one class for every family, told apart by config flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.models.attention import Attention, PackedRows
+from trtspec.models.layers import PackedLinear, RMSNorm, SwiGLU
+from trtspec.models.rope import RotaryEmbedding
+
+
+class WeightSource(Protocol):
+    """What `CausalLM.load_weights` reads: a checkpoint by internal names (lazily, if it likes)."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, norm, MLP; the residual stream keeps the model's dtype."""
+
+    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_norm = RMSNorm(hidden, eps, dtype)
+        self.attn = Attention(config, layer, dtype)
+        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
+        self.mlp = SwiGLU(hidden, config.intermediate_size, dtype, config.mlp_bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        rows: PackedRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``."""
+        x = x + self.attn(self.input_norm(x), rows, cos_sin, k_cache, v_cache)
+        out: Tensor = x + self.mlp(self.post_attention_norm(x))
+        return out
+
+
+class Embedding(nn.Module):
+    """Token embedding as a plain buffer ``weight [V, H]``."""
+
+    weight: Tensor
+
+    def __init__(self, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(vocab_size, hidden, dtype=dtype))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``ids [T] i64`` -> ``[T, H]``."""
+        return self.weight[ids]
+
+
+class CausalLM(nn.Module):
+    """A causal language model over packed rows and paged caches.
+
+    Its ``state_dict`` is a stable interface: a builder saves it and binds it to compiled engines by
+    these names (P stands for ``packed`` and, where the config says so, ``bias``):
+
+    ``embed.weight [V, H]`` (absent when tied), ``rotary.inv_freq [head_dim / 2]`` (always float32),
+    ``layers.{i}.input_norm.weight``, ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
+    ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight`` (Qwen3),
+    ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
+    ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.packed``.
+
+    ``packed`` is the layout of `PackedLinear`; q, k, v, and gate, up, follow each other along its
+    outputs. A tied model reads its embedding rows out of ``lm_head.packed``. All but ``inv_freq``
+    have the model's dtype: choose it at construction; ``.to(dtype)`` would round the frequencies.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+        hidden, vocab = config.hidden_size, config.vocab_size
+        self.embed = None if config.tie_word_embeddings else Embedding(vocab, hidden, dtype)
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, layer, dtype) for layer in range(config.num_layers)
+        )
+        self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype)
+        self.lm_head = PackedLinear(hidden, vocab, dtype)
+
+    def trunk(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        block_tables: Tensor,
+        query_start: Tensor,
+        context_lens: Tensor,
+        is_tree: Tensor,
+        tree_mask: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``.
+
+        The index tensors are those of `trtspec.ops.attention.paged_tree_attention`; the caches
+        (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows must be
+        valid too (use 0); their hidden rows mean nothing.
+        """
+        rows = PackedRows(
+            positions,
+            slot_mapping,
+            block_tables,
+            query_start,
+            context_lens,
+            is_tree,
+            tree_mask,
+        )
+        x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
+        cos_sin = self.rotary(positions)
+        for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
+            x = layer(x, rows, cos_sin, k_cache, v_cache)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
+        logits: Tensor = self.lm_head(hidden, torch.float32)
+        return logits
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        block_tables: Tensor,
+        query_start: Tensor,
+        context_lens: Tensor,
+        is_tree: Tensor,
+        tree_mask: Tensor,
+        logits_rows: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64``; the rest as in `trunk`."""
+        hidden = self.trunk(
+            input_ids,
+            positions,
+            slot_mapping,
+            block_tables,
+            query_start,
+            context_lens,
+            is_tree,
+            tree_mask,
+            k_caches,
+            v_caches,
+        )
+        return self.head(hidden[logits_rows])
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: WeightSource) -> None:
+        """Fill every buffer from a checkpoint's tensors, converted to the model's dtype and packed.
+
+        Reads one tensor at a time. Raises CheckpointError when the checkpoint was made for another
+        config or lacks a tensor.
+        """
+        if checkpoint.config != self.config:
+            raise CheckpointError(
+                f"the checkpoint's config {checkpoint.config} is not the model's {self.config}"
+            )
+        tensors = checkpoint.tensors
+        embedding = _read(tensors, "embed.weight")
+        if self.embed is None:
+            self.lm_head.load([embedding])
+        else:
+            self.embed.weight.copy_(embedding)
+            self.lm_head.load([_read(tensors, "head.weight")])
+        self.norm.weight.copy_(_read(tensors, "norm.weight"))
+        for buffer_name, buffer in self.layers.named_buffers():
+            if buffer_name.endswith("norm.weight"):
+                buffer.copy_(_read(tensors, f"layers.{buffer_name}"))
+        for module_name, module in self.layers.named_modules():
+            if isinstance(module, PackedLinear):
+                parent, _, fused = module_name.rpartition(".")
+                sources = [f"layers.{parent}.{part}" for part in _FUSED.get(fused, (fused,))]
+                module.load(
+                    [_read(tensors, f"{source}.weight") for source in sources],
+                    [_read(tensors, f"{source}.bias") for source in sources]
+                    if module.bias is not None
+                    else (),
+                )
+
+
+def new_kv_caches(
+    config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer."""
+    shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+    k_caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+    v_caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+    return k_caches, v_caches
+
+
+_FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+"""Which checkpoint tensors a fused layer holds, in the order of its outputs."""
+
+
+def _read(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    try:
+        return tensors[name]
+    except KeyError:
+        raise CheckpointError(f"the checkpoint has no tensor {name}") from None

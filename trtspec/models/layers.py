@@ -1,0 +1,88 @@
+"""The layers that every decoder shares. All are row-invariant: a row's bits ignore its neighbours.
+
+Weights are buffers, not parameters: engines only infer, and a builder carries them as constants.
+Fresh layers hold uninitialised memory until weights are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.ops.linear import PANEL, linear, pack_linear
+
+
+class PackedLinear(nn.Module):
+    """A linear layer, or several fused along their outputs, over prepacked weights.
+
+    Buffers: ``packed [ceil(N / 64), K, 64]`` with ``packed[p, k, c] = W[64 p + c, k]``, zero beyond
+    N, and, with ``bias``, ``bias [N]``. The row sums are taken in float32 in the order of k.
+    """
+
+    packed: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self, in_features: int, out_features: int, dtype: torch.dtype, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        panels = -(-out_features // PANEL)
+        self.register_buffer("packed", torch.empty(panels, in_features, PANEL, dtype=dtype))
+        self.register_buffer("bias", torch.empty(out_features, dtype=dtype) if bias else None)
+
+    def forward(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+        """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once."""
+        return linear(x, self.packed, self.bias, self.out_features, out_dtype)
+
+    def gather_rows(self, ids: Tensor) -> Tensor:
+        """Rows ``W[ids]`` as ``[T, K]``: the embedding of a model that ties it to its head."""
+        return self.packed[ids // PANEL, :, ids % PANEL]
+
+    def load(self, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> None:
+        """Fill from weights ``[n_i, K]`` (sum of n_i = N) in output order, and their biases."""
+        self.packed.copy_(pack_linear(torch.cat(list(weights))))
+        if self.bias is not None:
+            self.bias.copy_(torch.cat(list(biases)))
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last dimension; buffer ``weight [size]``.
+
+    The norm is taken in float32 and rounded to x's dtype before the weight multiplies, which is
+    Llama's order of rounding.
+    """
+
+    weight: Tensor
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = eps
+        self.register_buffer("weight", torch.empty(size, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x [..., size]`` -> the same shape and dtype."""
+        wide = x.float()
+        mean_square = wide.pow(2).mean(-1, keepdim=True)
+        return self.weight * (wide * torch.rsqrt(mean_square + self.eps)).to(x.dtype)
+
+
+class SwiGLU(nn.Module):
+    """``down(silu(gate(x)) * up(x))`` with gate and up fused; the product is taken in float32."""
+
+    def __init__(self, hidden: int, intermediate: int, dtype: torch.dtype, bias: bool) -> None:
+        super().__init__()
+        self.gate_up = PackedLinear(hidden, 2 * intermediate, dtype, bias)
+        self.down = PackedLinear(intermediate, hidden, dtype, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``."""
+        gate, up = self.gate_up(x).float().chunk(2, dim=-1)
+        # silu written out: torch's own kernel rounds an array's tail differently from its body,
+        # which would let the number of rows in a call change a row's bits.
+        product = gate / (1 + torch.exp(-gate)) * up
+        down: Tensor = self.down(product.to(x.dtype))
+        return down
