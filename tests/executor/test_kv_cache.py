@@ -1,0 +1,261 @@
+"""KVCacheManager: blocks, reuse, eviction, rewind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from trtspec.errors import ConfigError
+from trtspec.executor.kv_cache import KVCacheManager
+
+
+def manager(num_blocks: int = 8, block_size: int = 4, **options: object) -> KVCacheManager:
+    return KVCacheManager(num_blocks, block_size, **options)  # type: ignore[arg-type]
+
+
+def run(cache: KVCacheManager, request_id: int, tokens: Sequence[int], committed: int) -> int:
+    """Begin on whatever is cached, reserve and commit; returns the cached length."""
+    cached = cache.match(tokens)
+    cache.begin(request_id, tokens, cached)
+    assert cache.reserve(request_id, committed)
+    cache.commit(request_id, tokens, committed)
+    cache.check_invariants()
+    return cached
+
+
+def test_reserve_is_all_or_nothing_and_counts_what_is_held() -> None:
+    cache = manager(num_blocks=3)
+    cache.begin(1, [5, 6], 0)
+    assert cache.reserve(1, 5) and len(cache.block_table(1)) == 2
+    assert cache.reserve(1, 8) and len(cache.block_table(1)) == 2  # covered already
+    assert cache.reserve(1, 1) and len(cache.block_table(1)) == 2  # never shrinks
+    assert cache.room(1) == 12
+    assert not cache.reserve(1, 13)
+    assert (len(cache.block_table(1)), cache.num_free_blocks) == (2, 1)
+    cache.check_invariants()
+
+
+def test_commit_returns_surplus_blocks() -> None:
+    cache = manager()
+    cache.begin(1, [1], 0)
+    cache.reserve(1, 20)
+    cache.commit(1, [1, 2, 3, 4, 5], 4)
+    assert len(cache.block_table(1)) == 1
+    assert (cache.num_free_blocks, cache.committed(1)) == (7, 4)
+    assert cache.committed_lengths() == {1: 4}
+
+
+def test_commit_is_checked() -> None:
+    cache = manager()
+    cache.begin(1, [1], 0)
+    cache.reserve(1, 4)
+    with pytest.raises(AssertionError, match="beyond the reserved"):
+        cache.commit(1, list(range(9)), 5)
+    with pytest.raises(AssertionError, match="not verified"):
+        cache.commit(1, [1, 2], 3)
+    cache.commit(1, [1, 2], 2)
+    with pytest.raises(AssertionError, match="use rewind"):
+        cache.commit(1, [1, 2], 1)
+
+
+def test_a_prefix_is_shared_and_the_last_token_is_always_computed() -> None:
+    cache = manager()
+    tokens = list(range(10))
+    run(cache, 1, tokens, 8)
+    assert cache.match(tokens) == 8
+    assert cache.match(tokens[:8]) == 4  # the 8th token's row must be computed
+    assert cache.match([*tokens[:7], 99, 1]) == 4
+    assert cache.match([99, *tokens[1:]]) == 0
+    cache.begin(2, tokens, 8)
+    assert cache.block_table(2) == cache.block_table(1)
+    assert cache.reserve(2, 10)
+    assert cache.block_table(2)[:2] == cache.block_table(1)
+    cache.check_invariants()
+    cache.free(1)
+    assert cache.match(tokens) == 8
+    cache.free(2)
+    assert cache.num_free_blocks == 8
+
+
+def test_begin_may_take_less_than_the_match() -> None:
+    cache = manager()
+    tokens = list(range(10))
+    run(cache, 1, tokens, 8)
+    cache.begin(2, tokens, 4)
+    assert (cache.committed(2), cache.block_table(2)) == (4, cache.block_table(1)[:1])
+    with pytest.raises(AssertionError, match="cached prefix"):
+        cache.begin(3, tokens, 12)
+
+
+def test_blocks_of_rejected_or_unverified_rows_are_never_found() -> None:
+    cache = manager()
+    cache.begin(1, [1, 2, 3], 0)
+    cache.reserve(1, 16)
+    cache.commit(1, [1, 2, 3, 4, 5, 6, 7, 8, 9], 7)  # row 7 holds a rejected draft
+    assert cache.match(list(range(1, 10))) == 4
+
+
+def test_equal_blocks_in_another_place_are_not_confused() -> None:
+    cache = manager()
+    run(cache, 1, [1, 1, 1, 1, 2, 2, 2, 2, 0], 8)
+    assert cache.match([2, 2, 2, 2, 0]) == 0
+    assert cache.match([1, 1, 1, 1, 1, 1, 1, 1, 0]) == 4
+
+
+def test_hash_collisions_do_not_join_prefixes() -> None:
+    # In CPython hash(-1) == hash(-2), so these keys collide; stored tokens tell them apart.
+    assert hash((0, (-1,) * 4)) == hash((0, (-2,) * 4))
+    cache = manager()
+    run(cache, 1, [-1] * 4 + [7] * 5, 8)
+    assert cache.match([-2] * 4 + [7] * 5) == 0
+    run(cache, 2, [-2] * 4 + [7] * 5, 8)
+    assert cache.match([-1] * 4 + [7] * 5) == 8
+    cache.begin(3, [-1] * 4 + [7] * 5, 8)
+    assert cache.block_table(3) == cache.block_table(1)
+
+
+def test_the_first_of_two_equal_blocks_stays_in_the_table() -> None:
+    cache = manager()
+    tokens = list(range(9))
+    cache.begin(1, tokens, 0)
+    cache.begin(2, tokens, 0)
+    for request_id in (1, 2):
+        assert cache.reserve(request_id, 8)
+        cache.commit(request_id, tokens, 8)
+    assert set(cache.block_table(1)).isdisjoint(cache.block_table(2))
+    cache.begin(3, tokens, 8)
+    assert cache.block_table(3) == cache.block_table(1)
+    cache.free(2)
+    cache.check_invariants()
+    assert cache.num_free_blocks == 6
+    # The copy's successor is found through the first one's prefix.
+    run(cache, 4, [*tokens[:8], 50, 51, 52, 53, 54], 12)
+    assert cache.match([*tokens[:8], 50, 51, 52, 53, 54]) == 12
+
+
+def test_eviction_takes_the_least_recently_used_and_deepest_first() -> None:
+    cache = manager(num_blocks=4)
+    old, new = [1] * 9, [2] * 9
+    run(cache, 1, old, 8)
+    run(cache, 2, new, 8)
+    cache.free(1)
+    cache.free(2)
+    cache.begin(3, [3], 0)
+    assert cache.reserve(3, 4)
+    assert (cache.match(old), cache.match(new)) == (4, 8)  # the deep block of the older one went
+    assert cache.reserve(3, 12)
+    assert (cache.match(old), cache.match(new)) == (0, 4)
+    cache.check_invariants()
+    assert not cache.reserve(3, 17)
+
+
+def test_using_a_prefix_makes_it_recent_and_protects_it() -> None:
+    cache = manager(num_blocks=4)
+    old, new = [1] * 9, [2] * 9
+    for request_id, tokens in ((1, old), (2, new)):
+        run(cache, request_id, tokens, 8)
+    cache.free(1)
+    cache.free(2)
+    cache.begin(3, old, 8)
+    cache.begin(4, [4], 0)
+    assert not cache.reserve(4, 12)
+    assert cache.reserve(4, 8)
+    assert (cache.match(old), cache.match(new)) == (8, 0)
+    cache.check_invariants()
+
+
+def test_without_reuse_nothing_is_found() -> None:
+    cache = manager(enable_reuse=False)
+    tokens = list(range(9))
+    assert run(cache, 1, tokens, 8) == 0
+    cache.free(1)
+    assert cache.match(tokens) == 0
+    assert cache.num_free_blocks == 8
+    cache.check_invariants()
+
+
+def test_lookahead_blocks_depend_on_the_next_token() -> None:
+    cache = manager(lookahead=1)
+    run(cache, 1, [1, 2, 3, 4], 4)
+    assert cache.match([1, 2, 3, 4, 5, 6]) == 0  # its next token is not known yet
+    cache.commit(1, [1, 2, 3, 4, 5], 4)
+    assert cache.match([1, 2, 3, 4, 5, 6]) == 4
+    assert cache.match([1, 2, 3, 4, 9, 6]) == 0
+    assert cache.match([1, 2, 3, 4]) == 0
+    assert cache.match([1, 2, 3, 4, 5]) == 4
+    cache.check_invariants()
+
+
+@pytest.mark.parametrize("kept", [8, 4, 0])
+def test_rewind_to_a_border_keeps_whole_blocks_reusable(kept: int) -> None:
+    cache = manager()
+    tokens = list(range(12))
+    run(cache, 1, tokens, 11)
+    assert cache.rewind(1, kept) == kept
+    cache.check_invariants()
+    assert cache.match(tokens) == 8
+    # Diverging exactly at the border writes new blocks.
+    tokens[kept:] = range(100, 112 - kept)
+    assert cache.reserve(1, 12)
+    cache.commit(1, tokens, 12)
+    cache.check_invariants()
+    assert cache.match([*range(9)]) == 8
+    assert cache.match([*tokens, 1]) == 12
+
+
+def test_rewind_into_its_own_block_takes_it_out_of_the_table() -> None:
+    cache = manager()
+    tokens = list(range(12))
+    run(cache, 1, tokens, 11)
+    blocks = list(cache.block_table(1))
+    assert cache.rewind(1, 6) == 6
+    assert cache.block_table(1) == blocks[:2]
+    assert cache.match(tokens) == 4
+    cache.check_invariants()
+    cache.commit(1, [0, 1, 2, 3, 4, 5, 60, 70], 8)
+    assert cache.match([0, 1, 2, 3, 4, 5, 60, 70, 0]) == 8
+
+
+def test_rewind_into_a_shared_block_lets_go_of_it() -> None:
+    cache = manager()
+    tokens = list(range(12))
+    run(cache, 1, tokens, 11)
+    cache.begin(2, tokens, 8)
+    assert cache.rewind(2, 6) == 4
+    cache.check_invariants()
+    assert (len(cache.block_table(2)), cache.match(tokens)) == (1, 8)
+
+
+def test_a_generating_step_reads_no_more_than_the_newest_block() -> None:
+    class Counting(list[int]):
+        read = 0
+
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+            value = super().__getitem__(index)
+            Counting.read += len(value) if isinstance(index, slice) else 1
+            return value
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            raise AssertionError("walks all tokens")
+
+    cache = manager(num_blocks=300)
+    tokens = Counting(range(1000))
+    cache.begin(1, tokens, 0)
+    cache.reserve(1, 999)
+    cache.commit(1, tokens, 999)
+    Counting.read = 0
+    for n in range(1000, 1040):
+        tokens.append(n)
+        assert cache.reserve(1, n + 5)
+        cache.commit(1, tokens, n)
+    assert Counting.read == 40  # every new token once
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "block_size", "lookahead", "name"),
+    [(0, 4, 0, "num_blocks=0"), (4, 0, 0, "block_size=0"), (4, 4, -1, "lookahead=-1")],
+)
+def test_bad_sizes_are_refused(num_blocks: int, block_size: int, lookahead: int, name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        KVCacheManager(num_blocks, block_size, True, lookahead=lookahead)

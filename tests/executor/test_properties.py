@@ -1,0 +1,451 @@
+"""Random schedules over both KV caches, with a shadow of what every cache row holds.
+
+The simulated model is a pure function of the prefix, so a request's text is known beforehand; the
+shadow stores for every row a digest of the whole prefix that its K/V would depend on. If blocks are
+mixed up, shared too early, rewritten or lost, a committed row differs from its request's prefix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.request import Request
+from trtspec.executor.resources import ResourceManager
+from trtspec.executor.scheduler import ScheduledRequest, Scheduler
+
+EOS = 0
+
+
+@dataclass(frozen=True)
+class World:
+    """One random schedule. draft: None, "plain" (keeps accepted rows) or "feature" (lookahead 1).
+    draft_block: 0 is the target's. spare_*: what there is beyond the least that works; with few
+    spare blocks requests are preempted."""
+
+    seed: int
+    num_requests: int
+    max_prompt: int
+    max_output: int
+    vocab: int
+    block: int
+    draft_block: int
+    spare_blocks: int
+    draft_spare_blocks: int
+    batch: int
+    spare_rows: int
+    depth: int
+    width: int
+    draft: str | None
+    reuse: bool
+    rewinds: bool
+
+
+CHOICES: dict[str, Sequence[Any]] = {
+    "num_requests": range(1, 8),
+    "max_prompt": (1, 6, 6, 20, 20),
+    "max_output": (1, 4, 12, 40),
+    "vocab": (2, 3, 8),
+    "block": range(1, 5),
+    "draft_block": (0, 0, 0, 2, 3),
+    "spare_blocks": (0, 1, 2, 4, 12),
+    "draft_spare_blocks": (0, 1, 3, 12),
+    "batch": range(1, 6),
+    "spare_rows": (0, 1, 4, 10, 30),
+    "depth": range(5),
+    "width": (1, 1, 2),
+    "draft": (None, "plain", "plain", "feature"),
+    "reuse": (True, True, True, True, False),
+    "rewinds": (False, False, True),
+}
+
+
+def random_world(seed: int) -> World:
+    rng = random.Random(seed)
+    return World(seed, **{name: rng.choice(values) for name, values in CHOICES.items()})
+
+
+class Simulation:
+    """A stand-in for the executor, its engines and its drafter."""
+
+    manager_type = KVCacheManager
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = random.Random(world.seed)
+        self.events: Counter[str] = Counter()
+        longest = world.max_prompt + world.max_output
+        bases = [
+            [self.rng.randrange(world.vocab) for _ in range(world.max_prompt)] for _ in range(2)
+        ]
+        self.arrivals = []
+        for id in range(world.num_requests):
+            prompt = self.rng.choice(bases)[: self.rng.randint(1, world.max_prompt)]
+            if self.rng.random() < 0.5:
+                prompt[-1] = self.rng.randrange(world.vocab)
+            self.arrivals.append(
+                Request.create(
+                    id,
+                    prompt,
+                    SamplingParams(max_tokens=self.rng.randint(1, world.max_output)),
+                    seed=self.rng.randrange(2),
+                    max_seq_len=longest,
+                    eos_token_ids=(EOS,) if self.rng.random() < 0.3 else (),
+                )
+            )
+        nodes = world.depth * world.width
+        slots = world.depth if world.draft else 0
+        needs = DrafterNeeds(nodes, world.depth, slots, world.draft is not None)
+        largest = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
+        self.target = self.manager_type(
+            -(-(largest + nodes) // world.block) + world.spare_blocks, world.block, world.reuse
+        )
+        self.draft = None
+        if world.draft:
+            size = world.draft_block or world.block
+            self.draft = self.manager_type(
+                -(-(largest + slots) // size) + world.draft_spare_blocks,
+                size,
+                world.reuse,
+                lookahead=1 if world.draft == "feature" else 0,
+            )
+        self.resources = ResourceManager(self.target, self.draft)
+        self.scheduler = Scheduler(
+            self.resources, world.batch, world.batch + world.spare_rows, longest, needs
+        )
+        self.needs = needs
+        self.rows: dict[int, dict[int, int]] = {0: {}, 1: {}}  # cache -> slot -> content
+        self.digests: dict[int, list[int]] = {}  # of each prefix of a request
+        self.live: dict[int, Request] = {}
+        self.begun: set[int] = set()  # running requests
+        self.expected = {r.id: self.text(r) for r in self.arrivals}
+
+    # The model.
+
+    def next_token(self, digest: int, seed: int) -> int:
+        return hash((digest, seed)) % self.world.vocab
+
+    def text(self, request: Request) -> list[int]:
+        digest = 1
+        for token in request.tokens:
+            digest = hash((digest, token))
+        output: list[int] = []
+        while len(output) < request.max_output_tokens:
+            token = self.next_token(digest, request.seed)
+            output.append(token)
+            digest = hash((digest, token))
+            if token in request.eos_token_ids:
+                break
+        return output
+
+    def digest(self, request: Request, position: int) -> int:
+        known = self.digests.setdefault(request.id, [1])
+        for token in request.tokens[len(known) - 1 : position + 1]:
+            known.append(hash((known[-1], token)))
+        return known[position + 1]
+
+    def content(self, request: Request, cache: int, position: int) -> int:
+        """What row `position` must hold; the feature drafter's depends on the next token too."""
+        digest = self.digest(request, position)
+        if cache == 1 and self.world.draft == "feature":
+            return hash((digest, request.tokens[position + 1]))
+        return digest
+
+    # The caches.
+
+    def manager(self, cache: int) -> KVCacheManager:
+        manager = self.draft if cache else self.target
+        assert manager is not None
+        return manager
+
+    def slot(self, request: Request, cache: int, position: int) -> int:
+        manager = self.manager(cache)
+        table = manager.block_table(request.id)
+        return table[position // manager.block_size] * manager.block_size + (
+            position % manager.block_size
+        )
+
+    def write(self, request: Request, cache: int, position: int, content: int) -> None:
+        manager = self.manager(cache)
+        slot = self.slot(request, cache, position)
+        block = slot // manager.block_size
+        assert position >= manager.committed(request.id), "writes a committed row"
+        assert manager._references[block] == 1, "writes a block that others hold"
+        assert manager._keys[block] is None, "writes a block that others can find"
+        self.rows[cache][slot] = content
+
+    # A step.
+
+    def run_item(self, item: ScheduledRequest) -> None:
+        request, start, rng = item.request, item.start, self.rng
+        old = len(request.tokens)
+        assert start == self.target.committed(request.id)
+        assert not request.is_finished and item.num_rows >= 1
+        assert item.is_generation == (start == old - 1)
+        assert item.is_generation or item.max_nodes == 0
+        self.events["chunk"] += not item.is_generation and not item.samples
+        if request.id not in self.begun:
+            self.begun.add(request.id)
+            self.events["reused"] += start > 0
+            self.events["reused output"] += start > request.num_prompt_tokens
+        for position in range(start, start + item.num_rows):
+            self.write(request, 0, position, self.content(request, 0, position))
+        nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
+        for node in range(nodes):
+            self.write(request, 0, old + node, -rng.getrandbits(40))
+        if item.max_nodes < self.needs.useful_nodes(request.remaining_tokens):
+            self.events["cut drafts"] += item.is_generation
+
+        kept = 0  # accepted drafts
+        emitted: list[int] = []
+        if item.samples:
+            limit = min(nodes, self.needs.max_depth, request.remaining_tokens - 1)
+            kept = rng.randint(0, limit)
+            to_border = -(start + 1) % self.world.block
+            if to_border <= limit and rng.random() < 0.4:
+                kept = to_border
+                self.events["border"] += item.is_generation
+            emitted = self.expected[request.id][request.num_output_tokens :][: kept + 1]
+            kept = len(emitted) - 1
+        request.tokens.extend(emitted)
+        # The accepted nodes are any rising rows of the tree; they are compacted, then committed.
+        path = sorted(rng.sample(range(nodes), kept))
+        for depth, node in enumerate(path):
+            right = self.content(request, 0, old + depth)
+            self.write(request, 0, old + node, right)
+        moved = [self.rows[0][self.slot(request, 0, old + node)] for node in path]
+        for depth, value in enumerate(moved):
+            self.write(request, 0, old + depth, value)
+        committed = start + item.num_rows + kept
+        draft_committed = self.run_drafter(item, old, kept) if self.draft else 0
+        self.resources.commit(request, committed, draft_committed)
+        if len(emitted) and len(request.output_tokens) == len(self.expected[request.id]):
+            request.finish_reason = "length"
+            self.scheduler.finish(request)
+            del self.live[request.id]
+
+    def run_drafter(self, item: ScheduledRequest, old: int, kept: int) -> int:
+        """Writes the draft cache; returns its new committed length."""
+        request, rng = item.request, self.rng
+        committed = self.manager(1).committed(request.id)
+        if (item.is_generation and item.max_nodes == 0) or rng.random() < 0.15:
+            return committed  # it may lag behind
+        feature = self.world.draft == "feature"
+        fed = old - feature if item.is_generation else item.start + item.num_rows
+        for position in range(committed, fed):
+            self.write(request, 1, position, self.content(request, 1, position))
+        if not item.is_generation:
+            return fed
+        keep = 0 if feature else rng.randint(0, min(kept, self.needs.draft_slots))
+        for slot in range(self.needs.draft_slots):
+            right = slot < keep
+            value = self.content(request, 1, old + slot) if right else -rng.getrandbits(40)
+            self.write(request, 1, old + slot, value)
+        return fed + keep
+
+    def step(self) -> None:
+        batch = self.scheduler.schedule()
+        self.check()
+        assert batch.max_rows <= self.scheduler.max_num_tokens
+        assert len(batch.items) <= self.scheduler.max_batch_size
+        ids = [item.request.id for item in batch.items]
+        assert ids == sorted(ids)
+        if self.live:
+            assert ids and ids[0] == min(self.live), "the earliest request made no progress"
+        self.events["preempted"] += len(batch.preempted)
+        self.begun -= {r.id for r in batch.preempted}
+        assert not {r.id for r in batch.preempted} & set(ids)
+        self.events["waited"] += self.scheduler.num_running > len(ids)
+        for item in batch.items:
+            assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
+            self.run_item(item)
+        for manager in (self.target, self.draft):
+            for item in batch.items:
+                if manager is not None and item.request.id in self.live:
+                    used = -(-manager.committed(item.request.id) // manager.block_size)
+                    assert len(manager.block_table(item.request.id)) == used, "surplus kept"
+        self.check()
+
+    def check(self) -> None:
+        self.resources.check_invariants()
+        for cache, manager in enumerate((self.target, self.draft)):
+            if manager is None:
+                continue
+            for id, committed in manager.committed_lengths().items():
+                request = self.live[id]
+                assert committed < len(request.tokens)
+                for position in range(committed):
+                    held = self.rows[cache][self.slot(request, cache, position)]
+                    assert held == self.content(request, cache, position), (cache, id, position)
+
+    def disturb(self) -> None:
+        """Arrivals, aborts and rewinds between two steps."""
+        rng = self.rng
+        while self.arrivals and rng.random() < 0.5:
+            request = self.arrivals.pop(0)
+            self.live[request.id] = request
+            self.scheduler.add(request)
+        if self.live and rng.random() < 0.03:
+            request = rng.choice(list(self.live.values()))
+            assert self.scheduler.abort(request.id) is request
+            assert self.scheduler.abort(request.id) is None
+            assert request.finish_reason == "abort"
+            del self.live[request.id]
+            self.events["aborted"] += 1
+        running = sorted(self.target.committed_lengths())
+        if self.world.rewinds and running and self.events["rewound"] < 5 and rng.random() < 0.2:
+            request = self.live[rng.choice(running)]
+            n = rng.randint(0, self.target.committed(request.id))
+            assert n - self.world.block < self.resources.rewind(request, n) <= n
+            self.events["rewound"] += 1
+            self.check()
+
+    def run(self) -> Counter[str]:
+        requests = list(self.arrivals)
+        steps = 0
+        while self.arrivals or self.live:
+            self.disturb()
+            self.step()
+            steps += 1
+            # Every step moves the earliest request by a row at least, so this bound is generous.
+            assert (
+                steps < 20 + len(requests) * (self.world.max_prompt + self.world.max_output) * 4
+            ), "no end"
+        for request in requests:
+            assert request.is_finished
+            if request.finish_reason != "abort":
+                assert request.output_tokens == self.expected[request.id]
+        for manager in (self.target, self.draft):
+            if manager is not None:
+                assert manager.num_free_blocks == manager.num_blocks, "a block leaked"
+                assert not manager.committed_lengths()
+        assert not self.scheduler.has_work
+        self.events["steps"] += steps
+        return self.events
+
+
+def test_thousands_of_random_schedules() -> None:
+    events: Counter[str] = Counter()
+    for seed in range(3000):
+        try:
+            events += Simulation(random_world(seed)).run()
+        except Exception as error:
+            error.add_note(f"in {random_world(seed)}")
+            raise
+    for event in (
+        "preempted",
+        "waited",
+        "aborted",
+        "rewound",
+        "chunk",
+        "reused",
+        "reused output",
+        "border",
+        "cut drafts",
+    ):
+        assert events[event] > 50, (event, events)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(
+    st.builds(
+        World,
+        seed=st.integers(0, 2**32),
+        **{name: st.sampled_from(values) for name, values in CHOICES.items()},
+    )
+)
+def test_any_world_keeps_the_invariants(world: World) -> None:
+    Simulation(world).run()
+
+
+class LeaksOnFree(KVCacheManager):
+    def free(self, request_id: int) -> None:
+        del self._sequences[request_id].blocks[-1:]
+        super().free(request_id)
+
+
+class KeepsSurplus(KVCacheManager):
+    def _drop_blocks(self, sequence, num_kept) -> None:  # type: ignore[no-untyped-def]
+        if num_kept == 0:
+            super()._drop_blocks(sequence, num_kept)
+
+
+class IgnoresPrefix(KVCacheManager):
+    """Finds a block by its tokens alone."""
+
+    def _publish(self, sequence, tokens, num_full) -> None:  # type: ignore[no-untyped-def]
+        super()._publish(sequence, tokens, num_full)
+        self._prefix_of = [0] * self.num_blocks
+        sequence.prefixes = [0] * len(sequence.prefixes)
+
+
+class OffersUnverified(KVCacheManager):
+    """Offers a block that holds rows of rejected drafts."""
+
+    def commit(self, request_id, tokens, num_committed) -> None:  # type: ignore[no-untyped-def]
+        sequence = self._sequences[request_id]
+        reserved = min(len(sequence.blocks) * self.block_size, len(tokens))
+        self._publish(sequence, tokens, reserved // self.block_size)
+        super().commit(request_id, tokens, num_committed)
+
+
+class ForgetsLookahead(KVCacheManager):
+    """Keys a feature drafter's blocks by their own tokens only."""
+
+    def __init__(self, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*args, **{**kwargs, "lookahead": 0})
+
+
+class RewritesReusable(KVCacheManager):
+    def rewind(self, request_id: int, num_tokens: int) -> int:
+        sequence = self._sequences[request_id]
+        self._drop_blocks(sequence, -(-num_tokens // self.block_size))
+        sequence.committed = num_tokens
+        return num_tokens
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        LeaksOnFree,
+        KeepsSurplus,
+        IgnoresPrefix,
+        OffersUnverified,
+        ForgetsLookahead,
+        RewritesReusable,
+    ],
+)
+def test_the_simulation_notices_a_broken_manager(broken: type[KVCacheManager]) -> None:
+    class Broken(Simulation):
+        manager_type = broken
+
+    with pytest.raises(AssertionError):
+        for seed in range(300):
+            Broken(random_world(seed)).run()
+
+
+def test_the_simulation_notices_reuse_that_one_cache_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self: ResourceManager, request: Request) -> int:
+        cached = self.target.match(request.tokens)
+        self.target.begin(request.id, request.tokens, cached)
+        if self.draft is not None:
+            # Claims rows of the draft cache that nobody wrote.
+            self.draft.begin(request.id, request.tokens, 0)
+            self.draft.reserve(request.id, cached)
+            self.draft.commit(request.id, request.tokens, cached)
+        return cached
+
+    monkeypatch.setattr(ResourceManager, "begin", begin)
+    with pytest.raises((AssertionError, KeyError)):
+        for seed in range(300):
+            Simulation(random_world(seed)).run()

@@ -1,0 +1,307 @@
+"""Scheduler: budgets, order, preemption, progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import ConfigError, RequestError
+from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.request import Request
+from trtspec.executor.resources import ResourceManager
+from trtspec.executor.scheduler import ScheduledBatch, Scheduler
+from trtspec.ops.tree import TokenTree
+
+CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)
+MODEL = DrafterNeeds(max_nodes=3, max_depth=3, draft_slots=2, has_draft_cache=True)
+NONE = DrafterNeeds()
+
+
+def make(
+    blocks: int = 32,
+    draft_blocks: int | None = None,
+    needs: DrafterNeeds = NONE,
+    batch: int = 4,
+    rows: int = 64,
+    max_seq_len: int = 64,
+) -> Scheduler:
+    draft = None if draft_blocks is None else KVCacheManager(draft_blocks, 4)
+    resources = ResourceManager(KVCacheManager(blocks, 4), draft)
+    return Scheduler(resources, batch, rows, max_seq_len, needs)
+
+
+def add(scheduler: Scheduler, id: int, prompt: int, max_tokens: int = 8, base: int = 0) -> Request:
+    """A request whose prompt shares nothing with others unless they have the same base."""
+    tokens = [1000 * (base or id + 1) + i for i in range(prompt)]
+    request = Request.create(id, tokens, SamplingParams(max_tokens=max_tokens), 0, max_seq_len=64)
+    scheduler.add(request)
+    return request
+
+
+def run(scheduler: Scheduler, accept: int = 0) -> ScheduledBatch:
+    """One step: all drafts up to `accept` per request are accepted; finishes what is complete."""
+    batch = scheduler.schedule()
+    resources = scheduler._resources
+    resources.check_invariants()
+    for item in batch.items:
+        request, emitted = item.request, 0
+        if item.samples:
+            emitted = min(accept, item.max_nodes) + 1
+            request.tokens.extend(7 for _ in range(emitted))
+        target = item.start + item.num_rows + max(emitted - 1, 0)
+        draft = resources.draft_committed(request)
+        if resources.draft and (not item.is_generation or item.max_nodes):
+            draft = item.start + item.num_rows
+        resources.commit(request, target, draft)
+        if request.remaining_tokens == 0:
+            scheduler.finish(request)
+    resources.check_invariants()
+    return batch
+
+
+def rows(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:
+    return [(i.request.id, i.start, i.num_rows, i.max_nodes) for i in batch.items]
+
+
+def test_construction_names_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_tokens=3 .*max_batch_size=4"):
+        make(rows=3)
+    with pytest.raises(ConfigError, match="max_batch_size=0"):
+        make(batch=0)
+    with pytest.raises(ConfigError, match="has_draft_cache=True, but a draft KV cache is missing"):
+        make(needs=MODEL)
+    with pytest.raises(ConfigError, match="has_draft_cache=False, but a draft KV cache is present"):
+        make(draft_blocks=4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_nodes": -1},
+        {"max_nodes": 3},
+        {"max_depth": 3},
+        {"max_nodes": 2, "max_depth": 3},
+        {"draft_slots": 2},
+    ],
+)
+def test_impossible_needs_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        DrafterNeeds(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("needs", "remaining", "nodes"),
+    [
+        (CHAIN, 1, 0),
+        (CHAIN, 3, 2),
+        (CHAIN, 9, 3),
+        (DrafterNeeds(7, 3), 2, 7),
+        (DrafterNeeds(7, 3), 1, 0),
+        (NONE, 9, 0),
+    ],
+)
+def test_useful_nodes(needs: DrafterNeeds, remaining: int, nodes: int) -> None:
+    assert needs.useful_nodes(remaining) == nodes
+
+
+def test_prefill_then_generation() -> None:
+    scheduler = make(needs=CHAIN)
+    request = add(scheduler, 0, prompt=5)
+    batch = run(scheduler)
+    assert rows(batch) == [(0, 0, 5, 0)] and batch.items[0].samples
+    assert not batch.items[0].is_generation
+    batch = run(scheduler, accept=2)
+    assert rows(batch) == [(0, 5, 1, 3)] and batch.items[0].is_generation
+    assert rows(run(scheduler)) == [(0, 8, 1, 3)]
+    assert len(request.tokens) == 10
+
+
+def test_drafts_shrink_near_the_end_of_the_output() -> None:
+    scheduler = make(needs=CHAIN)
+    add(scheduler, 0, prompt=5, max_tokens=4)
+    nodes = [run(scheduler).items[0].max_nodes for _ in range(4)]
+    assert nodes == [0, 2, 1, 0]
+    assert not scheduler.has_work and not run(scheduler)
+
+
+def test_chunked_prefill_shares_the_row_budget() -> None:
+    scheduler = make(rows=8, batch=4)
+    for id, prompt in enumerate((5, 9, 2)):
+        add(scheduler, id, prompt)
+    assert rows(run(scheduler)) == [(0, 0, 5, 0), (1, 0, 3, 0)]
+    assert rows(run(scheduler)) == [(0, 5, 1, 0), (1, 3, 6, 0), (2, 0, 1, 0)]
+    batch = run(scheduler)
+    assert rows(batch) == [(0, 6, 1, 0), (1, 9, 1, 0), (2, 1, 1, 0)]
+    assert all(item.is_generation for item in batch.items)  # one row left of a prompt: a root
+
+
+def test_every_generating_request_gets_its_row_before_any_draft() -> None:
+    scheduler = make(needs=CHAIN, rows=7, batch=4)
+    for id in range(5):
+        add(scheduler, id, prompt=1, max_tokens=20)
+    # Drafts never fill the budget while somebody could be admitted.
+    assert rows(run(scheduler)) == [(0, 0, 1, 3), (1, 0, 1, 2)]
+    assert rows(run(scheduler)) == [(0, 1, 1, 3), (1, 1, 1, 1), (2, 0, 1, 0)]
+    assert rows(run(scheduler)) == [(0, 2, 1, 3), (1, 2, 1, 0), (2, 1, 1, 0), (3, 0, 1, 0)]
+    batch = run(scheduler)
+    assert [(i.num_rows, i.max_nodes) for i in batch.items] == [(1, 3), (1, 0), (1, 0), (1, 0)]
+    assert batch.max_rows == 7
+
+
+def test_a_running_prefill_is_not_starved_by_drafts() -> None:
+    scheduler = make(needs=CHAIN, rows=6, batch=2)
+    add(scheduler, 0, prompt=1, max_tokens=30)
+    add(scheduler, 1, prompt=6)
+    assert rows(run(scheduler)) == [(0, 0, 1, 3), (1, 0, 2, 0)]
+    assert rows(run(scheduler)) == [(0, 1, 1, 3), (1, 2, 2, 0)]
+
+
+def test_batch_size_limits_the_running_requests() -> None:
+    scheduler = make(batch=2)
+    for id in range(3):
+        add(scheduler, id, prompt=2, max_tokens=2)
+    assert [r[0] for r in rows(run(scheduler))] == [0, 1]
+    assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+    run(scheduler)
+    assert [r[0] for r in rows(run(scheduler))] == [2]
+
+
+def test_prefix_reuse_skips_rows() -> None:
+    scheduler = make()
+    add(scheduler, 0, prompt=9, base=5)
+    run(scheduler)
+    add(scheduler, 1, prompt=9, base=5)
+    batch = run(scheduler)
+    assert rows(batch) == [(0, 9, 1, 0), (1, 8, 1, 0)]
+    assert batch.items[1].is_generation  # the last prompt token is its root
+
+
+def test_reserves_cover_drafts_and_rollout() -> None:
+    scheduler = make(needs=MODEL, draft_blocks=32)
+    request = add(scheduler, 0, prompt=7)
+    run(scheduler)
+    scheduler.schedule()
+    resources = scheduler._resources
+    assert len(resources.target_block_table(request)) == 3  # 8 tokens + 3 nodes
+    assert len(resources.draft_block_table(request)) == 3  # 8 tokens + 2 slots
+
+
+def test_a_full_draft_cache_costs_drafts_not_requests() -> None:
+    scheduler = make(blocks=32, draft_blocks=6, needs=MODEL)
+    first = add(scheduler, 0, prompt=8, max_tokens=14)
+    second = add(scheduler, 1, prompt=4, max_tokens=14)
+    run(scheduler)
+    preempted = 0
+    dropped = 0
+    while not (first.remaining_tokens == 0 or second.remaining_tokens == 0):
+        batch = run(scheduler)
+        preempted += len(batch.preempted)
+        dropped += sum(i.max_nodes == 0 and i.request.remaining_tokens > 1 for i in batch.items)
+    assert preempted == 0 and dropped > 0
+
+
+def test_drafts_are_dropped_before_anyone_is_preempted() -> None:
+    # 5 blocks: each request holds 2 (8 rows); the spare one goes to the first's drafts.
+    scheduler = make(blocks=5, needs=CHAIN)
+    for id in range(2):
+        add(scheduler, id, prompt=3, max_tokens=14)
+    for _ in range(5):
+        run(scheduler)
+    batch = run(scheduler)
+    assert [i.start for i in batch.items] == [7, 7]
+    assert [i.max_nodes for i in batch.items] == [3, 0]
+    assert not batch.preempted
+
+
+def test_the_latest_is_preempted_keeps_its_output_and_comes_back_first() -> None:
+    scheduler = make(blocks=6, batch=3)
+    first, second = (add(scheduler, id, prompt=8, max_tokens=12) for id in range(2))
+    run(scheduler)
+    third = add(scheduler, 2, prompt=1, max_tokens=2)
+    for _ in range(20):
+        second.draft = TokenTree.chain([1])
+        batch = run(scheduler)
+        if batch.preempted:
+            break
+    assert batch.preempted == (second,)
+    assert len(second.draft) == 0 and second.num_output_tokens > 0
+    kept = list(second.tokens)
+    assert [i.request for i in batch.items] == [first]  # nobody is admitted in that step
+    assert scheduler._waiting[0] is second
+    while first.remaining_tokens:
+        batch = run(scheduler)
+    assert second.tokens[: len(kept)] == kept
+    while scheduler.has_work:
+        run(scheduler)
+    assert (second.num_output_tokens, third.num_output_tokens) == (12, 2)
+
+
+def test_the_latest_waits_rather_than_being_its_own_victim() -> None:
+    scheduler = make(blocks=5)
+    first = add(scheduler, 0, prompt=7, max_tokens=9)
+    run(scheduler)
+    second = add(scheduler, 1, prompt=6, max_tokens=14)
+    waited = 0
+    for _ in range(60):
+        held = second.id in scheduler._resources.target.committed_lengths()
+        batch = run(scheduler)
+        assert batch.items
+        ids = [i.request.id for i in batch.items]
+        waited += held and 1 not in ids and second not in batch.preempted
+        if not scheduler.has_work:
+            break
+    assert waited == 2
+    assert (first.num_output_tokens, second.num_output_tokens) == (9, 14)
+
+
+def test_progress_with_the_smallest_cache_that_fits() -> None:
+    scheduler = make(blocks=5, draft_blocks=5, needs=MODEL, rows=4)
+    requests = [add(scheduler, id, prompt=3 + id, max_tokens=10) for id in range(5)]
+    steps = 0
+    while scheduler.has_work:
+        earliest = min(r.id for r in requests if r.remaining_tokens)
+        batch = run(scheduler, accept=steps % 3)
+        assert batch.items[0].request.id == earliest
+        steps += 1
+        assert steps < 400
+    assert all(r.num_output_tokens == 10 for r in requests)
+
+
+def test_check_fits_names_both_numbers() -> None:
+    scheduler = make(blocks=5, draft_blocks=4, needs=MODEL)
+    request = Request.create(0, [1] * 10, SamplingParams(max_tokens=6), 0, max_seq_len=64)
+    message = r"10 prompt tokens \+ 6 output tokens \+ 2 draft slots = 18 .*draft KV cache holds 16"
+    with pytest.raises(RequestError, match=message):
+        scheduler.check_fits(request)
+    with pytest.raises(RequestError, match="18"):
+        scheduler.add(request)
+    assert not scheduler.has_work
+    scheduler = make(blocks=4, draft_blocks=5, needs=MODEL)
+    with pytest.raises(RequestError, match=r"3 draft nodes = 19 .*target KV cache holds 16"):
+        scheduler.check_fits(request)
+    scheduler = make(max_seq_len=15)
+    with pytest.raises(RequestError, match="max_seq_len=15"):
+        scheduler.check_fits(request)
+
+
+def test_abort_running_waiting_and_unknown() -> None:
+    scheduler = make(batch=1)
+    first, second = (add(scheduler, id, prompt=6) for id in range(2))
+    run(scheduler)
+    assert scheduler.abort(1) is second and second.finish_reason == "abort"
+    assert scheduler.abort(0) is first and first.is_finished
+    assert scheduler.abort(0) is None
+    assert not scheduler.has_work
+    assert scheduler._resources.target.num_free_blocks == 32
+    assert not scheduler.schedule()
+
+
+def test_prompts_are_checked() -> None:
+    with pytest.raises(RequestError, match="empty"):
+        Request.create(0, [], SamplingParams(), 0, max_seq_len=8)
+    with pytest.raises(RequestError, match=r"8 tokens.*max_seq_len=8"):
+        Request.create(0, [1] * 8, SamplingParams(), 0, max_seq_len=8)
+    request = Request.create(0, [1] * 7, SamplingParams(), 0, max_seq_len=8)
+    assert (request.max_output_tokens, request.remaining_tokens) == (1, 1)
+    assert (request.output_tokens, request.num_output_tokens, request.is_finished) == ([], 0, False)

@@ -1,0 +1,110 @@
+"""Drafter: what the executor asks of whatever guesses tokens, and what it tells it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trtspec.errors import ConfigError
+from trtspec.executor.batch import ScheduledBatch
+
+
+@dataclass(frozen=True)
+class DrafterNeeds:
+    """What a drafter may use in a step, per request; all are maxima, all 0 for no speculation.
+
+    max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
+    draft_slots: rows a rollout writes into the draft cache beyond the request's own tokens.
+    has_draft_cache: whether it keeps K/V of its own.
+    """
+
+    max_nodes: int = 0
+    max_depth: int = 0
+    draft_slots: int = 0
+    has_draft_cache: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_nodes", "max_depth", "draft_slots"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ConfigError(f"{name}={value} of a drafter must be 0 or more")
+        if (self.max_nodes == 0) != (self.max_depth == 0):
+            raise ConfigError(
+                f"a drafter's max_nodes={self.max_nodes} and max_depth={self.max_depth} must be "
+                f"both 0 (no drafts) or both positive"
+            )
+        if self.max_depth > self.max_nodes:
+            raise ConfigError(
+                f"max_depth={self.max_depth} needs at least as many nodes, max_nodes is "
+                f"{self.max_nodes}"
+            )
+        if self.draft_slots and not self.has_draft_cache:
+            raise ConfigError(
+                f"draft_slots={self.draft_slots} are rows of a draft cache, but has_draft_cache "
+                f"is False"
+            )
+
+    def useful_nodes(self, remaining_tokens: int) -> int:
+        """Upper bound of the nodes of use to a request that may still emit that many tokens: nodes
+        deeper than remaining_tokens - 1 are cut. Exact for a chain; a wider tree may be shallow,
+        so it keeps its bound as long as depth 1 is allowed."""
+        if remaining_tokens <= 1:
+            return 0
+        if self.max_nodes == self.max_depth:
+            return min(self.max_nodes, remaining_tokens - 1)
+        return self.max_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Outcome of one scheduled request.
+
+    rows: rows kept in the target cache, as indices within the request's rows of the step (prefill
+    and root rows first, then node n at num_rows + n), in the order of their positions.
+    tokens: emitted tokens, cut at EOS, stop or max_tokens; empty for a chunk that did not reach
+    the end of the prompt.
+    """
+
+    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class Drafter(Protocol):
+    """A source of draft tokens. The executor asks `needs`, never which method it is."""
+
+    @property
+    def needs(self) -> DrafterNeeds: ...
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        """Set `request.draft` of every generation item with max_nodes > 0 to a TokenTree of at
+        most that many nodes, none deeper than request.remaining_tokens - 1."""
+        ...
+
+    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Sequence[int]:
+        """What became of `batch.items`, in their order; prefill chunks come here too. Called after
+        `request.tokens` was extended and before finished requests are released.
+
+        Returns for each item how many rows of its draft cache are valid now: no fewer than before,
+        at most start + len(rows) (the target's committed length to be), 0 without a draft cache.
+        """
+        ...
+
+    def release(self, request_id: int) -> None:
+        """Forget a finished, aborted or preempted request; unknown ids are ignored."""
+        ...
+
+
+class NoDrafter:
+    """No speculation: every step emits the target's own token."""
+
+    needs = DrafterNeeds()
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        pass
+
+    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+        return [0] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        pass

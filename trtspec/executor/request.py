@@ -1,0 +1,91 @@
+"""Request: one sequence being generated, from its arrival to its finish reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import RequestError
+from trtspec.ops.tree import TokenTree
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One sequence. Mutable; compared and hashed by identity.
+
+    id: unique among the requests of an executor; a lower id arrived earlier.
+    tokens: prompt and output so far, the newest one last (the root, in a generation step).
+    max_output_tokens: tokens it may emit in all, already cut to what max_seq_len leaves.
+    seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
+    eos_token_ids: ids that end the text; empty when EOS is to be ignored.
+    draft: nodes proposed for the step under way; empty outside generation steps.
+    finish_reason: None while it runs.
+
+    A step feeds rows tokens[committed : committed + n] of the target cache. With one row left (the
+    root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and
+    the chunk that reaches the end samples its last row. This holds after a preemption as well, and
+    for a prompt of which all but one token came out of the prefix cache.
+    """
+
+    id: int
+    tokens: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    max_output_tokens: int
+    sample_index: int = 0
+    eos_token_ids: tuple[int, ...] = ()
+    draft: TokenTree = field(default_factory=TokenTree.empty)
+    finish_reason: str | None = None
+
+    @classmethod
+    def create(
+        cls,
+        id: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        max_seq_len: int,
+        sample_index: int = 0,
+        eos_token_ids: tuple[int, ...] = (),
+    ) -> Request:
+        """A new request over a copy of `prompt`; RequestError if the prompt is empty or leaves no
+        room for an output token within `max_seq_len` tokens."""
+        if not prompt:
+            raise RequestError("the prompt is empty; it must have at least 1 token")
+        if len(prompt) >= max_seq_len:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, but max_seq_len={max_seq_len} must hold the "
+                f"prompt and at least 1 output token; shorten the prompt to {max_seq_len - 1} "
+                f"tokens or raise max_seq_len"
+            )
+        return cls(
+            id=id,
+            tokens=list(prompt),
+            num_prompt_tokens=len(prompt),
+            params=params,
+            seed=seed,
+            max_output_tokens=params.max_output_tokens(len(prompt), max_seq_len),
+            sample_index=sample_index,
+            eos_token_ids=eos_token_ids,
+        )
+
+    @property
+    def output_tokens(self) -> list[int]:
+        """The tokens emitted so far (a copy)."""
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens it may still emit. A step emits at most depth + 1, so nodes deeper than
+        remaining_tokens - 1 are of no use."""
+        return self.num_prompt_tokens + self.max_output_tokens - len(self.tokens)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
