@@ -1,0 +1,99 @@
+"""One definition of every figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtspec.executor.metrics import ExecutorMetrics, SpeculativeMetrics
+
+
+@dataclass
+class Clock:
+    num_calls: int
+    seconds: float
+
+
+def test_worked_example() -> None:
+    metrics = SpeculativeMetrics()
+    for emitted in (4, 1, 3):
+        metrics.record(emitted, drafted_nodes=3)
+    metrics.record(1)  # nothing was drafted
+    assert metrics.to_dict() == {
+        "acceptance_length": 9 / 4,
+        "acceptance_rate": 5 / 9,
+        "num_steps": 4,
+        "num_drafts": 3,
+        "num_draft_tokens": 9,
+        "num_accepted_tokens": 5,
+        "num_emitted_tokens": 9,
+        "num_accepted_tokens_per_pos": [2, 2, 1],
+        "acceptance_rate_per_pos": [2 / 3, 2 / 3, 1 / 3],
+        "histogram": [2, 0, 1, 1],
+    }
+
+
+def test_nothing_recorded() -> None:
+    metrics = SpeculativeMetrics()
+    assert metrics.acceptance_length == metrics.acceptance_rate == 0.0
+    assert metrics.num_accepted_tokens_per_pos == metrics.acceptance_rate_per_pos == []
+
+
+def test_full_acceptance_is_one() -> None:
+    metrics = SpeculativeMetrics()
+    for drafted in (4, 4, 2, 0):
+        metrics.record(drafted + 1, drafted)
+    assert metrics.acceptance_rate == 1.0
+
+
+@given(
+    st.lists(
+        st.integers(0, 5).flatmap(
+            lambda depth: st.tuples(
+                st.integers(1, depth + 1),
+                st.integers(depth, 9) if depth else st.just(0),
+                st.just(depth),
+            )
+        ),
+        max_size=20,
+    )
+)
+def test_definitions_and_merge(steps: list[tuple[int, int, int]]) -> None:
+    whole, halves = SpeculativeMetrics(), [SpeculativeMetrics(), SpeculativeMetrics()]
+    for i, step in enumerate(steps):
+        whole.record(*step)
+        halves[i % 2].record(*step)
+    emitted = sum(step[0] for step in steps)
+    assert whole.num_steps == len(steps) and whole.num_emitted_tokens == emitted
+    assert whole.num_accepted_tokens == emitted - len(steps)
+    assert whole.num_accepted_tokens == sum(whole.num_accepted_tokens_per_pos)
+    assert whole.num_drafts == sum(step[1] > 0 for step in steps)
+    assert len(whole.num_accepted_tokens_per_pos) == max((step[2] for step in steps), default=0)
+    assert SpeculativeMetrics.merged(halves).to_dict() == whole.to_dict()
+
+
+def test_impossible_steps_are_our_bugs() -> None:
+    for step in ((0, 1), (3, 1), (1, 1, 2)):
+        with pytest.raises(AssertionError):
+            SpeculativeMetrics().record(*step)
+
+
+def test_executor_metrics() -> None:
+    metrics = ExecutorMetrics()
+    metrics.record_verify(7, 3, 4)
+    metrics.record_verify(8, 1, 4, 2)
+    metrics.record_step(0.5)
+    metrics.record_step(0.3)
+    assert metrics.of(7).histogram == [0, 0, 1] and metrics.of(9).num_steps == 0
+    metrics.release(7)
+    figures = metrics.to_dict(Clock(2, 0.4), Clock(3, 0.2))
+    assert figures["num_engine_calls"] == 5 and figures["num_target_calls"] == 2
+    assert figures["num_steps"] == 2 and figures["num_engine_steps"] == 2
+    assert figures["step_ms"] == pytest.approx(400.0)
+    assert figures["host_ms"] == pytest.approx(200.0)
+    assert figures["host_share"] == pytest.approx(0.25)
+    assert metrics.to_dict(Clock(2, 0.4))["draft_ms"] == 0.0
+    assert ExecutorMetrics().to_dict(Clock(0, 0.0))["host_share"] == 0.0

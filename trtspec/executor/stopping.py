@@ -1,0 +1,178 @@
+"""Where a text ends, and its characters so far: decided token by token, so that speculation, which
+delivers several tokens at once, never changes either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trtspec.config.sampling import SamplingParams
+
+_INCOMPLETE = "\ufffd"
+_MAX_WINDOW = 32
+_JUNK_CONTEXT = 8  # tokens; an unfinished UTF-8 character has at most three
+
+
+class Detokenizer:
+    """Text of a growing token list; a character is given out once its last byte has come.
+
+    Only a window of recent tokens is decoded: those of the last text given out, kept because some
+    tokenizers decide about a leading space by what stands before, and those held back since.
+    """
+
+    def __init__(
+        self, tokenizer: Any, skip_special_tokens: bool = True, context: Sequence[int] = ()
+    ) -> None:
+        """`tokenizer`: one of transformers or of tokenizers. `context`: tokens before the text (the
+        end of the prompt, say) that shall count for its first space."""
+        self._decode = _decoder(tokenizer, skip_special_tokens)
+        self._window = list(context)
+        self._num_context = len(self._window)
+        self._shown = len(self._decode(self._window)) if self._window else 0
+
+    def push(self, token: int) -> str:
+        """Append a token; the characters it completes, often none within a character."""
+        self._window.append(token)
+        text = self._decode(self._window)
+        if text.endswith(_INCOMPLETE):
+            if len(self._window) <= _MAX_WINDOW:
+                return ""
+            # Too long for a character: invalid bytes, of which only the last can still change.
+            new = text[self._shown : -1]
+            self._window = self._window[-_JUNK_CONTEXT:]
+            self._num_context = 0
+            self._shown = max(len(self._decode(self._window)) - 1, 0)
+            return new
+        new = text[self._shown :]
+        if not new:
+            self._window.pop()  # a special token that is skipped
+            return ""
+        self._window = self._window[self._num_context :]
+        self._num_context = len(self._window)
+        self._shown = len(self._decode(self._window))
+        return new
+
+    def flush(self) -> str:
+        """What is held back, at the end of the text: the marks of unfinished characters."""
+        text = self._decode(self._window) if self._window else ""
+        new, self._shown = text[self._shown :], len(text)
+        return new
+
+
+class StopChecker:
+    """Decides after each token whether the text ends there.
+
+    finish_reason: None while it goes on; 'stop' at an EOS token, one of stop_token_ids or a stop
+    string; 'length' at max_output_tokens. stop_reason: None, the stop token's id, or the string.
+    After a stop string the text ends before that string, after a stop token before that token
+    (with include_stop_str_in_output, after either). Of several stop strings completed by one token
+    the one that begins first counts. Stop strings within the first `min_tokens` tokens do not
+    count; that no end token comes there is seen to in the logits.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        eos_token_ids: Sequence[int],
+        max_output_tokens: int,
+        tokenizer: Any = None,
+    ) -> None:
+        """Without a `tokenizer`, or with params.detokenize False, there is no text, and stop
+        strings cannot be found."""
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self._params = params
+        self._max_output_tokens = max_output_tokens
+        self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._stops = params.stop_strings
+        self._detokenizer: Detokenizer | None = None
+        if tokenizer is not None and params.detokenize:
+            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
+        self._text = ""
+        self._searched = 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def text(self) -> str:
+        """The characters so far that no later token can take back: an end that may be the beginning
+        of a stop string is held back until that is decided."""
+        if self.is_finished:
+            return self._text
+        return self._text[: len(self._text) - self._num_undecided()]
+
+    def accept(self, token: int) -> str | None:
+        """Append one emitted token; the finish reason if the text ends with it."""
+        assert not self.is_finished, "a token after the end"
+        self.num_tokens += 1
+        if token in self._eos or token in self._stop_ids:
+            self._append(token if self._params.include_stop_str_in_output else None, is_last=True)
+            self.finish_reason = "stop"
+            self.stop_reason = None if token in self._eos else token
+            return self.finish_reason
+        is_last = self.num_tokens >= self._max_output_tokens
+        self._append(token, is_last)
+        stop = self._find_stop()
+        if stop is not None:
+            begin, string = stop
+            kept = begin + len(string) * self._params.include_stop_str_in_output
+            self._text = self._text[:kept]
+            self.finish_reason, self.stop_reason = "stop", string
+        elif is_last:
+            self.finish_reason = "length"
+        return self.finish_reason
+
+    def _append(self, token: int | None, is_last: bool) -> None:
+        if self._detokenizer is None:
+            return
+        if token is not None:
+            self._text += self._detokenizer.push(token)
+        if is_last:
+            self._text += self._detokenizer.flush()
+
+    def _find_stop(self) -> tuple[int, str] | None:
+        """Where a stop string begins, and which, among those that end in new text."""
+        searched, self._searched = self._searched, len(self._text)
+        if self.num_tokens <= self._params.min_tokens:
+            return None
+        hits = []
+        for stop in self._stops:
+            position = self._text.find(stop, max(searched - len(stop) + 1, 0))
+            if position >= 0:
+                hits.append((position, stop))
+        return min(hits, key=lambda hit: hit[0]) if hits else None
+
+    def _num_undecided(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        lengths = (
+            n for stop in self._stops for n in range(1, len(stop)) if self._text.endswith(stop[:n])
+        )
+        return max(lengths, default=0)
+
+
+def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
+    """Decoding without the cosmetic clean-up of spaces, which would change the text later."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        tokenizer = backend
+    if hasattr(tokenizer, "convert_ids_to_tokens"):  # one of transformers without a fast backend
+
+        def decode_slow(ids: list[int]) -> str:
+            return str(
+                tokenizer.decode(
+                    ids,
+                    skip_special_tokens=skip_special_tokens,
+                    clean_up_tokenization_spaces=False,
+                )
+            )
+
+        return decode_slow
+
+    def decode(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    return decode
