@@ -1,0 +1,61 @@
+"""Where checkpoints and built engines are found on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+import trtspec
+from trtspec.errors import CheckpointError
+
+CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
+_WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+def cache_root() -> Path:
+    """The folder for built engines: $TRTSPEC_CACHE_DIR, else the user's cache folder."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtspec"
+
+
+def assets_root() -> Path:
+    """The folder of the embedded checkpoints."""
+    return Path(trtspec.__path__[0]) / "assets"
+
+
+def embedded_checkpoints() -> list[str]:
+    """Names that need no path: the checkpoints that ship inside the package."""
+    return sorted(p.parent.name for p in assets_root().glob("*/config.json"))
+
+
+def find_model(model: str | Path) -> Path:
+    """Resolve a folder, an embedded checkpoint's name or a Hugging Face id to a folder.
+
+    Raises:
+        CheckpointError: none of the three; the message lists the embedded names.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    embedded = assets_root() / str(model)
+    if (embedded / "config.json").is_file():
+        return embedded
+    names = ", ".join(embedded_checkpoints())
+    if path.exists():
+        raise CheckpointError(f"{path} is a file; a model is a folder with a config.json")
+    if path.is_absolute() or str(model).count("/") != 1 or str(model).startswith("."):
+        raise CheckpointError(
+            f"no model {str(model)!r}: not a folder, not an embedded checkpoint ({names}) "
+            "and not a Hugging Face id of the form owner/name"
+        )
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=list(_WANTED_FILES)))
+    except Exception as error:
+        raise CheckpointError(
+            f"no folder {str(model)!r}, no embedded checkpoint of that name ({names}), and the "
+            f"Hugging Face hub did not deliver it: {error}"
+        ) from error

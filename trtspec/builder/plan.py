@@ -1,0 +1,119 @@
+"""BuildPlan: everything a build decides before it starts, for printing, checking and caching."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from checkpoint_converters import fingerprint, read_config
+from trtspec.builder.compile import graph_key
+from trtspec.builder.locate import find_model
+from trtspec.builder.pair import check_pair
+from trtspec.config.build import BuildConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.resolve import resolve_build
+from trtspec.config.speculative import DecodingConfig, DraftTargetDecodingConfig
+from trtspec.engine.folder import EngineConfig, Environment, SpeculationContract
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """A resolved build: sources, the engine's contract and the reasons for each choice."""
+
+    target_dir: Path
+    draft_dir: Path | None
+    engine: EngineConfig
+    reasons: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.engine.fingerprints["engine"]
+
+    def describe(self) -> str:
+        """The plan as text, one decision a line."""
+        engine, build = self.engine, self.engine.build
+        lines = [
+            f"target   {self.target_dir} ({_model_line(engine.target)})",
+            *([f"draft    {self.draft_dir} ({_model_line(engine.draft)})"] if engine.draft else []),
+            f"build    {build.backend}, {build.dtype}, max_batch_size {build.max_batch_size}, "
+            f"max_seq_len {build.max_seq_len}, max_num_tokens {build.max_num_tokens}",
+        ]
+        if engine.speculation:
+            tree = engine.speculation
+            lines.append(
+                f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
+                f"{tree.num_draft_tokens} rows verified"
+            )
+        lines += [f"because  {reason}" for reason in self.reasons]
+        models = [m for m in (engine.target, engine.draft) if m]
+        weights = sum(weight_bytes(m, build.dtype) for m in models)
+        kv = sum(kv_bytes_per_token(m, build.dtype) for m in models)
+        full = kv * build.max_batch_size * (build.max_seq_len or 0)
+        lines.append(
+            f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
+            f"({full / _GIB:.3f} GiB for {build.max_batch_size} x {build.max_seq_len} tokens)"
+        )
+        lines.append(f"engine   {self.fingerprint}")
+        return "\n".join(lines)
+
+
+def plan_build(
+    checkpoint: str | Path,
+    config: BuildConfig,
+    speculative: DecodingConfig | None = None,
+) -> BuildPlan:
+    """Resolve and check a build without reading weights beyond what a fingerprint needs.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be read.
+        ConfigError: values, or a pair of models, that do not fit.
+    """
+    target_dir = find_model(checkpoint)
+    target = read_config(target_dir)
+    build, reasons = resolve_build(config, target, speculative)
+    fingerprints = {"target": fingerprint(target_dir)}
+    draft_dir, draft, contract = None, None, None
+    if isinstance(speculative, DraftTargetDecodingConfig):
+        draft_dir = find_model(speculative.speculative_model)
+        draft = read_config(draft_dir)
+        check_pair(target_dir, target, draft_dir, draft)
+        fingerprints["draft"] = fingerprint(draft_dir)
+        contract = SpeculationContract(
+            method="draft_model",
+            topk=speculative.topk,
+            num_steps=speculative.num_steps,
+            num_draft_tokens=speculative.num_draft_tokens,
+        )
+    environment = Environment.here()
+    key = json.dumps(
+        [
+            fingerprints,
+            asdict(build),
+            asdict(contract) if contract else None,
+            graph_key(target, [build.dtype]),
+        ],
+        sort_keys=True,
+    )
+    fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    engine = EngineConfig(
+        target=target,
+        draft=draft,
+        build=build,
+        speculation=contract,
+        fingerprints=fingerprints,
+        environment=environment,
+    )
+    return BuildPlan(target_dir, draft_dir, engine, tuple(reasons))
+
+
+def _model_line(model: ModelConfig | None) -> str:
+    assert model is not None
+    return (
+        f"{model.architecture}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"vocabulary {model.vocab_size}, checkpoint {model.dtype}"
+    )

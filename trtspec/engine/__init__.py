@@ -1,0 +1,1 @@
+"""Engine folders on disk and the sessions that run them."""

@@ -1,0 +1,73 @@
+"""Sessions: load one compiled artifact (or the module itself) and run it on flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.errors import EngineError
+from trtspec.ops import native as native  # registers the custom ops
+
+
+class Session(Protocol):
+    """Runs one engine. Inputs and outputs are flat and in the order of design contract 4.1."""
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run once; cache tensors among the inputs are written in place."""
+        ...
+
+
+class AotiSession:
+    """An AOTInductor package with its weights mapped in from outside the package.
+
+    Weights are handed over by reference, so sessions over the same tensors share their memory.
+    """
+
+    def __init__(self, package: Path, weights: Mapping[str, Tensor]) -> None:
+        try:
+            self._model = torch._inductor.aoti_load_package(str(package))
+        except RuntimeError as error:
+            raise EngineError(
+                f"{package} cannot be loaded ({error}); rebuild the engine with trtspec-build"
+            ) from error
+        wanted = self._model.get_constant_fqns()
+        missing = sorted(name for name in wanted if _weight_name(name) not in weights)
+        if missing:
+            raise EngineError(
+                f"{package} needs {len(missing)} weights that its folder lacks, first "
+                f"{missing[0]!r}; rebuild the engine with trtspec-build"
+            )
+        self._weights = {name: weights[_weight_name(name)] for name in wanted}
+        self._model.load_constants(self._weights, check_full_update=True, user_managed=True)
+        # The package's own __call__ re-parses its call signature every time (about 0.2 ms).
+        self._boxed_run = self._model.loader.boxed_run
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs: list[Tensor] = self._boxed_run(list(inputs))
+        return outputs
+
+
+class EagerSession:
+    """The same module, uncompiled: for tests and debugging, only when asked for."""
+
+    def __init__(self, module: nn.Module, num_layers: int) -> None:
+        self._module = module.eval()
+        self._num_layers = num_layers
+
+    @torch.inference_mode()
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        first_cache = len(inputs) - 2 * self._num_layers
+        middle = first_cache + self._num_layers
+        outputs = self._module(
+            *inputs[:first_cache], list(inputs[first_cache:middle]), list(inputs[middle:])
+        )
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+
+def _weight_name(constant: str) -> str:
+    """A rollout wraps its model, so its constants carry one prefix more."""
+    return constant.removeprefix("model.")
