@@ -1,0 +1,193 @@
+"""PyExecutor: the loop that drives the engines, one step at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from trtspec.errors import EngineError, TrtspecError
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.metrics import ExecutorMetrics
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.packing import RowGroup
+from trtspec.executor.request import Request
+from trtspec.executor.resources import ResourceManager
+from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict
+from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.stopping import StopChecker
+from trtspec.log import logger
+from trtspec.ops.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step did for one request; ``request.finish_reason`` says whether it ended."""
+
+    request: Request
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprobs] | None = None
+    error: TrtspecError | None = None
+
+
+@dataclass
+class _Judged:
+    """A scheduled request after the target's verdict."""
+
+    item: ScheduledRequest
+    output: StepOutput
+    accepted: Accepted = field(default_factory=lambda: Accepted((), ()))
+
+
+class PyExecutor:
+    """Continuous batching with speculation over one target engine and any `Drafter`.
+
+    Not thread-safe: one thread calls everything.
+    """
+
+    def __init__(
+        self,
+        target: ModelEngine,
+        resources: ResourceManager,
+        scheduler: Scheduler,
+        drafter: Drafter,
+    ) -> None:
+        self.metrics = ExecutorMetrics()
+        self._target = target
+        self._resources = resources
+        self._scheduler = scheduler
+        self._drafter = drafter
+        self._sampler = Sampler()
+        self._stops: dict[int, StopChecker] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: Request, stop: StopChecker) -> None:
+        """Queue a request.
+
+        Raises:
+            RequestError: it could never run; both lengths are named.
+        """
+        self._scheduler.add(request)
+        self._stops[request.id] = stop
+
+    def abort(self, request_id: int) -> None:
+        """End a request now; an unknown or finished id is ignored."""
+        if self._scheduler.abort(request_id) is not None:
+            self._forget(request_id)
+
+    def step(self) -> list[StepOutput]:
+        """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
+        began = time.perf_counter()
+        batch = self._scheduler.schedule()
+        try:
+            for request in batch.preempted:
+                self._drafter.release(request.id)
+            self._drafter.prepare_draft_tokens(batch)
+            logits = self._target.forward([self._rows(item) for item in batch.items])
+            verdicts = self._verify(batch, logits)
+            judged = [self._accept(item, verdicts) for item in batch.items]
+            drafted = self._drafter.on_accepted(batch, [j.accepted for j in judged])
+            self._commit(judged, drafted)
+        except Exception as error:
+            logger.exception("a step of %d requests failed", len(batch.items))
+            failure = EngineError(f"the step failed: {error}")
+            judged = [_failed(item, failure) for item in batch.items]
+        outputs = [self._emit(j) for j in judged]
+        self.metrics.record_step(time.perf_counter() - began)
+        return outputs
+
+    def _rows(self, item: ScheduledRequest) -> RowGroup:
+        request = item.request
+        return RowGroup(
+            tokens=request.tokens[item.start : item.start + item.num_rows],
+            context=item.start,
+            blocks=self._resources.target_block_table(request),
+            tree=request.draft if item.is_generation else None,
+            last_logits=item.samples,
+        )
+
+    def _verify(self, batch: ScheduledBatch, logits: torch.Tensor) -> dict[int, Verdict]:
+        """The target's verdict on every request whose newest token was fed, by request id."""
+        requests = [item.request for item in batch.items if item.samples]
+        if not requests:
+            return {}
+        verdicts = self._sampler.verify(requests, [r.draft for r in requests], logits)
+        return dict(zip((r.id for r in requests), verdicts, strict=True))
+
+    def _accept(self, item: ScheduledRequest, verdicts: dict[int, Verdict]) -> _Judged:
+        """Extend the request by what the target emits, up to where its text ends."""
+        request = item.request
+        fed = tuple(range(item.num_rows))
+        verdict = verdicts.get(request.id)
+        if verdict is None:
+            return _Judged(item, StepOutput(request), Accepted(fed, ()))
+        if verdict.failed:
+            where = f"at output token {request.num_output_tokens}"
+            error = EngineError(
+                f"the model returned no usable logits {where} (NaN, or every token excluded); "
+                "check the checkpoint and the request's bans, or use dtype float32"
+            )
+            return _failed(item, error)
+        stop = self._stops[request.id]
+        emitted: list[int] = []
+        for token in verdict.tokens:
+            emitted.append(token)
+            request.finish_reason = stop.accept(token)
+            if request.finish_reason is not None:
+                break
+        request.tokens.extend(emitted)
+        # Rows of accepted drafts lie behind the fed tokens; the last emitted token has no row yet.
+        nodes = tuple(item.num_rows - 1 + row for row in verdict.rows[1 : len(emitted)])
+        logprobs = verdict.logprobs[: len(emitted)] if verdict.logprobs else None
+        if item.is_generation:
+            tree = request.draft
+            self.metrics.record_verify(request.id, len(emitted), len(tree), tree.max_depth)
+        return _Judged(
+            item, StepOutput(request, emitted, logprobs), Accepted(fed + nodes, tuple(emitted))
+        )
+
+    def _commit(self, judged: Sequence[_Judged], drafted: Sequence[int]) -> None:
+        """Make accepted rows contiguous in the target's cache and move both caches' counters."""
+        moves: list[tuple[int, int]] = []
+        size = self._target.layout.tokens_per_block
+        for j in judged:
+            start, rows = j.item.start, j.accepted.rows
+            table = self._resources.target_block_table(j.item.request)
+            for position, row in enumerate(rows, start):
+                if start + row != position:
+                    source, wanted = divmod(start + row, size), divmod(position, size)
+                    moves.append(
+                        (table[source[0]] * size + source[1], table[wanted[0]] * size + wanted[1])
+                    )
+        if moves:
+            src, dst = torch.tensor(moves, dtype=torch.int64).unbind(1)
+            self._target.compact(src.contiguous(), dst.contiguous())
+        for j, draft_committed in zip(judged, drafted, strict=True):
+            if j.output.error is None:
+                committed = j.item.start + len(j.accepted.rows)
+                self._resources.commit(j.item.request, committed, draft_committed)
+
+    def _emit(self, judged: _Judged) -> StepOutput:
+        """Close the request's step; a request whose text ended gives everything back."""
+        request = judged.item.request
+        request.draft = TokenTree.empty()
+        if request.is_finished:
+            self._scheduler.finish(request)
+            self._forget(request.id)
+        return judged.output
+
+    def _forget(self, request_id: int) -> None:
+        self._stops.pop(request_id, None)
+        self._sampler.release(request_id)
+        self._drafter.release(request_id)
+
+
+def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:
+    item.request.finish_reason = "error"
+    return _Judged(item, StepOutput(item.request, error=error))

@@ -1,0 +1,124 @@
+"""Sampler: logits of a step's rows -> the tokens that each request emits (design 4.5 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trtspec.config.sampling import seed_to_int64
+from trtspec.executor.logits import LogitsState, needs_logits_processing
+from trtspec.executor.request import Request
+from trtspec.ops.acceptance import accept
+from trtspec.ops.sampling import sample
+from trtspec.ops.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Raw-model log probabilities at one output position: the sampled token and the best ones."""
+
+    token: int
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the target says about one request's rows.
+
+    ``rows`` are the accepted row indices (root first) and ``tokens`` what each of them emits; the
+    last token is the bonus. ``failed``: the model gave no usable number for a row on the path.
+    """
+
+    rows: list[int]
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+    failed: bool
+
+
+def sampling_tensors(requests: Sequence[Request], trees: Sequence[TokenTree]) -> list[Tensor]:
+    """The seven tensors of `trtspec.ops.sampling`, one row per request and one per tree node."""
+    counts = [1 + len(tree) for tree in trees]
+    params = [request.params for request in requests]
+
+    def column(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
+        return torch.from_numpy(np.repeat(np.asarray(values, dtype), counts))
+
+    index = np.repeat([request.num_output_tokens for request in requests], counts)
+    depth = np.concatenate([part for tree in trees for part in ((0,), tree.depths)])
+    return [
+        column([p.temperature for p in params], np.float32),
+        column([p.top_k for p in params], np.int32),
+        column([p.top_p for p in params], np.float32),
+        column([p.min_p for p in params], np.float32),
+        column([seed_to_int64(request.seed) for request in requests], np.int64),
+        column([request.sample_index for request in requests], np.int64),
+        torch.from_numpy((index + depth).astype(np.int64)),
+    ]
+
+
+class Sampler:
+    """Applies each request's options to its rows, samples every row, walks every tree."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, LogitsState] = {}
+
+    def verify(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
+    ) -> list[Verdict]:
+        """Judge the rows of ``requests``: ``logits [R, V]`` holds, request by request, the row of
+        its newest token and one row per node of its tree. Logits are changed in place."""
+        starts = np.cumsum([0, *(1 + len(tree) for tree in trees)], dtype=np.int32)
+        raw: dict[int, Tensor] = {}
+        for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+            rows = logits[starts[i] : starts[i + 1]]
+            if request.params.logprobs is not None:
+                raw[i] = torch.log_softmax(rows, dim=-1)
+            if needs_logits_processing(request.params):
+                self._process(request, tree, rows)
+
+        sampled = sample(logits, *sampling_tensors(requests, trees))
+        tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
+        parents = np.concatenate([tree.row_parents() for tree in trees])
+        accepted, emitted = accept(
+            sampled,
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(parents),
+            torch.from_numpy(starts),
+        )
+        verdicts = []
+        all_tokens, all_rows = sampled.tolist(), accepted.tolist()
+        for i, (request, count) in enumerate(zip(requests, emitted.tolist(), strict=True)):
+            path = all_rows[i][:count]
+            emits = [all_tokens[starts[i] + row] for row in path]
+            logprobs = None
+            if i in raw and min(emits) >= 0:
+                wanted = request.params.logprobs or 0
+                logprobs = [
+                    _token_logprobs(raw[i][row], token, wanted)
+                    for row, token in zip(path, emits, strict=True)
+                ]
+            verdicts.append(Verdict(path, emits, logprobs, failed=min(emits) < 0))
+        return verdicts
+
+    def release(self, request_id: int) -> None:
+        """Forget a request that ended; unknown ids are ignored."""
+        self._states.pop(request_id, None)
+
+    def _process(self, request: Request, tree: TokenTree, rows: Tensor) -> None:
+        state = self._states.get(request.id)
+        if state is None:
+            state = LogitsState(request.params, request.num_prompt_tokens, request.eos_token_ids)
+            self._states[request.id] = state
+        state.extend_to(request.tokens)
+        state.apply(rows, tree)
+
+
+def _token_logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:
+    values, ids = row.topk(count)
+    top = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(token, float(row[token]), top)
