@@ -1,0 +1,115 @@
+"""Prompt lookup against a brute-force search."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import NGramDecodingConfig
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.request import Request
+from trtspec.speculative.ngram import NGramDrafter, NgramIndex
+
+
+def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]:
+    for n in range(min(high, len(tokens) - 1), low - 1, -1):
+        for begin in range(len(tokens) - n - 1, -1, -1):
+            if tokens[begin : begin + n] == tokens[-n:]:
+                text = list(tokens)
+                for i in range(count):
+                    text.append(text[begin + n + i])
+                return text[len(tokens) :]
+    return []
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=60),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(1, 8),
+    st.integers(1, 7),
+)
+@settings(max_examples=300, deadline=None)
+def test_index_equals_brute_force(
+    tokens: list[int], low: int, more: int, count: int, piece: int
+) -> None:
+    index = NgramIndex(low, low + more)
+    for end in range(0, len(tokens) + piece, piece):
+        index.extend(tokens[len(index) : end])
+        seen = tokens[:end]
+        assert len(index) == len(seen)
+        assert index.propose(count) == brute_force(seen, low, low + more, count)
+
+
+def test_longest_match_then_most_recent() -> None:
+    index = NgramIndex(1, 2)
+    index.extend([1, 2, 7, 9, 2, 8, 1, 2])
+    assert index.propose(2) == [7, 9], "the 2-gram wins over the more recent 1-gram"
+    index = NgramIndex(1, 1)
+    index.extend([1, 2, 7, 9, 2, 8, 1, 2])
+    assert index.propose(2) == [8, 1], "the most recent occurrence"
+    index = NgramIndex(2, 3)
+    index.extend([5, 5, 5])
+    assert index.propose(4) == [5, 5, 5, 5], "a repeating text goes on"
+    assert NgramIndex(1, 2).propose(3) == []
+
+
+def make_request(id: int, tokens: list[int], max_tokens: int, **options: object) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
+    return Request.create(id, tokens, params, seed=0, max_seq_len=1000, eos_token_ids=(9,))
+
+
+def generation(request: Request, max_nodes: int) -> ScheduledRequest:
+    return ScheduledRequest(
+        request=request,
+        start=len(request.tokens) - 1,
+        num_rows=1,
+        is_generation=True,
+        max_nodes=max_nodes,
+        samples=True,
+    )
+
+
+def test_drafter() -> None:
+    drafter = NGramDrafter(NGramDecodingConfig(max_draft_len=3, prompt_lookup_max=2))
+    assert (drafter.needs.max_nodes, drafter.needs.max_depth) == (3, 3)
+    assert not drafter.needs.has_draft_cache
+    text = [1, 2, 3, 4, 5, 1, 2]
+    free, cut, short, none, ending = (
+        make_request(0, text, 10),
+        make_request(1, text, 10),
+        make_request(2, text, 2),
+        make_request(3, [1, 2, 3], 10),
+        make_request(4, [1, 2, 9, 4, 1, 2], 10),
+    )
+    prefill = make_request(5, text, 10)
+    stopping = make_request(6, text, 10, stop_token_ids=(4,))
+    nodes = {free: 3, cut: 2, short: 3, none: 3, ending: 3, stopping: 3}
+    items = [generation(request, count) for request, count in nodes.items()]
+    items.append(
+        ScheduledRequest(
+            request=prefill, start=0, num_rows=7, is_generation=False, max_nodes=0, samples=True
+        )
+    )
+    batch = ScheduledBatch(tuple(items))
+    drafter.prepare_draft_tokens(batch)
+    assert [r.draft.tokens.tolist() for r in (*nodes, prefill)] == [
+        [3, 4, 5],
+        [3, 4],
+        [3],
+        [],
+        [],
+        [3],
+        [],
+    ]
+    assert all(request.draft.is_chain for request in nodes)
+    assert drafter.on_accepted(batch, []) == [0] * 7
+
+    free.tokens += [3, 4]
+    drafter.prepare_draft_tokens(ScheduledBatch((generation(free, 1),)))
+    assert free.draft.tokens.tolist() == [5]
+    drafter.release(free.id)
+    drafter.release(99)
+    drafter.prepare_draft_tokens(ScheduledBatch((generation(free, 3),)))
+    assert free.draft.tokens.tolist() == [5, 1, 2], "a preempted request starts over"

@@ -1,0 +1,1 @@
+"""Drafters: the sources of draft tokens. Import them from their own modules."""

@@ -1,0 +1,97 @@
+"""Prompt lookup: drafts continue an earlier occurrence of the newest tokens in the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtspec.config.speculative import NGramDecodingConfig
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.ops.tree import TokenTree
+
+
+class NgramIndex:
+    """Where each n-gram of one text last occurred, for n in [min_ngram, max_ngram].
+
+    Appending a token costs one dictionary entry per n, a lookup at most one probe per n.
+    """
+
+    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+        self._sizes = range(max_ngram, min_ngram - 1, -1)
+        self._tokens: list[int] = []
+        # n-gram -> index of the token after its last occurrence. An n-gram is entered when a token
+        # follows it, so the text's own suffix is never found as a match for itself.
+        self._next: dict[tuple[int, ...], int] = {}
+
+    def __len__(self) -> int:
+        """Tokens taken in."""
+        return len(self._tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+        text = self._tokens
+        for token in tokens:
+            end = len(text)
+            for n in self._sizes:
+                if n <= end:
+                    self._next[tuple(text[end - n :])] = end
+            text.append(token)
+
+    def propose(self, count: int) -> list[int]:
+        """`count` tokens that followed the most recent earlier occurrence of the longest indexed
+        suffix; none without an occurrence. Where the text ends before `count` tokens, the draft is
+        continued from itself, as a text that repeats would go on."""
+        text = self._tokens
+        for n in self._sizes:
+            begin = self._next.get(tuple(text[-n:])) if n <= len(text) else None
+            if begin is not None:
+                found = text[begin : begin + count]
+                period = len(found)
+                return [found[i % period] for i in range(count)] if period < count else found
+        return []
+
+
+class NGramDrafter:
+    """Drafter over one `NgramIndex` per request; no model, no cache."""
+
+    def __init__(self, config: NGramDecodingConfig) -> None:
+        self._config = config
+        self._indexes: dict[int, NgramIndex] = {}
+        self._needs = self.needs_of(config)
+
+    @staticmethod
+    def needs_of(config: NGramDecodingConfig) -> DrafterNeeds:
+        return DrafterNeeds(max_nodes=config.max_draft_len, max_depth=config.max_draft_len)
+
+    @property
+    def needs(self) -> DrafterNeeds:
+        return self._needs
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        """Set the draft of each generation item to a chain of at most max_nodes tokens."""
+        for item in batch.items:
+            if not item.is_generation:
+                continue
+            request = item.request
+            count = min(
+                item.max_nodes, self._config.max_draft_len, max(request.remaining_tokens - 1, 0)
+            )
+            if not count:
+                request.draft = TokenTree.empty()
+                continue
+            index = self._indexes.get(request.id)
+            if index is None:
+                index = NgramIndex(self._config.min_ngram, self._config.max_ngram)
+                self._indexes[request.id] = index
+            index.extend(request.tokens[len(index) :])
+            # What follows an end token is never emitted, and the end itself needs no draft.
+            ends = {*request.eos_token_ids, *request.params.stop_token_ids}
+            request.draft = TokenTree.chain(index.propose(count)).without(ends)
+
+    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+        """Nothing to do: the index catches up when it is next asked. No draft cache: all 0."""
+        return [0] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        """Drop the request's index; unknown ids are ignored."""
+        self._indexes.pop(request_id, None)

@@ -1,0 +1,73 @@
+"""Which drafter a speculative config stands for: one entry per method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.speculative import (
+    DecodingConfig,
+    DraftTargetDecodingConfig,
+    NGramDecodingConfig,
+)
+from trtspec.errors import ConfigError
+from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.resources import ResourceManager
+from trtspec.speculative.draft_model import DraftModelDrafter
+from trtspec.speculative.ngram import NGramDrafter
+
+
+@dataclass(frozen=True)
+class DraftEngine:
+    """What a method with an engine of its own drafts with."""
+
+    engine: ModelEngine
+    resources: ResourceManager
+
+
+@dataclass(frozen=True)
+class Method:
+    """needs: what the drafter will ask for, known from the config before any engine is loaded.
+    make: the drafter, from the config and, for methods that need one, the draft engine."""
+
+    needs: Callable[[Any], DrafterNeeds]
+    make: Callable[[Any, DraftEngine | None], Drafter]
+
+
+def _draft_model(config: DraftTargetDecodingConfig, draft: DraftEngine | None) -> Drafter:
+    if draft is None:
+        raise ConfigError(
+            f"speculative method {config.method} needs a draft engine, but the engine folder was "
+            f"built without one; rebuild it with the draft model {config.speculative_model}"
+        )
+    return DraftModelDrafter(draft.engine, draft.resources, config)
+
+
+METHODS: Mapping[type[DecodingConfig], Method] = {
+    NGramDecodingConfig: Method(NGramDrafter.needs_of, lambda config, draft: NGramDrafter(config)),
+    DraftTargetDecodingConfig: Method(DraftModelDrafter.needs_of, _draft_model),
+}
+
+
+def drafter_needs(config: DecodingConfig) -> DrafterNeeds:
+    """What the drafter for `config` may use in a step; ConfigError for an unregistered class."""
+    return _method(config).needs(config)
+
+
+def make_drafter(
+    config: DecodingConfig, engine: ModelEngine | None, resources: ResourceManager
+) -> Drafter:
+    """The drafter for `config`. `engine`: the draft engine, None for methods without one;
+    ConfigError if a method lacks what it needs."""
+    draft = None if engine is None else DraftEngine(engine, resources)
+    return _method(config).make(config, draft)
+
+
+def _method(config: DecodingConfig) -> Method:
+    method = METHODS.get(type(config))
+    if method is None:
+        names = ", ".join(cls.__name__ for cls in METHODS)
+        raise ConfigError(f"there is no drafter for {type(config).__name__}; registered: {names}")
+    return method
