@@ -1,0 +1,1 @@
+"""The offline API: `LLM`, its outputs and its options."""

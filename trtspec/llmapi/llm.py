@@ -1,0 +1,297 @@
+"""LLM: load or build an engine and generate from it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+from trtspec.builder.build import cached_engine
+from trtspec.builder.locate import find_model
+from trtspec.builder.plan import plan_build
+from trtspec.config.llm import LLMConfig
+from trtspec.config.sampling import SamplingParams, draw_seed
+from trtspec.config.speculative import (
+    DecodingConfig,
+    DraftTargetDecodingConfig,
+    parse_speculative_config,
+)
+from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.errors import ConfigError, RequestError, TrtspecError
+from trtspec.executor.request import Request
+from trtspec.executor.stopping import StopChecker
+from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
+from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.llmapi.worker import LiveSequence, Worker
+from trtspec.log import logger
+
+
+class LLM:
+    """A language model on compiled engines, with or without speculation.
+
+        with LLM("trtspec-tiny", speculative_config={"method": "ngram",
+                                                     "num_speculative_tokens": 5}) as llm:
+            print(llm.generate("def main(").outputs[0].text)
+
+    ``model`` is a Hugging Face folder or id, an embedded checkpoint's name, or an engine folder
+    made by ``trtspec-build``. A checkpoint is compiled once into the user's cache folder. An engine
+    folder with a draft speculates with it unless ``speculative_config`` says otherwise (False: no
+    speculation). Other options: see `LLMConfig`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        speculative_config: Mapping[str, Any] | DecodingConfig | bool | None = None,
+        **options: Any,
+    ) -> None:
+        """Load the engine, building it first if need be.
+
+        Raises:
+            ConfigError: options that are unknown, out of range or do not fit each other.
+            CheckpointError, BuildError, EngineError: see their descriptions.
+        """
+        config = LLMConfig(**options)
+        if speculative_config is True:
+            raise ConfigError("speculative_config=True names no method; give a config or None")
+        asked = None if speculative_config is False else speculative_config
+        wanted = parse_speculative_config(asked)
+        path = find_model(model)
+        if is_engine_folder(path):
+            folder, engine = path, EngineConfig.read(path)
+            if wanted is None and speculative_config is not False:
+                wanted = _built_speculation(engine)
+        else:
+            plan = plan_build(path, config.build_config(), wanted)
+            logger.info("plan\n%s", plan.describe())
+            folder, engine = cached_engine(plan), plan.engine
+        limits = Limits.of(
+            engine.build, config.max_batch_size, config.max_seq_len, config.max_num_tokens
+        )
+        self._check_engine(engine, config, wanted)
+        self.config = engine
+        self._limits = limits
+        tokenizer = None
+        if not config.skip_tokenizer_init:
+            tokenizer = load_tokenizer(config.tokenizer or folder / TOKENIZER_FOLDER)
+        self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
+        self._random = random.Random(config.seed) if config.seed is not None else None
+        self._executor, self._target, self._draft = open_executor(
+            folder, engine, limits, wanted, config.kv_cache_config
+        )
+        self._ids = itertools.count()
+        self._worker = Worker(self._executor)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer (a transformers tokenizer), or None if it was not loaded."""
+        return self._prompts.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> Any:
+        """Generate for one prompt or many.
+
+        A prompt is a string, a list of token ids, ``{"prompt": str}`` or
+        ``{"prompt_token_ids": [...]}``. One SamplingParams serves all prompts, a list has one for
+        each. For a single prompt the result is one RequestOutput and a failure is raised. For a
+        list, every prompt gets its RequestOutput: a failed one carries ``error``, the others are
+        unharmed.
+        """
+        single = is_single_prompt(prompts)
+        batch: Sequence[Any] = [prompts] if single else list(prompts)
+        params = self._params_for(batch, sampling_params)
+        handles = self._submit(batch, params, streaming=False, raise_errors=single)
+        results = []
+        bar = tqdm(handles, desc="generate", disable=not use_tqdm or single, leave=False)
+        try:
+            for handle in bar:
+                results.append(handle.wait())
+        except BaseException:
+            for handle in handles:
+                handle.abort()
+            raise
+        if single and results[0].error is not None:
+            raise results[0].error
+        return results[0] if single else results
+
+    def generate_async(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        streaming: bool = False,
+    ) -> GenerationHandle:
+        """Start one prompt and return at once; see `GenerationHandle` for waiting and streaming.
+
+        Raises:
+            RequestError: the prompt or the options are invalid.
+        """
+        params = sampling_params or SamplingParams()
+        return self._submit([prompt], [params], streaming, raise_errors=True)[0]
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        **template_options: Any,
+    ) -> Any:
+        """Generate the answer to a conversation, or to a list of conversations.
+
+        A conversation is a list of ``{"role": ..., "content": ...}``; it becomes a prompt by the
+        tokenizer's chat template.
+        """
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if single else messages
+        prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
+        return self.generate(prompts[0] if single else prompts, sampling_params, use_tqdm)
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Figures since the start; every name is defined in `trtspec.executor.metrics`."""
+        return self._executor.metrics.to_dict(self._target, self._draft)
+
+    def shutdown(self) -> None:
+        """Abort what still runs and stop the worker; safe to call twice."""
+        self._worker.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _submit(
+        self,
+        prompts: Sequence[Any],
+        params: Sequence[SamplingParams],
+        streaming: bool,
+        raise_errors: bool,
+    ) -> list[GenerationHandle]:
+        """Check and queue prompts; an invalid one ends at once with its error."""
+        handles, sequences = [], []
+        for prompt, options in zip(prompts, params, strict=True):
+            output = RequestOutput(next(self._ids), None, [], [])
+            handle = GenerationHandle(output, streaming, self._worker.abort)
+            try:
+                sequences += self._sequences(prompt, options, output, handle)
+            except TrtspecError as error:
+                if raise_errors:
+                    raise
+                output.error = error
+                output.outputs = [CompletionOutput(0, 0, finish_reason="error")]
+                handle.publish()
+            handles.append(handle)
+        self._worker.submit(sequences)
+        return handles
+
+    def _sequences(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        output: RequestOutput,
+        handle: GenerationHandle,
+    ) -> list[LiveSequence]:
+        """The n sequences of a prompt, with one seed and their own sample indices."""
+        output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
+        params = self._prompts.resolve(params)
+        eos = () if params.ignore_eos else self.config.target.eos_token_ids
+        seed = params.seed
+        if seed is None:
+            seed = self._random.getrandbits(63) if self._random else draw_seed()
+        sequences = []
+        for index in range(params.n):
+            # The request id doubles as order of arrival, so every sequence draws its own.
+            request = Request.create(
+                id=output.request_id if index == 0 else next(self._ids),
+                prompt=output.prompt_token_ids,
+                params=params,
+                seed=seed,
+                max_seq_len=self._limits.max_seq_len,
+                sample_index=index,
+                eos_token_ids=eos,
+            )
+            stop = StopChecker(params, eos, request.max_output_tokens, self.tokenizer)
+            completion = CompletionOutput(index, seed)
+            output.outputs.append(completion)
+            sequences.append(LiveSequence(request, stop, completion, output, handle))
+        return sequences
+
+    @staticmethod
+    def _params_for(
+        prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise RequestError(
+                f"{len(prompts)} prompts came with {len(params)} SamplingParams; give one for all, "
+                "or one for each"
+            )
+        return list(params)
+
+    @staticmethod
+    def _check_engine(
+        engine: EngineConfig, config: LLMConfig, speculation: DecodingConfig | None
+    ) -> None:
+        """Options that an engine folder has fixed must agree with it."""
+        build = engine.build
+        asked = config.build_config()
+        for name in ("dtype", "tokens_per_block", "backend"):
+            given = getattr(config, name)
+            if given in (None, "auto"):
+                continue
+            if getattr(asked, name) != getattr(build, name):
+                raise ConfigError(
+                    f"{name}={given!r} was asked for, but the engine was built with "
+                    f"{getattr(build, name)!r}; leave it out or rebuild the engine"
+                )
+        if isinstance(speculation, DraftTargetDecodingConfig):
+            _check_contract(engine, speculation)
+
+
+def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
+    contract = engine.speculation
+    if contract is None:
+        return None
+    return DraftTargetDecodingConfig(
+        speculative_model="draft",
+        max_draft_len=contract.num_steps,
+        topk=contract.topk,
+        num_draft_tokens=contract.num_draft_tokens,
+    )
+
+
+def _check_contract(engine: EngineConfig, asked: DraftTargetDecodingConfig) -> None:
+    """A tree asked for must be a cut of the one that the engine rolls out."""
+    built = engine.speculation
+    if built is None:
+        raise ConfigError(
+            "the engine was built without a draft model; rebuild it with "
+            "--speculative_decoding_mode draft_model --draft_checkpoint_dir ..."
+        )
+    if asked.topk != built.topk:
+        raise ConfigError(
+            f"topk={asked.topk} was asked for, the engine's rollout has {built.topk}; it is fixed "
+            "at build"
+        )
+    for name in ("num_steps", "num_draft_tokens"):
+        if getattr(asked, name) > getattr(built, name):
+            raise ConfigError(
+                f"{name}={getattr(asked, name)} was asked for, the engine was built for at most "
+                f"{getattr(built, name)}; lower it or rebuild the engine"
+            )

@@ -1,0 +1,57 @@
+"""What `LLM.generate` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trtspec.errors import TrtspecError
+from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.executor.sampler import TokenLogprobs
+
+
+@dataclass
+class CompletionOutput:
+    """One generated sequence.
+
+    ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
+    "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
+    were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
+    ``seed`` repeats this very sequence (with the same sample index).
+    """
+
+    index: int
+    seed: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        return None if self.logprobs is None else sum(entry.logprob for entry in self.logprobs)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestOutput:
+    """One prompt with its ``n`` sequences; ``error`` is set if any of them failed."""
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    error: TrtspecError | None = None
+
+    @property
+    def finished(self) -> bool:
+        return all(output.finished for output in self.outputs)
+
+    @property
+    def metrics(self) -> SpeculativeMetrics:
+        """Speculation over all sequences of the prompt."""
+        return SpeculativeMetrics.merged(output.metrics for output in self.outputs)

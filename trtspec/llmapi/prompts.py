@@ -1,0 +1,129 @@
+"""Prompts: from what a caller writes to token ids, with the target's tokenizer."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any, SupportsIndex, TypeAlias
+
+from transformers import AutoTokenizer
+
+from trtspec.builder.pair import has_tokenizer
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import CheckpointError, RequestError
+
+Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """The tokenizer in a folder.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    folder = Path(source)
+    if not has_tokenizer(folder):
+        raise CheckpointError(
+            f"{folder} holds no tokenizer (tokenizer.json or tokenizer.model); add one to the "
+            "checkpoint, give tokenizer=<folder>, or pass skip_tokenizer_init=True and token ids"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except Exception as error:
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+
+
+def is_single_prompt(prompts: Any) -> bool:
+    """True for one prompt, False for a list of prompts; a list of integers is one prompt."""
+    if isinstance(prompts, (str, Mapping)):
+        return True
+    return bool(prompts) and all(isinstance(item, Integral) for item in prompts)
+
+
+class PromptReader:
+    """Turns prompts into token ids and checks them against the vocabulary."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+        self.tokenizer = tokenizer
+        self._vocab_size = vocab_size
+
+    def read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """Return ``(text or None, token ids)``; RequestError if the prompt is empty or invalid."""
+        if isinstance(prompt, Mapping):
+            keys = set(prompt)
+            if keys not in ({"prompt"}, {"prompt_token_ids"}):
+                raise RequestError(
+                    f"a prompt mapping has the key `prompt` or `prompt_token_ids`, "
+                    f"got {sorted(map(str, keys))}"
+                )
+            (content,) = prompt.values()
+        else:
+            content = prompt
+        if not isinstance(content, str):
+            return None, self._checked(content)
+        if not content:
+            raise RequestError("the prompt is empty; it must have at least 1 token")
+        return content, self._encode(content)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Prompt:
+        """Apply the chat template; the result is a prompt of token ids."""
+        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
+            raise RequestError(
+                "the tokenizer has no chat template; format the conversation yourself and call "
+                "generate()"
+            )
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, **{"add_generation_prompt": True, **options}
+            )
+        except Exception as error:
+            raise RequestError(f"the chat template refused the conversation: {error}") from error
+        # The template writes its own special tokens.
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return {"prompt_token_ids": list(ids)}
+
+    def resolve(self, params: SamplingParams) -> SamplingParams:
+        """Tokenise `bad_words` and check every token id that the options name."""
+        words = [word for word in params.bad_words if isinstance(word, str)]
+        if words:
+            if self.tokenizer is None:
+                raise RequestError(
+                    f"bad_words={words!r} needs a tokenizer, but none was loaded; give token ids"
+                )
+            # A word begins a text or follows a space, and the two are different tokens.
+            spelled = [v for word in words for v in (word, " " + word.lstrip())]
+            ids = [tuple(self.tokenizer(v, add_special_tokens=False)["input_ids"]) for v in spelled]
+            known = (*params.bad_words_ids, *(i for i in ids if i))
+            params = replace(params, bad_words_ids=tuple(dict.fromkeys(known)))
+        if params.stop and self.tokenizer is None:
+            raise RequestError(
+                f"stop={list(params.stop)!r} needs a tokenizer, but none was loaded; "
+                "use stop_token_ids"
+            )
+        params.check_vocabulary(self._vocab_size)
+        return params
+
+    def _encode(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            raise RequestError(
+                "a text prompt needs a tokenizer, but skip_tokenizer_init=True; give token ids"
+            )
+        return self._checked(self.tokenizer(text)["input_ids"])
+
+    def _checked(self, ids: Sequence[Any]) -> list[int]:
+        if len(ids) == 0:
+            raise RequestError("the prompt is empty; it must have at least 1 token")
+        for position, token in enumerate(ids):
+            if isinstance(token, bool) or not isinstance(token, SupportsIndex):
+                raise RequestError(
+                    f"prompt_token_ids[{position}] is {token!r}; a token id is an integer"
+                )
+            if not 0 <= operator.index(token) < self._vocab_size:
+                raise RequestError(
+                    f"prompt_token_ids[{position}] is {token}, but the vocabulary has "
+                    f"{self._vocab_size} ids (0 to {self._vocab_size - 1})"
+                )
+        return [operator.index(token) for token in ids]

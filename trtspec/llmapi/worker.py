@@ -1,0 +1,127 @@
+"""Worker: the thread that owns a PyExecutor and moves its results to the callers' handles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.errors import EngineError, TrtspecError
+from trtspec.executor.py_executor import PyExecutor, StepOutput
+from trtspec.executor.request import Request
+from trtspec.executor.stopping import StopChecker
+from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+from trtspec.log import logger
+
+
+@dataclass(frozen=True)
+class LiveSequence:
+    """One sequence on its way into the executor."""
+
+    request: Request
+    stop: StopChecker
+    completion: CompletionOutput
+    output: RequestOutput
+    handle: GenerationHandle
+
+
+class Worker:
+    """Feeds submitted sequences to the executor and steps it while there is work."""
+
+    def __init__(self, executor: PyExecutor) -> None:
+        self._executor = executor
+        self._wake = threading.Condition()
+        self._arrivals: list[LiveSequence] = []
+        self._aborts: list[RequestOutput] = []
+        self._closed = False
+        self._live: dict[int, LiveSequence] = {}
+        self._thread = threading.Thread(target=self._loop, name="trtspec-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, sequences: Sequence[LiveSequence]) -> None:
+        """Queue sequences together, so that they can share a first step."""
+        with self._wake:
+            if self._closed:
+                raise EngineError("this LLM was shut down; make a new one")
+            self._arrivals.extend(sequences)
+            self._wake.notify()
+
+    def abort(self, output: RequestOutput) -> None:
+        """End all sequences of a prompt; one that has ended already is left as it is."""
+        with self._wake:
+            self._aborts.append(output)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Abort what runs and stop the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                while not (
+                    self._arrivals or self._aborts or self._closed or self._executor.has_work
+                ):
+                    self._wake.wait()
+                arrivals, self._arrivals = self._arrivals, []
+                aborts, self._aborts = self._aborts, []
+                closed = self._closed
+            for sequence in arrivals:
+                self._start(sequence)
+            for request_id, sequence in list(self._live.items()):
+                if closed or any(sequence.output is output for output in aborts):
+                    self._end(request_id, "abort")
+            if closed:
+                return
+            if self._executor.has_work:
+                self._step()
+
+    def _start(self, sequence: LiveSequence) -> None:
+        self._live[sequence.request.id] = sequence
+        try:
+            self._executor.add(sequence.request, sequence.stop)
+        except TrtspecError as error:
+            self._end(sequence.request.id, "error", error)
+
+    def _step(self) -> None:
+        try:
+            outputs = self._executor.step()
+        except Exception as error:
+            # A step that cannot even be scheduled is a bug of ours: callers must not hang on it.
+            logger.exception("the executor failed")
+            failure = EngineError(f"the executor failed: {error}")
+            for request_id in list(self._live):
+                self._executor.abort(request_id)
+                self._end(request_id, "error", failure)
+            return
+        for output in outputs:
+            self._deliver(output)
+
+    def _deliver(self, step: StepOutput) -> None:
+        sequence = self._live[step.request.id]
+        completion = sequence.completion
+        completion.token_ids.extend(step.tokens)
+        completion.text = sequence.stop.text
+        completion.metrics = self._executor.metrics.of(step.request.id)
+        if step.logprobs is not None:
+            completion.logprobs = [*(completion.logprobs or []), *step.logprobs]
+        if step.request.finish_reason is not None:
+            completion.stop_reason = sequence.stop.stop_reason
+            self._end(step.request.id, step.request.finish_reason, step.error)
+        elif step.tokens:
+            sequence.handle.publish()
+
+    def _end(self, request_id: int, reason: str, error: TrtspecError | None = None) -> None:
+        sequence = self._live.pop(request_id, None)
+        if sequence is None:
+            return
+        if reason == "abort":
+            self._executor.abort(request_id)
+        sequence.completion.finish_reason = reason
+        self._executor.metrics.release(request_id)
+        sequence.output.error = sequence.output.error or error
+        sequence.handle.publish()
