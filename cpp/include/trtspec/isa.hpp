@@ -1,0 +1,21 @@
+// The instruction set that the kernels use: the best one of this processor, or a lower one that a
+// test asks for.
+#pragma once
+
+namespace trtspec {
+
+enum class Isa { generic = 0, avx2 = 1, avx512 = 2 };
+
+// The best instruction set that this processor and operating system support.
+Isa detected_isa();
+
+// The one that kernels use now.
+Isa active_isa();
+
+// Makes kernels use `isa` from now on; anything above detected_isa() gives detected_isa().
+// Returns the one in use before. For tests and measurements.
+Isa set_isa(Isa isa);
+
+const char* isa_name(Isa isa);
+
+}  // namespace trtspec

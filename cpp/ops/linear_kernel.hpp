@@ -1,0 +1,15 @@
+#pragma once
+#include <trtspec/linear.hpp>
+
+#include "isa.hpp"
+
+namespace trtspec {
+
+// x as floats [rows, in_features] with the given row stride.
+TRTSPEC_DECLARE_KERNEL(void, linear_convert_kernel,
+                       (const LinearParams& params, float* x, std::int64_t x_stride))
+
+TRTSPEC_DECLARE_KERNEL(void, linear_kernel,
+                       (const LinearParams& params, const float* x, std::int64_t x_stride))
+
+}  // namespace trtspec

@@ -1,0 +1,101 @@
+// Rows of a cache become columns of floats. Only for kernel sources.
+#pragma once
+#include "simd.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+
+// Transposes a square of 32-bit elements: interleaving row i with row i + kLanes / 2, log2(kLanes)
+// times.
+TRTSPEC_INLINE void transpose_square(VU* rows) {
+  VI low;
+  VI high;
+  for (int i = 0; i < kLanes; ++i) {
+    low[i] = i / 2 + (i % 2) * kLanes;
+    high[i] = low[i] + kLanes / 2;
+  }
+#pragma GCC unroll 4
+  for (int stage = 1; stage < kLanes; stage *= 2) {
+    VU next[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], low);
+      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], high);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) rows[i] = next[i];
+  }
+}
+
+// kLanes rows from element d on as a square of 32-bit elements; null rows are zeros.
+template <class Value>
+TRTSPEC_INLINE void load_square(const Value* const* rows, std::int64_t d, VU* square) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    square[i] = rows[i] == nullptr ? VU{} : *reinterpret_cast<const VUu*>(rows[i] + d);
+  }
+  transpose_square(square);
+}
+
+template <class Ahead>
+TRTSPEC_INLINE std::int64_t transpose_whole(const float* const* rows, std::int64_t dim, float* out,
+                                            std::int64_t stride, Ahead& ahead) {
+  std::int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) {
+    VU square[kLanes];
+    load_square(rows, d, square);
+    for (int i = 0; i < kLanes / 2; ++i) ahead.step();
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) store(out + (d + i) * stride, (VF)square[i]);
+  }
+  return d;
+}
+
+TRTSPEC_INLINE VF low_half(VU pair, bf16) { return (VF)(pair << 16); }
+TRTSPEC_INLINE VF high_half(VU pair, bf16) { return (VF)(pair & 0xffff0000u); }
+
+TRTSPEC_INLINE VF widen_halves(VU bits) {
+  const VH halves = narrow(bits);
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps((__m256i)halves);
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps((__m128i)halves);
+#else
+  f16 value[kLanes];
+  __builtin_memcpy(value, &halves, sizeof(halves));
+  return load(value);
+#endif
+}
+
+TRTSPEC_INLINE VF low_half(VU pair, f16) { return widen_halves(pair & 0xffffu); }
+TRTSPEC_INLINE VF high_half(VU pair, f16) { return widen_halves(pair >> 16); }
+
+// Pairs of 16-bit elements travel as one element of 32 bits.
+template <class Value, class Ahead>
+TRTSPEC_INLINE std::int64_t transpose_whole(const Value* const* rows, std::int64_t dim, float* out,
+                                            std::int64_t stride, Ahead& ahead) {
+  std::int64_t d = 0;
+  for (; d + 2 * kLanes <= dim; d += 2 * kLanes) {
+    VU square[kLanes];
+    load_square(rows, d, square);
+    for (int i = 0; i < kLanes / 2; ++i) ahead.step();
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      store(out + (d + 2 * i) * stride, low_half(square[i], Value{}));
+      store(out + (d + 2 * i + 1) * stride, high_half(square[i], Value{}));
+    }
+  }
+  return d;
+}
+
+// out[d * stride + i] = rows[i][d] for kLanes rows of `dim` elements; a null row is zeros.
+template <class Value, class Ahead>
+inline void transpose_rows(const Value* const* rows, std::int64_t dim, float* out,
+                           std::int64_t stride, Ahead& ahead) {
+  for (std::int64_t d = transpose_whole(rows, dim, out, stride, ahead); d < dim; ++d) {
+    for (int i = 0; i < kLanes; ++i) {
+      out[d * stride + i] = rows[i] == nullptr ? 0.0f : to_float(rows[i][d]);
+    }
+  }
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS

@@ -1,0 +1,425 @@
+"""paged_tree_attention against its reference, and its bitwise promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from trtspec.ops import paged_tree_attention, paged_tree_attention_reference
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+
+
+@pytest.fixture(params=["generic", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set of this processor in turn."""
+    before = torch.ops.trtspec._set_isa(request.param)
+    if torch.ops.trtspec._get_isa() != request.param:
+        torch.ops.trtspec._set_isa(before)
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    torch.ops.trtspec._set_isa(before)
+
+
+@dataclass(frozen=True)
+class Model:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    dtype: torch.dtype = torch.float32
+    sliding_window: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one request with `context` committed tokens; row i is written at cache position
+    context + offsets[i]. `sees` lists, for a tree, the offsets that each row sees."""
+
+    context: int
+    count: int
+    sees: Sequence[Sequence[int]] | None = None
+    offsets: Sequence[int] | None = None
+    depths: Sequence[int] | None = None  # position of a row - context; its offset if not given
+    padding: int = 0  # rows at the end with slot -1
+
+
+@dataclass
+class Cache:
+    """Paged caches whose blocks are handed out in a shuffled order, with garbage where nothing is
+    written."""
+
+    model: Model
+    block_size: int = 16
+    num_blocks: int = 64
+    k: torch.Tensor = field(init=False)
+    v: torch.Tensor = field(init=False)
+    order: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = (self.num_blocks, self.block_size, self.model.kv_heads, self.model.head_dim)
+        self.k = torch.full(shape, float("nan"), dtype=self.model.dtype)
+        self.v = torch.full(shape, float("nan"), dtype=self.model.dtype)
+        generator = torch.Generator().manual_seed(self.num_blocks)
+        self.order = torch.randperm(self.num_blocks, generator=generator).int()
+
+    def fill(self, blocks: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Commits K/V [n, Hkv, D] to the first positions of a request."""
+        slots = self.slots(blocks, torch.arange(len(k)))
+        self.k.view(-1, *k.shape[1:])[slots] = k
+        self.v.view(-1, *v.shape[1:])[slots] = v
+
+    def slots(self, blocks: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return blocks[positions // self.block_size].long() * self.block_size + (
+            positions % self.block_size
+        )
+
+
+def random_rows(model: Model, count: int, heads: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, heads, model.head_dim, generator=generator).to(model.dtype)
+
+
+def attend(
+    op: object,
+    cache: Cache,
+    blocks: Sequence[torch.Tensor],
+    requests: Sequence[Rows],
+    qkv: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    *,
+    words: int = 1,
+    extra_rows: int = 0,
+    validate: bool = False,
+) -> list[torch.Tensor]:
+    """One call of the op for the given requests; the output rows of each request."""
+    model = cache.model
+    positions, slots, masks = [], [], []
+    starts = [0]
+    for rows, table in zip(requests, blocks, strict=True):
+        offsets = torch.tensor(list(rows.offsets or range(rows.count)))
+        depths = torch.tensor(list(rows.depths)) if rows.depths is not None else offsets
+        positions.append(rows.context + depths)
+        slot = cache.slots(table, rows.context + offsets)
+        slot[rows.count - rows.padding :] = -1
+        slots.append(slot)
+        mask = torch.zeros(rows.count, words, dtype=torch.int64)
+        for i, seen in enumerate(rows.sees or ()):
+            for j in seen:
+                bit = 1 << (j % 64)
+                mask[i, j // 64] |= bit if bit < 1 << 63 else bit - (1 << 64)
+        masks.append(mask)
+        starts.append(starts[-1] + rows.count)
+    width = max(len(table) for table in blocks)
+    tables = torch.full((len(blocks), width), -1, dtype=torch.int32)
+    for i, table in enumerate(blocks):
+        tables[i, : len(table)] = table
+    q, k, v = (torch.cat([part[i] for part in qkv]) for i in range(3))
+    if extra_rows:
+        q, k, v = (torch.cat([x, x[:1].expand(extra_rows, -1, -1)]) for x in (q, k, v))
+        positions.append(torch.zeros(extra_rows, dtype=torch.int64))
+        slots.append(torch.full((extra_rows,), -1))
+        masks.append(torch.zeros(extra_rows, words, dtype=torch.int64))
+    arguments = (
+        q,
+        k,
+        v,
+        cache.k,
+        cache.v,
+        torch.cat(positions),
+        torch.cat(slots),
+        tables,
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor([rows.context for rows in requests], dtype=torch.int32),
+        torch.tensor([rows.sees is not None for rows in requests]),
+        torch.cat(masks),
+        model.head_dim**-0.5,
+        model.sliding_window,
+    )
+    if validate:
+        torch.library.opcheck(torch.ops.trtspec.paged_tree_attention.default, arguments)
+    out = op(*arguments)  # type: ignore[operator]
+    if extra_rows:
+        assert not out[-extra_rows:].any()
+    return [out[starts[i] : starts[i + 1]] for i in range(len(requests))]
+
+
+def setup_call(
+    model: Model, requests: Sequence[Rows], block_size: int
+) -> tuple[list[Cache], list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+    """Two equal caches, block tables and random rows for a call."""
+    needed = [
+        (r.context + max(*(r.offsets or [0]), r.count) + block_size) // block_size for r in requests
+    ]
+    caches = [Cache(model, block_size, sum(needed) + 3) for _ in range(2)]
+    blocks, qkv, used = [], [], 0
+    for i, (rows, need) in enumerate(zip(requests, needed, strict=True)):
+        table = caches[0].order[used : used + need]
+        used += need
+        blocks.append(table)
+        k = random_rows(model, rows.context, model.kv_heads, 100 + i)
+        v = random_rows(model, rows.context, model.kv_heads, 200 + i)
+        for cache in caches:
+            cache.fill(table, k, v)
+        qkv.append(
+            (
+                random_rows(model, rows.count, model.heads, 300 + i),
+                random_rows(model, rows.count, model.kv_heads, 400 + i),
+                random_rows(model, rows.count, model.kv_heads, 500 + i),
+            )
+        )
+    return caches, blocks, qkv
+
+
+TREE = Rows(
+    context=37,
+    count=6,
+    sees=[[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4], [0, 1, 3, 5]],
+    depths=[0, 1, 1, 2, 2, 3],
+)
+CASES = {
+    "decode": [Rows(70, 1)],
+    "prefill": [Rows(0, 75)],
+    "chunk": [Rows(61, 20)],
+    "tree": [TREE],
+    "empty tree row": [replace(TREE, context=0, sees=[[], *list(TREE.sees or ())[1:]])],
+    "mixed": [Rows(5, 1), TREE, Rows(0, 9), Rows(130, 7, padding=3), replace(TREE, context=0)],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(4, 4, 16), (4, 2, 24), (8, 1, 64), (6, 2, 20)])
+@pytest.mark.parametrize(("window", "block_size"), [(0, 1), (0, 16), (11, 24)])
+@pytest.mark.parametrize("case", CASES)
+def test_equals_reference(
+    dtype: torch.dtype,
+    heads: tuple[int, int, int],
+    window: int,
+    block_size: int,
+    case: str,
+) -> None:
+    model = Model(*heads, dtype=dtype, sliding_window=window)
+    check_equals_reference(model, CASES[case], block_size)
+
+
+def check_equals_reference(
+    model: Model, requests: Sequence[Rows], block_size: int, words: int = 1
+) -> None:
+    caches, blocks, qkv = setup_call(model, requests, block_size)
+    got = attend(paged_tree_attention, caches[0], blocks, requests, qkv, words=words, extra_rows=2)
+    want = attend(
+        paged_tree_attention_reference, caches[1], blocks, requests, qkv, words=words, extra_rows=2
+    )
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=TOLERANCE[model.dtype], atol=TOLERANCE[model.dtype])
+    for a, b in ((caches[0].k, caches[1].k), (caches[0].v, caches[1].v)):
+        assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(4, 2, 24), (8, 2, 128), (7, 1, 80)])
+def test_every_instruction_set(isa: str, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
+    check_equals_reference(Model(*heads, dtype=dtype), CASES["mixed"], 16)
+    check_equals_reference(Model(*heads, dtype=dtype, sliding_window=9), CASES["mixed"], 16)
+
+
+def test_tree_of_several_words() -> None:
+    """Bits 63, 64 and beyond, at every alignment to the tiles of 64 keys."""
+    generator = torch.Generator().manual_seed(0)
+    for context in (0, 1, 63, 64, 100):
+        sees = [
+            sorted({0, 63, i, *torch.randint(0, i + 1, (9,), generator=generator).tolist()})
+            for i in range(150)
+        ]
+        requests = [Rows(context, 150, sees=sees)]
+        check_equals_reference(Model(head_dim=32), requests, 16, words=3)
+
+
+def test_mask_reaches_rows_of_an_earlier_call() -> None:
+    """The depths of a rollout: a later call sees what earlier ones wrote beyond the context."""
+    model = Model()
+    whole = Rows(40, 4, sees=[[0], [0, 1], [0, 2], [0, 2, 3]])
+    caches, blocks, qkv = setup_call(model, [whole], 16)
+    want = attend(paged_tree_attention, caches[0], blocks, [whole], qkv)[0]
+    first = Rows(40, 1, sees=[[0]])
+    second = Rows(40, 2, sees=[[0, 1], [0, 2]], offsets=[1, 2])
+    third = Rows(40, 1, sees=[[0, 2, 3]], offsets=[3])
+    got, start = [], 0
+    for rows in (first, second, third):
+        part = tuple(x[start : start + rows.count] for x in qkv[0])
+        got += attend(paged_tree_attention, caches[1], blocks, [rows], [part])  # type: ignore[list-item]
+        start += rows.count
+    assert torch.equal(torch.cat(got), want)
+
+
+# -- bitwise promises --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 50])
+def test_a_request_alone_equals_it_in_a_batch(isa: str, dtype: torch.dtype, window: int) -> None:
+    model = Model(8, 2, 64, dtype, window)
+    requests = [Rows(5, 1), TREE, Rows(0, 90), Rows(130, 7), replace(TREE, context=200)]
+    caches, blocks, qkv = setup_call(model, requests, 16)
+    batch = attend(paged_tree_attention, caches[0], blocks, requests, qkv)
+    for i, rows in enumerate(requests):
+        alone = attend(paged_tree_attention, caches[1], [blocks[i]], [rows], [qkv[i]])[0]
+        assert torch.equal(alone, batch[i])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(8, 2, 64), (3, 3, 40), (32, 8, 128)])
+def test_chain_as_tree_equals_causal_equals_one_by_one(
+    isa: str, dtype: torch.dtype, heads: tuple[int, int, int]
+) -> None:
+    model = Model(*heads, dtype=dtype)
+    for context in (0, 30, 61, 130):
+        causal = Rows(context, 9)
+        tree = Rows(context, 9, sees=[range(i + 1) for i in range(9)])
+        caches, blocks, qkv = setup_call(model, [causal], 16)
+        want = attend(paged_tree_attention, caches[0], blocks, [causal], qkv)[0]
+        assert torch.equal(attend(paged_tree_attention, caches[0], blocks, [tree], qkv)[0], want)
+        for i in range(9):
+            row = tuple(x[i : i + 1] for x in qkv[0])
+            got = attend(paged_tree_attention, caches[1], blocks, [Rows(context + i, 1)], [row])[0]  # type: ignore[list-item]
+            assert torch.equal(got, want[i : i + 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("context", [0, 3, 59, 128])
+def test_scattered_path_equals_chain(isa: str, dtype: torch.dtype, context: int) -> None:
+    """Nodes of a path among 80 other nodes, and the same nodes as a chain."""
+    model = Model(8, 2, 64, dtype)
+    path = [0, 7, 20, 63, 64, 79]  # rows of the tree
+    sees: list[list[int]] = [[0]] * 80
+    for i in range(1, 80):
+        sees[i] = [0, i]
+    for depth, node in enumerate(path):
+        sees[node] = path[: depth + 1]
+    tree = Rows(context, 80, sees=sees)
+    caches, blocks, qkv = setup_call(model, [tree], 16)
+    want = attend(paged_tree_attention, caches[0], blocks, [tree], qkv, words=2)[0][path]
+    chain = Rows(context, len(path))
+    part = tuple(x[path] for x in qkv[0])
+    got = attend(paged_tree_attention, caches[1], blocks, [chain], [part])[0]  # type: ignore[list-item]
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 33])
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunked_prefill_equals_whole(
+    isa: str, dtype: torch.dtype, window: int, chunk: int
+) -> None:
+    model = Model(8, 2, 64, dtype, window)
+    whole = Rows(0, 150)
+    caches, blocks, qkv = setup_call(model, [whole], 16)
+    want = attend(paged_tree_attention, caches[0], blocks, [whole], qkv)[0]
+    got = []
+    for start in range(0, 150, chunk):
+        part = tuple(x[start : start + chunk] for x in qkv[0])
+        rows = Rows(start, len(part[0]))
+        got += attend(paged_tree_attention, caches[1], blocks, [rows], [part])  # type: ignore[list-item]
+    assert torch.equal(torch.cat(got), want)
+
+
+def test_block_size_and_threads_do_not_change_bits() -> None:
+    model = Model(8, 2, 64, torch.bfloat16)
+    requests = [Rows(100, 30), TREE]
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for block_size, count in ((16, 1), (16, 2), (16, 3), (1, 2), (32, 2), (48, 1)):
+            torch.set_num_threads(count)
+            caches, blocks, qkv = setup_call(model, requests, block_size)
+            out = attend(paged_tree_attention, caches[0], blocks, requests, qkv)
+            results.append(torch.cat(out))
+    finally:
+        torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
+
+
+def test_fused_instruction_sets_agree() -> None:
+    model = Model(8, 2, 64, torch.float32)
+    results = []
+    before = torch.ops.trtspec._get_isa()
+    try:
+        for name in ("avx2", "avx512"):
+            torch.ops.trtspec._set_isa(name)
+            if torch.ops.trtspec._get_isa() != name:
+                pytest.skip(f"this processor has no {name}")
+            caches, blocks, qkv = setup_call(model, CASES["mixed"], 16)
+            out = attend(paged_tree_attention, caches[0], blocks, CASES["mixed"], qkv)
+            results.append(torch.cat(out))
+    finally:
+        torch.ops.trtspec._set_isa(before)
+    assert torch.equal(results[0], results[1])
+
+
+# -- the rest ----------------------------------------------------------------------------------
+
+
+def test_views_of_a_fused_projection() -> None:
+    model = Model()
+    rows = Rows(20, 5)
+    caches, blocks, qkv = setup_call(model, [rows], 16)
+    want = attend(paged_tree_attention, caches[0], blocks, [rows], qkv)[0]
+    fused = torch.cat([x.flatten(1) for x in qkv[0]], dim=1)
+    q, k, v = fused.split([x.shape[1] * x.shape[2] for x in qkv[0]], dim=1)
+    views = (q.view(5, 4, 16), k.view(5, 2, 16), v.view(5, 2, 16))
+    assert torch.equal(attend(paged_tree_attention, caches[1], blocks, [rows], [views])[0], want)
+
+
+def test_no_requests() -> None:
+    model = Model()
+    cache = Cache(model)
+    empty = torch.zeros(0, dtype=torch.int32)
+    out = paged_tree_attention(
+        random_rows(model, 3, 4, 0),
+        random_rows(model, 3, 2, 1),
+        random_rows(model, 3, 2, 2),
+        cache.k,
+        cache.v,
+        torch.zeros(3, dtype=torch.int64),
+        torch.full((3,), -1),
+        empty.view(0, 1),
+        torch.zeros(1, dtype=torch.int32),
+        empty,
+        empty.bool(),
+        torch.zeros(3, 1, dtype=torch.int64),
+        1.0,
+        0,
+    )
+    assert not out.any()
+
+
+def test_refuses_what_does_not_fit() -> None:
+    model = Model()
+    caches, blocks, qkv = setup_call(model, [Rows(20, 5)], 16)
+    op = paged_tree_attention
+    with pytest.raises(ValueError, match="reaches cache position 4004, but its block table of 2"):
+        attend(op, caches[0], [blocks[0][:2]], [Rows(4000, 5, offsets=[-3999] * 5)], qkv)
+    with pytest.raises(ValueError, match="sees cache position 16 in block -1"):
+        table = blocks[0].clone()
+        table[1] = -1
+        attend(op, caches[0], [table], [Rows(20, 5, offsets=[-20] * 5)], qkv)
+    with pytest.raises(ValueError, match="is not in"):
+        attend(op, caches[0], [blocks[0] + 1000], [Rows(20, 5)], qkv)
+    q, k, v = qkv[0]
+    with pytest.raises(RuntimeError, match="k must have shape"):
+        attend(op, caches[0], blocks, [Rows(20, 5)], [(q, k[:4], v)])
+    with pytest.raises(RuntimeError, match="k must be"):
+        attend(op, caches[0], blocks, [Rows(20, 5)], [(q, k.double(), v)])
+    with pytest.raises(RuntimeError, match="4 query heads are not a multiple of 3"):
+        attend(op, caches[0], blocks, [Rows(20, 5)], [(q, k[:, :1].repeat(1, 3, 1), v)])
+
+
+def test_opcheck() -> None:
+    model = Model()
+    caches, blocks, qkv = setup_call(model, [TREE, Rows(3, 2)], 16)
+    for tensor in (caches[0].k, caches[0].v):
+        tensor.nan_to_num_(0.0)
+    attend(paged_tree_attention, caches[0], blocks, [TREE, Rows(3, 2)], qkv, validate=True)

@@ -1,0 +1,36 @@
+"""Custom ops: for each its contract, the native op (``torch.ops.trtspec.*``) and a torch reference.
+
+Every op is row-invariant: the bits of a row's result do not depend on the other rows of the call,
+on the number of threads, or on whether its keys were laid out as a chain or as tree nodes.
+"""
+
+from trtspec.ops.acceptance import accept, accept_reference
+from trtspec.ops.attention import paged_tree_attention, paged_tree_attention_reference
+from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
+from trtspec.ops.linear import linear, linear_reference, pack_linear
+from trtspec.ops.sampling import (
+    draft_candidates,
+    draft_candidates_reference,
+    sample,
+    sample_reference,
+)
+
+OPS_VERSION = 1
+"""Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
+
+__all__ = [
+    "OPS_VERSION",
+    "accept",
+    "accept_reference",
+    "draft_candidates",
+    "draft_candidates_reference",
+    "kv_compact",
+    "kv_compact_reference",
+    "linear",
+    "linear_reference",
+    "pack_linear",
+    "paged_tree_attention",
+    "paged_tree_attention_reference",
+    "sample",
+    "sample_reference",
+]

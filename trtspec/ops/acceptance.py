@@ -1,0 +1,73 @@
+"""Acceptance: the walk through a verified tree.
+
+The target has said, for every row of a tree, which token it emits after that row's path (see
+`trtspec.ops.sampling`). The walk starts at the root, emits the token said there, and descends to
+the child that carries this token, until there is none. Whatever was drafted, what is emitted is
+what the target alone would have emitted; the draft decides only how many tokens one step yields.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from trtspec.ops import native  # noqa: F401  registers the op
+
+
+def accept(
+    sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Walk the trees of B requests packed into R rows.
+
+    Request b owns rows row_start[b] .. row_start[b + 1] - 1: its root, then its nodes.
+
+    Args:
+        sampled: int64 [R], the token that the target emits after each row.
+        tokens: int64 [R], the draft token of each row (a root's is not read).
+        parents: int32 [R], the row of the parent within the request (the root is 0), smaller than
+            the row's own; not read for the root, where it is -1.
+        row_start: int32 [B + 1], from 0 to R.
+
+    Returns:
+        accepted_rows: int32 [B, P], the rows walked, within the request; the first is 0, the rest
+            is padded with -1; P is the largest number of rows of a request. The tokens emitted are
+            `sampled` at these rows, the last one being the bonus token.
+        num_emitted: int32 [B], the number of rows walked, at least 1.
+
+    P depends on the values of row_start, so the op runs eagerly and is not exported.
+    RuntimeError if the tensors do not fit or a parent does not come before its child.
+    """
+    accepted_rows, num_emitted = torch.ops.trtspec.accept(sampled, tokens, parents, row_start)
+    return accepted_rows, num_emitted
+
+
+def accept_reference(
+    sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`accept`, written for reading."""
+    starts = row_start.tolist()
+    walks: list[list[int]] = []
+    for first, end in pairwise(starts):
+        emitted = sampled[first:end].tolist()
+        drafted = tokens[first:end].tolist()
+        above = parents[first:end].tolist()
+        walk = [0]
+        while True:
+            here = walk[-1]
+            children = (
+                row
+                for row in range(1, end - first)
+                if above[row] == here and drafted[row] == emitted[here]
+            )
+            child = next(children, None)
+            if child is None:
+                break
+            walk.append(child)
+        walks.append(walk)
+    width = max((end - first for first, end in pairwise(starts)), default=0)
+    accepted_rows = torch.full((len(walks), width), -1, dtype=torch.int32)
+    for b, walk in enumerate(walks):
+        accepted_rows[b, : len(walk)] = torch.tensor(walk, dtype=torch.int32)
+    return accepted_rows, torch.tensor([len(walk) for walk in walks], dtype=torch.int32)
