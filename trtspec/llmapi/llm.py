@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -88,6 +89,8 @@ class LLM:
         )
         self._ids = itertools.count()
         self._worker = Worker(self._executor)
+        # Also runs when the object is collected, and at exit before the interpreter tears down.
+        self._finalizer = weakref.finalize(self, self._worker.close)
 
     @property
     def tokenizer(self) -> Any:
@@ -162,7 +165,7 @@ class LLM:
 
     def shutdown(self) -> None:
         """Abort what still runs and stop the worker; safe to call twice."""
-        self._worker.close()
+        self._finalizer()
 
     def __enter__(self) -> LLM:
         return self
