@@ -104,9 +104,14 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"max_seq_len=513 exceeds.*max_position_embeddings=512"):
         resolve_build(BuildConfig(max_seq_len=513), MODEL)
     drafts = NGramDecodingConfig(max_draft_len=4)
-    with pytest.raises(ConfigError, match=r"max_num_tokens=39 is below.* = 40"):
-        resolve_build(BuildConfig(max_num_tokens=39), MODEL, drafts)
-    assert resolve_build(BuildConfig(max_num_tokens=40), MODEL, drafts)[0].max_num_tokens == 40
+    with pytest.raises(ConfigError, match=r"max_num_tokens=7 is below max_batch_size=8"):
+        resolve_build(BuildConfig(max_num_tokens=7), MODEL, drafts)
+    tight, reasons = resolve_build(BuildConfig(max_num_tokens=39), MODEL, drafts)
+    assert (
+        tight.max_num_tokens == 39 and "drafts shortened" in reasons[-1] and "= 40" in reasons[-1]
+    )
+    _, reasons = resolve_build(BuildConfig(max_num_tokens=40), MODEL, drafts)
+    assert not any("shortened" in reason for reason in reasons)
     short = NGramDecodingConfig(max_draft_len=4, max_model_len=100)
     with pytest.raises(ConfigError, match=r"max_model_len=100 is below max_seq_len=512"):
         resolve_build(BuildConfig(), MODEL, short)

@@ -54,11 +54,15 @@ def resolve_build(
             else f"max_batch_size {config.max_batch_size} prompts of max_seq_len {max_seq_len}"
         )
         reasons.append(f"max_num_tokens {max_num_tokens}: {why}")
-    elif max_num_tokens < verify_rows:
+    elif max_num_tokens < config.max_batch_size:
         raise ConfigError(
-            f"max_num_tokens={max_num_tokens} is below max_batch_size={config.max_batch_size} x "
-            f"{rows} rows of a step = {verify_rows}; raise max_num_tokens to {verify_rows} or "
-            f"lower max_batch_size or the draft length"
+            f"max_num_tokens={max_num_tokens} is below max_batch_size={config.max_batch_size}; "
+            f"every request of a batch needs a row: raise the former or lower the latter"
+        )
+    elif max_num_tokens < verify_rows:
+        reasons.append(
+            f"drafts shortened in full batches: max_num_tokens {max_num_tokens} is below "
+            f"max_batch_size {config.max_batch_size} x {rows} rows of a verify step = {verify_rows}"
         )
     resolved = replace(config, dtype=dtype, max_seq_len=max_seq_len, max_num_tokens=max_num_tokens)
     return resolved, reasons
