@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,16 +41,36 @@ class Verdict:
     failed: bool
 
 
-def sampling_tensors(requests: Sequence[Request], trees: Sequence[TokenTree]) -> list[Tensor]:
-    """The seven tensors of `trtspec.ops.sampling`, one row per request and one per tree node."""
-    counts = [1 + len(tree) for tree in trees]
+class SamplingRows:
+    """Makes the seven tensors of `trtspec.ops.sampling`, one row per request and per tree node.
+
+    All but the output index stay as they are while the same requests come with as many rows, which
+    in steady decoding is every step, so they are kept.
+    """
+
+    def __init__(self) -> None:
+        self._key: list[tuple[int, int]] = []
+        self._fixed: list[Tensor] = []
+
+    def tensors(self, requests: Sequence[Request], trees: Sequence[TokenTree]) -> list[Tensor]:
+        """In the order of the op: temperature, top_k, top_p, min_p, seed, sample_index, index."""
+        counts = [1 + len(tree) for tree in trees]
+        key = [(request.id, count) for request, count in zip(requests, counts, strict=True)]
+        if key != self._key:
+            self._key, self._fixed = key, _fixed_columns(requests, counts)
+        parts: list[npt.NDArray[np.int64]] = []
+        for request, tree in zip(requests, trees, strict=True):
+            index = request.num_output_tokens
+            parts += [np.array([index]), index + tree.depths.astype(np.int64)]
+        return [*self._fixed, torch.from_numpy(np.concatenate(parts))]
+
+
+def _fixed_columns(requests: Sequence[Request], counts: Sequence[int]) -> list[Tensor]:
     params = [request.params for request in requests]
 
     def column(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
         return torch.from_numpy(np.repeat(np.asarray(values, dtype), counts))
 
-    index = np.repeat([request.num_output_tokens for request in requests], counts)
-    depth = np.concatenate([part for tree in trees for part in ((0,), tree.depths)])
     return [
         column([p.temperature for p in params], np.float32),
         column([p.top_k for p in params], np.int32),
@@ -57,7 +78,6 @@ def sampling_tensors(requests: Sequence[Request], trees: Sequence[TokenTree]) ->
         column([p.min_p for p in params], np.float32),
         column([seed_to_int64(request.seed) for request in requests], np.int64),
         column([request.sample_index for request in requests], np.int64),
-        torch.from_numpy((index + depth).astype(np.int64)),
     ]
 
 
@@ -66,6 +86,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self._states: dict[int, LogitsState] = {}
+        self._rows = SamplingRows()
 
     def verify(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
@@ -81,7 +102,7 @@ class Sampler:
             if needs_logits_processing(request.params):
                 self._process(request, tree, rows)
 
-        sampled = sample(logits, *sampling_tensors(requests, trees))
+        sampled = sample(logits, *self._rows.tensors(requests, trees))
         tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
         parents = np.concatenate([tree.row_parents() for tree in trees])
         accepted, emitted = accept(

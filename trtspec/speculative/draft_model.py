@@ -13,7 +13,7 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.resources import ResourceManager
-from trtspec.executor.sampler import sampling_tensors
+from trtspec.executor.sampler import SamplingRows
 from trtspec.ops.tree import TokenTree
 
 
@@ -32,6 +32,7 @@ class DraftModelDrafter:
         self.needs = self.needs_of(config)
         self._engine = engine
         self._resources = resources
+        self._sampling = SamplingRows()
         self._fed: dict[int, int] = {}
 
     @staticmethod
@@ -56,8 +57,8 @@ class DraftModelDrafter:
             start = self._resources.draft_committed(request)
             self._fed[request.id] = len(request.tokens)
             blocks = self._resources.draft_block_table(request)
-            groups.append(RowGroup(request.tokens[start:], start, blocks))
-        sampling = sampling_tensors(requests, [TokenTree.empty()] * len(requests))
+            groups.append(RowGroup(self._known(request.tokens[start:]), start, blocks))
+        sampling = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
         rollout = self._engine.rollout(groups, sampling)
         tokens, parents, scores = (x.numpy() for x in rollout)
         for i, item in enumerate(items):
@@ -81,13 +82,22 @@ class DraftModelDrafter:
             end = item.start + item.num_rows
             lengths.append(end)
             blocks = self._resources.draft_block_table(request)
-            groups.append(RowGroup(request.tokens[start:end], start, blocks, last_logits=False))
+            tokens = self._known(request.tokens[start:end])
+            groups.append(RowGroup(tokens, start, blocks, last_logits=False))
         if groups:
             self._engine.forward(groups)
         return lengths
 
     def release(self, request_id: int) -> None:
         self._fed.pop(request_id, None)
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What the draft reads for ``tokens``: ids that only the target's padded embedding has
+        become 0, which costs acceptance and nothing else."""
+        limit = self._engine.vocab_size
+        if max(tokens) < limit:
+            return tokens
+        return [token if token < limit else 0 for token in tokens]
 
 
 def _included(
