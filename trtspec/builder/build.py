@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from checkpoint_converters import load_checkpoint
@@ -23,7 +25,7 @@ from trtspec.engine.folder import (
     WEIGHTS_NAME,
     EngineConfig,
 )
-from trtspec.errors import BuildError, EngineError
+from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.rollout import TreeRollout
@@ -36,6 +38,7 @@ def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path
         BuildError: ``output_dir`` holds something else and ``force`` is not set, or a step failed;
             then nothing is left behind.
     """
+    output_dir = output_dir.resolve()  # "." has no name to put a scratch folder beside
     if _holds(output_dir, plan):
         logger.info("%s is up to date (%s)", output_dir, plan.fingerprint)
         return output_dir
@@ -44,13 +47,17 @@ def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path
             f"{output_dir} exists and is not this engine; choose another --output_dir, "
             "or pass --force to replace it"
         )
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(output_dir)
-    scratch = output_dir.with_name(f".{output_dir.name}.building-{os.getpid()}")
-    scratch.mkdir()
+    # A process id alone would meet leftovers of its own: containers give the same ones again.
+    name = f".{output_dir.name}.building-{os.getpid()}-{secrets.token_hex(4)}"
+    scratch = output_dir.with_name(name)
     try:
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(output_dir)
+        scratch.mkdir()
         _write_engine(plan, scratch)
         _move_into_place(scratch, output_dir, plan)
+    except (OSError, SafetensorError) as error:
+        raise BuildError(f"{output_dir} cannot be written: {error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return output_dir
@@ -119,12 +126,15 @@ def _holds(folder: Path, plan: BuildPlan) -> bool:
         return False
     try:
         return EngineConfig.read(folder).fingerprints.get("engine") == plan.fingerprint
-    except EngineError:
+    except TrtspecError:
         return False
 
 
 def _move_into_place(scratch: Path, output_dir: Path, plan: BuildPlan) -> None:
-    """Rename; a concurrent builder of the same engine may have been faster, which is fine."""
+    """Rename; where a concurrent builder of the same engine was faster, its folder stays: it may be
+    in use."""
+    if _holds(output_dir, plan):
+        return
     if output_dir.exists():
         retired = scratch.with_name(scratch.name + "-old")
         output_dir.rename(retired)
@@ -139,8 +149,10 @@ def _move_into_place(scratch: Path, output_dir: Path, plan: BuildPlan) -> None:
 def _remove_leftovers(output_dir: Path) -> None:
     """Scratch folders of builds that were killed; those of running builds stay."""
     prefix = f".{output_dir.name}.building-"
-    for path in output_dir.parent.glob(prefix + "*"):
-        pid = path.name.removeprefix(prefix).removesuffix("-old")
+    for path in output_dir.parent.iterdir():
+        if not path.name.startswith(prefix):
+            continue
+        pid = path.name.removeprefix(prefix).split("-")[0]
         if not (pid.isdecimal() and _is_running(int(pid))):
             shutil.rmtree(path, ignore_errors=True)
 

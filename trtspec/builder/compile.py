@@ -105,8 +105,8 @@ def compile_module(
     args, dims = inputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(module.eval(), args, dynamic_shapes=dims, strict=False)
         try:
+            program = torch.export.export(module.eval(), args, dynamic_shapes=dims, strict=False)
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=INDUCTOR_CONFIG
             )

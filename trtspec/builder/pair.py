@@ -6,8 +6,15 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from checkpoint_converters import fingerprint
+from trtspec.builder.locate import find_model
 from trtspec.config.model import ModelConfig
-from trtspec.errors import ConfigError
+from trtspec.config.speculative import DecodingConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.errors import CheckpointError, ConfigError
+
+OWN_DRAFT = "draft"
+"""The name by which a speculative config means the draft inside an engine folder."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -54,8 +61,46 @@ def check_pair(target_dir: Path, target: ModelConfig, draft_dir: Path, draft: Mo
         )
 
 
+def check_engine_draft(engine: EngineConfig, model: str) -> None:
+    """Refuse a draft model other than the one inside an engine folder.
+
+    Raises:
+        ConfigError: ``model`` is neither `OWN_DRAFT` nor the checkpoint that was built in.
+        CheckpointError: ``model`` cannot be found or read.
+    """
+    if model == OWN_DRAFT:
+        return
+    asked, built = fingerprint(find_model(model)), engine.fingerprints.get("draft")
+    if asked != built:
+        raise ConfigError(
+            f"the draft model {model} (fingerprint {asked}) is not the one in the engine folder "
+            f"({built}); leave speculative_config out or name the model {OWN_DRAFT!r} to use that "
+            "one, or rebuild the engine"
+        )
+
+
+def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
+    """Refuse drafts as deep as the target's sliding window.
+
+    Tree rows always see their own branch back to the root; at a depth of the window or more the
+    root would have left it, and speculation would change the text.
+
+    Raises:
+        ConfigError: naming the draft length and the window.
+    """
+    windows = [w for w in map(target.window, range(target.num_layers)) if w]
+    if windows and speculative.max_draft_len >= min(windows):
+        raise ConfigError(
+            f"max_draft_len={speculative.max_draft_len} reaches past the target's sliding window "
+            f"of {min(windows)} tokens; lower it to {min(windows) - 1} or less"
+        )
+
+
 def _vocabulary(folder: Path) -> dict[str, int]:
-    vocabulary: dict[str, int] = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
+    try:
+        vocabulary: dict[str, int] = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
+    except Exception as error:
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
     return vocabulary
 
 

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpoint_converters import fingerprint, read_config
+from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.compile import graph_key
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import check_pair
+from trtspec.builder.pair import TOKENIZER_FILES, check_draft_depth, check_pair
 from trtspec.config.build import BuildConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.resolve import resolve_build
@@ -76,7 +77,11 @@ def plan_build(
     target_dir = find_model(checkpoint)
     target = read_config(target_dir)
     build, reasons = resolve_build(config, target, speculative)
-    fingerprints = {"target": fingerprint(target_dir)}
+    if speculative is not None:
+        check_draft_depth(target, speculative)
+    # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
+    tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
+    fingerprints = {"target": fingerprint(target_dir), "tokenizer": hash_files(tokenizer)}
     draft_dir, draft, contract = None, None, None
     if isinstance(speculative, DraftTargetDecodingConfig):
         draft_dir = find_model(speculative.speculative_model)
