@@ -1,4 +1,21 @@
-"""Sessions: load one compiled artifact (or the module itself) and run it on flat tensors."""
+"""Sessions: load one compiled artifact (or the module itself) and run it on flat tensors.
+
+An engine takes packed rows, T of them over B requests, without padding between requests:
+
+    input_ids      [T] i64     token of each row
+    positions      [T] i64     position for the rotary embedding (tree nodes: root + depth)
+    slot_mapping   [T] i64     flat cache slot that receives the row's K/V; -1 marks padding
+    block_tables   [B, M] i32  cache blocks of each request in order; -1 where it has none
+    query_start    [B+1] i32   first row of each request
+    context_lens   [B] i32     committed tokens that every row of the request sees
+    is_tree        [B] bool    False: rows are causal among themselves
+    tree_mask      [T, W] i64  True: bit j = the row sees cache position context_lens + j
+    logits_rows    [R] i64     a model: rows whose logits are wanted
+    last_rows, temperature, top_k, top_p, min_p, seed, sample_index, output_index  [B]   a rollout
+    k_cache * L, v_cache * L   [num_blocks, block_size, kv_heads, head_dim], written in place
+
+A model returns float32 logits ``[R, V]``; a rollout what `TreeRollout.forward` returns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +31,7 @@ from trtspec.ops import native as native  # registers the custom ops
 
 
 class Session(Protocol):
-    """Runs one engine. Inputs and outputs are flat and in the order of design contract 4.1."""
+    """Runs one engine; inputs and outputs are flat, in the order given above."""
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run once; cache tensors among the inputs are written in place."""
@@ -58,7 +75,8 @@ class EagerSession:
         self._module = module.eval()
         self._num_layers = num_layers
 
-    @torch.inference_mode()
+    # Not inference_mode: the sampler changes the logits in place, which its tensors forbid.
+    @torch.no_grad()
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         first_cache = len(inputs) - 2 * self._num_layers
         middle = first_cache + self._num_layers

@@ -1,4 +1,4 @@
-"""Packed rows: the tokens of many requests as the tensors of one engine call (contract 4.1)."""
+"""Packed rows: the tokens of many requests as the input tensors of one engine call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampler: logits of a step's rows -> the tokens that each request emits (design 4.5 and 6)."""
+"""Sampler: from the logits of a step's rows to the tokens that each request emits."""
 
 from __future__ import annotations
 
@@ -140,6 +140,6 @@ class Sampler:
 
 
 def _token_logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:
-    values, ids = row.topk(count)
+    values, ids = row.topk(min(count, len(row)))
     top = dict(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogprobs(token, float(row[token]), top)
