@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import queue
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from trtspec.errors import TrtspecError
+from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.outputs import RequestOutput
 
 
@@ -16,8 +18,8 @@ class GenerationHandle:
     """Wait for a request (``result()``, ``await handle``) or iterate over its growth.
 
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
-    tokens, the last one finished. A handle has one consumer: waiting and iterating drain the same
-    queue.
+    tokens, the last one finished. Any number of callers may wait, also one that gave up before
+    (a timeout, a cancelled task); a snapshot goes to one iteration only.
     """
 
     def __init__(
@@ -26,8 +28,9 @@ class GenerationHandle:
         self._output = output
         self._streaming = streaming
         self._abort = abort
-        self._updates: queue.SimpleQueue[RequestOutput] = queue.SimpleQueue()
-        self._last: RequestOutput | None = None
+        self._changed = threading.Condition()
+        self._snapshots: deque[RequestOutput] = deque()
+        self._ended = False
 
     @property
     def request_id(self) -> int:
@@ -44,14 +47,14 @@ class GenerationHandle:
             TrtspecError: the request failed.
             TimeoutError: ``timeout`` seconds passed first; the request goes on.
         """
-        self.wait(timeout)
-        return self._checked()
+        return _checked(self.wait(timeout))
 
     def wait(self, timeout: float | None = None) -> RequestOutput:
         """`result`, but a failed request is returned with its ``error`` instead of raised."""
-        while self._last is None or not self._last.finished:
-            self._next(timeout)
-        return self._last
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended, timeout):
+                raise TimeoutError(f"request {self.request_id} is not finished after {timeout} s")
+        return self._output
 
     async def aresult(self) -> RequestOutput:
         """`result`, without blocking the event loop."""
@@ -61,35 +64,33 @@ class GenerationHandle:
         return self.aresult().__await__()
 
     def __iter__(self) -> Iterator[RequestOutput]:
-        while self._last is None or not self._last.finished:
-            self._next(None)
-            yield self._checked()
+        while True:
+            output = _checked(self._next())
+            yield output
+            if output is self._output:
+                return
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        while self._last is None or not self._last.finished:
-            await asyncio.to_thread(self._next, None)
-            yield self._checked()
+        while True:
+            output = _checked(await asyncio.to_thread(self._next))
+            yield output
+            if output is self._output:
+                return
 
     def publish(self) -> None:
         """Worker's side: the output grew or ended."""
-        if self._output.finished:
-            self._updates.put(self._output)
-        elif self._streaming:
-            self._updates.put(_snapshot(self._output))
+        with self._changed:
+            if self._output.finished:
+                self._ended = True
+            elif self._streaming:
+                self._snapshots.append(_snapshot(self._output))
+            self._changed.notify_all()
 
-    def _next(self, timeout: float | None) -> None:
-        try:
-            self._last = self._updates.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError(
-                f"request {self.request_id} is not finished after {timeout} s"
-            ) from None
-
-    def _checked(self) -> RequestOutput:
-        assert self._last is not None
-        if self._last.error is not None:
-            raise _fresh(self._last.error)
-        return self._last
+    def _next(self) -> RequestOutput:
+        """The oldest snapshot not yet taken, or the output itself once it has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._snapshots or self._ended)
+            return self._snapshots.popleft() if self._snapshots else self._output
 
 
 def _snapshot(output: RequestOutput) -> RequestOutput:
@@ -98,7 +99,14 @@ def _snapshot(output: RequestOutput) -> RequestOutput:
     for completion in taken.outputs:
         completion.token_ids = list(completion.token_ids)
         completion.logprobs = None if completion.logprobs is None else list(completion.logprobs)
+        completion.metrics = SpeculativeMetrics.merged([completion.metrics])
     return taken
+
+
+def _checked(output: RequestOutput) -> RequestOutput:
+    if output.error is not None:
+        raise _fresh(output.error)
+    return output
 
 
 def _fresh(error: TrtspecError) -> TrtspecError:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
+from trtspec.builder.pair import OWN_DRAFT, check_draft_depth, check_engine_draft
 from trtspec.builder.plan import plan_build
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
@@ -69,6 +70,11 @@ class LLM:
             folder, engine = path, EngineConfig.read(path)
             if wanted is None and speculative_config is not False:
                 wanted = _built_speculation(engine)
+            if wanted is not None:
+                check_draft_depth(engine.target, wanted)
+            if isinstance(wanted, DraftTargetDecodingConfig):
+                _check_contract(engine, wanted)
+                check_engine_draft(engine, str(wanted.speculative_model))
         else:
             plan = plan_build(path, config.build_config(), wanted)
             logger.info("plan\n%s", plan.describe())
@@ -76,7 +82,7 @@ class LLM:
         limits = Limits.of(
             engine.build, config.max_batch_size, config.max_seq_len, config.max_num_tokens
         )
-        self._check_engine(engine, config, wanted)
+        self._check_engine(engine, config)
         self.config = engine
         self._limits = limits
         tokenizer = None
@@ -139,8 +145,8 @@ class LLM:
         Raises:
             RequestError: the prompt or the options are invalid.
         """
-        params = sampling_params or SamplingParams()
-        return self._submit([prompt], [params], streaming, raise_errors=True)[0]
+        params = self._params_for([prompt], sampling_params)
+        return self._submit([prompt], params, streaming, raise_errors=True)[0]
 
     def chat(
         self,
@@ -240,6 +246,13 @@ class LLM:
     ) -> list[SamplingParams]:
         if params is None or isinstance(params, SamplingParams):
             return [params or SamplingParams()] * len(prompts)
+        is_list = isinstance(params, Sequence)
+        wrong = [p for p in params if not isinstance(p, SamplingParams)] if is_list else [params]
+        if wrong:
+            raise RequestError(
+                f"sampling_params must be SamplingParams or a list of them, got "
+                f"{type(wrong[0]).__name__} {wrong[0]!r:.60}"
+            )
         if len(params) != len(prompts):
             raise RequestError(
                 f"{len(prompts)} prompts came with {len(params)} SamplingParams; give one for all, "
@@ -248,9 +261,7 @@ class LLM:
         return list(params)
 
     @staticmethod
-    def _check_engine(
-        engine: EngineConfig, config: LLMConfig, speculation: DecodingConfig | None
-    ) -> None:
+    def _check_engine(engine: EngineConfig, config: LLMConfig) -> None:
         """Options that an engine folder has fixed must agree with it."""
         build = engine.build
         asked = config.build_config()
@@ -263,8 +274,6 @@ class LLM:
                     f"{name}={given!r} was asked for, but the engine was built with "
                     f"{getattr(build, name)!r}; leave it out or rebuild the engine"
                 )
-        if isinstance(speculation, DraftTargetDecodingConfig):
-            _check_contract(engine, speculation)
 
 
 def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
@@ -272,7 +281,7 @@ def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     if contract is None:
         return None
     return DraftTargetDecodingConfig(
-        speculative_model="draft",
+        speculative_model=OWN_DRAFT,
         max_draft_len=contract.num_steps,
         topk=contract.topk,
         num_draft_tokens=contract.num_draft_tokens,

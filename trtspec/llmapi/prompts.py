@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -37,10 +37,13 @@ def load_tokenizer(source: str | Path) -> Any:
 
 
 def is_single_prompt(prompts: Any) -> bool:
-    """True for one prompt, False for a list of prompts; a list of integers is one prompt."""
-    if isinstance(prompts, (str, Mapping)):
+    """True for one prompt, False for a list of prompts; a list of numbers is one prompt.
+
+    What is no list at all counts as one prompt too, which `PromptReader.read` then refuses.
+    """
+    if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
         return True
-    return bool(prompts) and all(isinstance(item, Integral) for item in prompts)
+    return bool(prompts) and all(isinstance(item, Real) for item in prompts)
 
 
 class PromptReader:
@@ -113,7 +116,14 @@ class PromptReader:
             )
         return self._checked(self.tokenizer(text)["input_ids"])
 
-    def _checked(self, ids: Sequence[Any]) -> list[int]:
+    def _checked(self, ids: Any) -> list[int]:
+        if hasattr(ids, "tolist"):  # an array or a tensor
+            ids = ids.tolist()
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
+            raise RequestError(
+                f"a prompt is a string, a list of token ids or a mapping, got {type(ids).__name__} "
+                f"{ids!r:.60}"
+            )
         if len(ids) == 0:
             raise RequestError("the prompt is empty; it must have at least 1 token")
         for position, token in enumerate(ids):

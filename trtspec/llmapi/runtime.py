@@ -126,7 +126,14 @@ def _open_engine(
     if engine.build.backend == "eager":
         with torch.device("meta"):
             module = CausalLM(model, dtype)
-        module.load_state_dict(weights, assign=True)
+        try:
+            module.load_state_dict(weights, assign=True)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise EngineError(
+                f"{folder / WEIGHTS_NAME} does not fit its engine ({reason}); rebuild the engine "
+                "with trtspec-build"
+            ) from error
         session = EagerSession(module, model.num_layers)
         if contract:
             tree = TreeRollout(
@@ -168,7 +175,7 @@ def _cache_blocks(
         tokens * token_bytes / 2**30,
         token_bytes,
     )
-    base = -(-tokens // size)
+    base = tokens // size
     batch = limits.max_batch_size
     spare = batch * -(-needs.max_nodes // size), batch * -(-needs.draft_slots // size)
     if kv.max_tokens is not None:
@@ -177,4 +184,9 @@ def _cache_blocks(
 
 
 def _free_memory() -> int:
+    """Bytes that can be had without swapping. Files that the kernel keeps in memory count as free:
+    after a build they may fill nearly all of it."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
