@@ -1,0 +1,163 @@
+"""What a plan says and refuses before anything is built."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.errors import CheckpointError, ConfigError
+
+from ..e2e.helpers import TinyModels, chain, ngram, tree
+from ..e2e.tiny_tokenizer import save_words
+
+
+def plan_of(target: Path, draft: Path | None = None, **options: object) -> BuildPlan:
+    speculation = None if draft is None else parse_speculative_config(chain(draft, 3))
+    return plan_build(target, BuildConfig(backend="eager", **options), speculation)
+
+
+def test_text(models: TinyModels) -> None:
+    """What was resolved, why, and the memory it takes."""
+    target, draft = models.folder("llama"), models.draft("llama")
+    speculation = parse_speculative_config(tree(draft, 3, 4, 13))
+    plan = plan_build(target, BuildConfig(max_batch_size=4), speculation)
+    lines = plan.describe().splitlines()
+    shape = "(LlamaForCausalLM, 2 layers, hidden 64, vocabulary 203, checkpoint float32)"
+    # K and V of both models: 2 x 2 layers x 2 heads x 16 x 4 bytes each.
+    assert lines == [
+        f"target   {target} {shape}",
+        f"draft    {draft} {shape}",
+        "build    aoti, float32, max_batch_size 4, max_seq_len 128, max_num_tokens 512",
+        "drafts   draft_model: top-k 3, 4 steps, 13 rows verified",
+        "because  dtype float32: that of the checkpoint",
+        "because  max_seq_len 128: the model's max_position_embeddings",
+        "because  max_num_tokens 512: max_batch_size 4 prompts of max_seq_len 128",
+        "memory   weights 0.001 GiB, K/V 1.0 KiB a token (0.000 GiB for 4 x 128 tokens)",
+        f"engine   {plan.fingerprint}",
+    ]
+
+
+def test_given_values_are_kept_without_reasons(models: TinyModels) -> None:
+    options = {"dtype": "bf16", "max_batch_size": 3, "max_seq_len": 50, "max_num_tokens": 20}
+    plan = plan_of(models.folder("llama"), **options)
+    assert "build    eager, bfloat16, max_batch_size 3, max_seq_len 50, max_num_tokens 20" in (
+        plan.describe()
+    )
+    assert "because" not in plan.describe()
+    assert "drafts" not in plan.describe()
+
+
+def test_fingerprint_of_every_choice(models: TinyModels) -> None:
+    target, draft = models.folder("llama"), models.draft("llama")
+    plans = [
+        plan_of(target),
+        plan_of(target, dtype="bfloat16"),
+        plan_of(target, max_batch_size=3),
+        plan_of(target, max_seq_len=50),
+        plan_of(target, tokens_per_block=8),
+        plan_of(target, draft),
+        plan_of(target, target),
+        plan_of(draft),
+        plan_build(target, BuildConfig()),
+        plan_build(target, BuildConfig(backend="eager"), parse_speculative_config(chain(draft, 4))),
+    ]
+    assert len({plan.fingerprint for plan in plans}) == len(plans)
+    assert plan_of(target).fingerprint == plans[0].fingerprint
+
+
+def resized(models: TinyModels, vocab: int) -> Path:
+    model = copy.deepcopy(models.hf("llama"))
+    model.resize_token_embeddings(vocab)
+    return models.save(model, f"llama-{vocab}")
+
+
+def with_words(folder: Path, copy_to: Path, words: list[str]) -> Path:
+    shutil.copytree(folder, copy_to)
+    save_words(copy_to, words)
+    return copy_to
+
+
+def test_vocabularies_must_agree(models: TinyModels) -> None:
+    for vocab in (190, 210):
+        with pytest.raises(ConfigError, match=rf"vocabulary of 203 tokens, the draft of {vocab}; "):
+            plan_of(models.folder("llama"), resized(models, vocab))
+
+
+def test_tokenizers_must_agree(models: TinyModels, tmp_path: Path) -> None:
+    words = [f"w{i}" for i in range(180)]
+    target = with_words(models.folder("llama"), tmp_path / "target", words)
+    draft = models.draft("llama")
+    assert plan_of(target, with_words(draft, tmp_path / "same", words)).draft_dir is not None
+    assert plan_of(target, draft).draft_dir == draft  # a draft without one: sizes decide
+
+    swapped = [*words[:50], words[51], words[50], *words[52:]]
+    with pytest.raises(ConfigError, match="token 'w50' has id 50 there and 51 here"):
+        plan_of(target, with_words(draft, tmp_path / "swapped", swapped))
+    renamed = [*words[:50], "new", *words[51:]]
+    with pytest.raises(ConfigError, match="token 'w50' has id 50 there and None here"):
+        plan_of(target, with_words(draft, tmp_path / "renamed", renamed))
+    with pytest.raises(ConfigError, match="180 tokens against 170"):
+        plan_of(target, with_words(draft, tmp_path / "fewer", words[:170]))
+
+    # Embeddings padded to different sizes are fine if the draft's is the smaller one.
+    smaller = with_words(resized(models, 190), tmp_path / "smaller", words)
+    assert plan_of(target, smaller).engine.draft.vocab_size == 190
+    larger = with_words(resized(models, 210), tmp_path / "larger", words)
+    with pytest.raises(ConfigError, match="203 tokens, the draft of 210"):
+        plan_of(target, larger)
+
+    (tmp_path / "same" / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"the tokenizer in .*same cannot be read"):
+        plan_of(target, tmp_path / "same")
+
+
+def test_limits(models: TinyModels) -> None:
+    target = models.folder("llama")
+    with pytest.raises(ConfigError, match=r"max_seq_len=129 exceeds .*=128"):
+        plan_of(target, max_seq_len=129)
+    with pytest.raises(ConfigError, match="max_num_tokens=7 is below max_batch_size=8"):
+        plan_of(target, models.draft("llama"), max_num_tokens=7)
+    assert (
+        "because  drafts shortened in full batches: max_num_tokens 31 is below max_batch_size 8 x "
+        "4 rows of a verify step = 32"
+    ) in plan_of(target, models.draft("llama"), max_num_tokens=31).describe()
+    with pytest.raises(ConfigError, match=r"max_draft_len=8 .* window of 8 tokens"):
+        plan_build(
+            models.folder("mistral_window"), BuildConfig(), parse_speculative_config(ngram(8))
+        )
+
+
+def test_damaged_checkpoints(models: TinyModels, tmp_path: Path) -> None:
+    def damaged(name: str) -> Path:
+        return Path(shutil.copytree(models.folder("llama"), tmp_path / name))
+
+    cut = damaged("cut")
+    weights = cut / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=r"cut/model\.safetensors is truncated"):
+        plan_of(cut)
+    weights.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="truncated or no safetensors file"):
+        plan_of(cut)
+    weights.unlink()
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
+        plan_of(cut)
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
+        plan_of(models.folder("llama"), cut)
+
+    other = damaged("other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "architectures": ["GPT2LMHeadModel"]}))
+    with pytest.raises(CheckpointError, match=r"'GPT2LMHeadModel' is not supported; supported:"):
+        plan_of(other)
+    (other / "config.json").write_text('{"architectures": ')
+    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+        plan_of(other)

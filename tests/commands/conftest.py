@@ -1,0 +1,17 @@
+"""Programs log to standard error; no test may inherit the stream of another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from trtspec.log import logger
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    yield
+    logger.handlers = [h for h in logger.handlers if isinstance(h, logging.NullHandler)]
+    logger.setLevel(logging.NOTSET)

@@ -1,0 +1,134 @@
+"""trtspec-build: the plan, a build, and errors in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtspec import LLM
+from trtspec.commands.build import main
+from trtspec.engine.folder import EngineConfig
+
+from ..e2e.helpers import PARAMS_40, TinyModels, random_prompt
+
+PROMPT = random_prompt(100, 12)
+
+
+def arguments(models: TinyModels, output: Path, *more: str) -> list[str]:
+    target, draft = models.folder("llama"), models.draft("llama")
+    return [
+        "--checkpoint_dir", str(target), "--output_dir", str(output), "--backend", "eager",
+        "--dtype", "float32", "--max_batch_size", "4", "--max_seq_len", "96",
+        "--max_num_tokens", "128", "--tokens_per_block", "8",
+        "--speculative_decoding_mode", "draft_model", "--draft_checkpoint_dir", str(draft),
+        "--max_draft_len", "3", *more,
+    ]  # fmt: skip
+
+
+def test_dry_run(models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(models, tmp_path / "engine", "--dry_run")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "build    eager, float32, max_batch_size 4, max_seq_len 96, max_num_tokens 128",
+        "drafts   draft_model: top-k 1, 3 steps, 4 rows verified",
+    ]
+    assert not any(line.startswith("built") for line in lines)
+    assert os.listdir(tmp_path) == []
+
+
+def test_build_and_load(
+    models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "engine"
+    flags = arguments(models, output, "--topk", "2", "--num_draft_tokens", "6")
+    assert main(flags) == 0
+    captured = capsys.readouterr()
+    assert f"built    {output}" in captured.out
+    assert "pack weights of the target" in captured.err  # progress
+    engine = EngineConfig.read(output)
+    assert (engine.build.tokens_per_block, engine.build.max_num_tokens) == (8, 128)
+    assert engine.speculation is not None
+    assert (engine.speculation.topk, engine.speculation.num_draft_tokens) == (2, 6)
+    with LLM(output, skip_tokenizer_init=True) as llm:
+        assert llm.generate(PROMPT, PARAMS_40).outputs[0].token_ids == models.greedy(
+            "llama", PROMPT
+        )
+        assert llm.get_metrics()["num_draft_calls"] > 0
+    assert main(flags) == 0  # up to date
+    changed = arguments(models, output)
+    assert main(changed) == 1
+    assert "--force" in capsys.readouterr().err
+    assert main([*changed, "--force"]) == 0
+    assert EngineConfig.read(output).speculation.topk == 1
+
+
+def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) -> None:
+    common = ["--checkpoint_dir", str(models.folder("llama")), "--backend", "eager"]
+    mode = ["--speculative_decoding_mode", "NGRAM", "--max_draft_len", "5"]
+    assert main([*common, *mode, "--output_dir", str(tmp_path / "engine")]) == 0
+    assert EngineConfig.read(tmp_path / "engine").draft is None
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--max_seq_len", "1000"], "max_seq_len=1000 exceeds the model's max_position"),
+        (["--dtype", "fp8"], "dtype 'fp8' is not supported"),
+        (["--max_batch_size", "0"], "max_batch_size=0 must be between"),
+        (["--checkpoint_dir", "nowhere"], "no model 'nowhere'"),
+        (["--draft_checkpoint_dir", "nowhere"], "no model 'nowhere'"),
+        (["--speculative_decoding_mode", "medusa"], "'medusa' is not available"),
+        (["--speculative_decoding_mode", "ngram"], "refused: prompt lookup has no draft model"),
+        (["--topk", "2", "--num_draft_tokens", "99"], "99 - 1 = 98 > 2"),
+        (["--max_draft_len", "0"], "max_draft_len=0 must be at least 1"),
+        (["--output_dir", "/proc/engine"], "cannot be written"),
+    ],
+)  # fmt: skip
+def test_errors(
+    models: TinyModels,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: str,
+) -> None:
+    """One line that says what was wrong; nothing is left."""
+    output = tmp_path / "engine"
+    assert main(arguments(models, output, *more)) == 1
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if x.startswith("trtspec-build: "))
+    assert words in line
+    assert os.listdir(tmp_path) == []
+
+
+def test_drafts_without_a_mode(
+    models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--checkpoint_dir", str(models.folder("llama")), "--output_dir", str(tmp_path / "e")]
+    assert main([*flags, "--max_draft_len", "3"]) == 1
+    assert "max_draft_len given without --speculative_decoding_mode" in capsys.readouterr().err
+
+
+def test_truncated_checkpoint(
+    models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Path(shutil.copytree(models.folder("llama"), tmp_path / "broken"))
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert main(arguments(models, tmp_path / "e", "--checkpoint_dir", str(broken))) == 1
+    assert "model.safetensors is truncated" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["broken"]
+
+
+def test_as_a_program(tmp_path: Path) -> None:
+    """Without a traceback, and with argparse's own exit code for what it does not know."""
+    program = [sys.executable, "-m", "trtspec.commands.build", "--output_dir", str(tmp_path)]
+    wrong = subprocess.run(
+        [*program, "--checkpoint_dir", "nowhere"], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("trtspec-build: no model 'nowhere'")
+    assert wrong.stderr.count("\n") == 1

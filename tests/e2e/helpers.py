@@ -1,0 +1,135 @@
+"""Tiny checkpoints, LLMs over them, transformers' greedy text, and a log of an executor's steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from trtspec import LLM, RequestOutput, SamplingParams
+from trtspec.executor.batch import ScheduledRequest
+
+from ..models.tiny_hf import VOCAB, tiny_model
+
+PARAMS_40 = SamplingParams(max_tokens=40)
+
+
+def ngram(length: int, **options: Any) -> dict[str, Any]:
+    return {"method": "ngram", "num_speculative_tokens": length, "prompt_lookup_min": 1, **options}
+
+
+def chain(model: Path, length: int) -> dict[str, Any]:
+    return {"method": "draft_model", "model": str(model), "num_speculative_tokens": length}
+
+
+def tree(model: Path, topk: int, depth: int, rows: int) -> dict[str, Any]:
+    return {**chain(model, depth), "topk": topk, "num_draft_tokens": rows}
+
+
+def random_prompt(seed: int, length: int, vocab: int = VOCAB) -> list[int]:
+    return torch.randint(vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+class TinyModels:
+    """The cases of `tiny_hf` as folders, a draft for each that often agrees, greedy references."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hf = cache(tiny_model)
+        self.folder = cache(self._folder)
+        self.draft = cache(self._draft)
+        self._greedy = cache(self._generate)
+
+    def _folder(self, case: str) -> Path:
+        return self.save(self.hf(case), case)
+
+    def _draft(self, case: str) -> Path:
+        """The target with noise on its weights: wrong often enough, right often enough."""
+        model = copy.deepcopy(self.hf(case))
+        noise = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.15 * weight.std() * torch.randn(weight.shape, generator=noise)
+        return self.save(model, f"{case}-draft")
+
+    def save(self, model: PreTrainedModel, name: str) -> Path:
+        folder = self.root / name
+        model.save_pretrained(folder)
+        return folder
+
+    def greedy(self, case: str, prompt: Sequence[int], max_tokens: int = 40) -> list[int]:
+        """What transformers generates after the prompt, the end token included."""
+        return list(self._greedy(case, tuple(prompt), max_tokens))
+
+    def _generate(self, case: str, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+        ids = torch.tensor([prompt])
+        text = self.hf(case).generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+        )
+        return tuple(text[0, len(prompt) :].tolist())
+
+
+def open_llm(folder: Path, speculation: Any = None, **options: Any) -> LLM:
+    """An eager float32 LLM over token ids, unless the options say otherwise."""
+    defaults = {"backend": "eager", "dtype": "float32", "skip_tokenizer_init": True}
+    return LLM(folder, speculation, **{**defaults, **options})
+
+
+def tokens(outputs: Sequence[RequestOutput]) -> list[list[int]]:
+    """The token ids of every sequence of every output; a failed request fails the test."""
+    for output in outputs:
+        if output.error is not None:
+            raise output.error
+    return [completion.token_ids for output in outputs for completion in output.outputs]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One executor step: what was scheduled, whose blocks were taken, engine calls."""
+
+    items: tuple[ScheduledRequest, ...]
+    num_preempted: int
+    target_calls: int
+    draft_calls: int
+
+    @property
+    def only_generates(self) -> bool:
+        return bool(self.items) and all(item.is_generation for item in self.items)
+
+
+def watch(llm: LLM) -> list[Step]:
+    """A list that grows by a `Step` whenever the executor has taken one."""
+    executor, steps = llm._executor, []
+    schedule, step = executor._scheduler.schedule, executor.step
+    batches = []
+
+    def watched_schedule() -> Any:
+        batches.append(schedule())
+        return batches[-1]
+
+    def watched_step() -> Any:
+        before = llm.get_metrics()
+        outputs = step()
+        after = llm.get_metrics()
+        batch = batches.pop()
+        calls = [after[k] - before[k] for k in ("num_target_calls", "num_draft_calls")]
+        steps.append(Step(batch.items, len(batch.preempted), *calls))
+        return outputs
+
+    executor._scheduler.schedule = watched_schedule
+    executor.step = watched_step
+    return steps
+
+
+def assert_no_leak(llm: LLM) -> None:
+    """With no request left, every block of both caches can be handed out again."""
+    resources = llm._executor._resources
+    resources.check_invariants()
+    for cache_ in (resources.target, resources.draft):
+        assert cache_ is None or cache_.num_free_blocks == cache_.num_blocks

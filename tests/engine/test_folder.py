@@ -1,0 +1,154 @@
+"""Engine folders: what is checked before a byte of weights is read, and that they can move."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from trtspec import LLM
+from trtspec.builder.build import build_engine
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.engine.folder import EngineConfig, Environment, is_engine_folder
+from trtspec.errors import ConfigError, EngineError
+
+from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt
+
+PROMPT = random_prompt(90, 20)
+
+
+@pytest.fixture(scope="module")
+def built(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    speculation = parse_speculative_config(chain(models.draft("llama"), 3))
+    plan = plan_build(models.folder("llama"), BuildConfig(backend="eager"), speculation)
+    return build_engine(plan, tmp_path_factory.mktemp("built") / "engine")
+
+
+@pytest.fixture
+def folder(built: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(built, tmp_path / "engine"))
+
+
+def open_folder(folder: Path) -> LLM:
+    return LLM(folder, skip_tokenizer_init=True)
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads((folder / "config.json").read_text())
+    change(data)
+    (folder / "config.json").write_text(json.dumps(data))
+
+
+def test_moved_elsewhere(models: TinyModels, folder: Path, tmp_path: Path) -> None:
+    """Nothing in it says where it was built, nor where its checkpoints are."""
+    moved = folder.rename(tmp_path / "moved")
+    text = "".join(p.read_text() for p in moved.rglob("*.json"))
+    assert str(models.root) not in text and str(tmp_path) not in text
+    with open_folder(moved) as llm:
+        output = llm.generate(PROMPT, PARAMS_40)
+        assert output.outputs[0].token_ids == models.greedy("llama", PROMPT)
+        assert output.metrics.num_accepted_tokens > 0
+
+
+def test_round_trip(built: Path, tmp_path: Path) -> None:
+    config = EngineConfig.read(built)
+    config.write(tmp_path)
+    assert EngineConfig.read(tmp_path) == config
+    assert is_engine_folder(tmp_path)
+    assert config.environment == Environment.here()
+
+
+def test_another_format_version(folder: Path) -> None:
+    edit(folder, lambda data: data.update(format_version=7))
+    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 1; rebuild"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "key", ["target", "draft", "build", "speculation", "fingerprints", "environment"]
+)
+def test_a_missing_part_of_the_config(folder: Path, key: str) -> None:
+    edit(folder, lambda data: data.pop(key))
+    with pytest.raises(EngineError, match=f"lacks '{key}'; rebuild"):
+        open_folder(folder)
+
+
+def test_an_unknown_key(folder: Path) -> None:
+    edit(folder, lambda data: data["build"].update(max_beams=3))
+    with pytest.raises(ConfigError, match="unknown option `max_beams`"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("torch", "1.0"), ("machine", "pdp11"), ("vector_isa", "AVX9"), ("ops", 99)],
+)
+def test_another_environment(folder: Path, name: str, other: object) -> None:
+    """Compiled code is refused, with both values; an eager engine has none."""
+    edit(folder, lambda data: data["environment"].update({name: other}))
+    open_folder(folder).shutdown()
+    edit(folder, lambda data: data["build"].update(backend="aoti"))
+    here = getattr(Environment.here(), name)
+    with pytest.raises(EngineError, match=rf"compiled for {name} {other} \(here {here}\)"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_weights(folder: Path, model: str) -> None:
+    file = folder / model / "weights.safetensors"
+    weights = load_file(file)
+    save_file({k: v for k, v in weights.items() if k != "norm.weight"}, file)
+    with pytest.raises(EngineError, match=r"does not fit .*norm\.weight"):
+        open_folder(folder)
+    save_file({**weights, "more": weights["norm.weight"].clone()}, file)
+    with pytest.raises(EngineError, match=r"does not fit .*more"):
+        open_folder(folder)
+    save_file({**weights, "norm.weight": weights["norm.weight"][:5].clone()}, file)
+    with pytest.raises(EngineError, match=r"does not fit"):
+        open_folder(folder)
+    data = file.read_bytes()
+    for content in (data[: len(data) // 2], b"", b"\0" * 100):
+        file.write_bytes(content)
+        with pytest.raises(EngineError, match=rf"{model}/weights.safetensors cannot be read"):
+            open_folder(folder)
+    file.unlink()
+    with pytest.raises(EngineError, match=rf"{model}/weights.safetensors cannot be read"):
+        open_folder(folder)
+
+
+def test_compiled_files(folder: Path) -> None:
+    """An engine that says it was compiled, and is not."""
+    edit(folder, lambda data: data["build"].update(backend="aoti"))
+    with pytest.raises(EngineError, match=r"target/model\.pt2 cannot be loaded"):
+        open_folder(folder)
+    (folder / "target" / "model.pt2").write_bytes(b"PK\3\4 half a package")
+    with pytest.raises(EngineError, match=r"target/model\.pt2 cannot be loaded"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format_version": 1', "\xff"])
+def test_no_engine_folder(folder: Path, content: str) -> None:
+    (folder / "config.json").write_bytes(content.encode("latin-1"))
+    assert not is_engine_folder(folder)
+    with pytest.raises(EngineError, match=r"config\.json"):
+        EngineConfig.read(folder)
+
+
+def test_layout(built: Path) -> None:
+    """Block tables reach past max_seq_len by the rows of a step, masks hold them all."""
+    config = EngineConfig.read(built)
+    assert (config.layout.blocks_per_sequence, config.layout.mask_words) == ((128 + 64) // 16, 1)
+    assert config.speculation is not None
+    wide = replace(config, speculation=replace(config.speculation, num_draft_tokens=200))
+    assert (wide.layout.blocks_per_sequence, wide.layout.mask_words) == (-(-(128 + 200) // 16), 4)
+    deep = replace(config, speculation=replace(config.speculation, topk=16, num_steps=9))
+    assert deep.layout.mask_words == 3  # 1 + 8 x 16 rows of a rollout
