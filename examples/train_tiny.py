@@ -6,7 +6,7 @@ its loss is the divergence between the two next-token distributions, the quantit
 often a drafted token is accepted.
 
     python examples/train_tiny.py --output trtspec/assets              # everything
-    python examples/train_tiny.py --output trtspec/assets --stage draft
+    python examples/train_tiny.py --output trtspec/assets --stages draft
 
 Training is seeded and counts steps, not seconds; different CPUs still round differently, so the
 weights are reproducible in quality, not bit for bit.
@@ -32,6 +32,8 @@ from trtspec.bench.corpus import standard_library
 VOCAB_SIZE = 4096
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 CONTEXT = 1024
+TOKENS_PER_STEP = 4096
+STAGES = ("target", "context", "draft")
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}# {{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant: {% endif %}"
@@ -159,14 +161,14 @@ def train(
     steps: int,
     lr: float,
     seed: int,
+    long_share: float,
     teacher: LlamaForCausalLM | None = None,
-    tokens_per_step: int = 4096,
 ) -> None:
-    """Train in place: windows of 256 tokens, the last tenth of the steps with the full context."""
+    """Train in place: windows of 256 tokens, then ``long_share`` of the steps with 1,024."""
     generator = torch.Generator().manual_seed(seed)
     optimizers = Optimizers(model, steps, lr)
-    short = batches(files, 256, tokens_per_step // 256, generator)
-    long = batches(files, CONTEXT, tokens_per_step // CONTEXT, generator)
+    short = batches(files, 256, TOKENS_PER_STEP // 256, generator)
+    long = batches(files, CONTEXT, TOKENS_PER_STEP // CONTEXT, generator)
     model.train()
     loss_of = torch.compile(next_token_loss if teacher is None else distillation_loss)
     inputs = (model,) if teacher is None else (model, teacher)
@@ -174,7 +176,7 @@ def train(
     # The CPU's fused attention kernel is the slower one for short windows (measured: twice).
     model.set_attn_implementation("eager")
     for index in range(steps):
-        is_short = index < steps * 0.9
+        is_short = index < steps * (1 - long_share)
         if not is_short:
             model.set_attn_implementation("sdpa")
         window = next(short if is_short else long)
@@ -186,7 +188,7 @@ def train(
         value = loss.item()
         running = value if math.isnan(running) else 0.98 * running + 0.02 * value
         if index % 50 == 0 or index == steps - 1:
-            speed = (index + 1) * tokens_per_step / (time.monotonic() - began)
+            speed = (index + 1) * TOKENS_PER_STEP / (time.monotonic() - began)
             print(f"step {index}/{steps} loss {running:.3f} {speed:.0f} tokens/s", flush=True)
 
 
@@ -204,7 +206,7 @@ def held_out_loss(model: LlamaForCausalLM, files: list[torch.Tensor]) -> float:
     return total / count
 
 
-def write_card(folder: Path, role: str, loss: float, tokens: int, steps: int) -> None:
+def write_card(folder: Path, role: str, loss: float, steps: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     command = "python examples/train_tiny.py --output trtspec/assets"
     (folder / "README.md").write_text(
@@ -216,7 +218,7 @@ It completes Python code a little; it exists so that trtspec can be run and test
 | | |
 |---|---|
 | Data | standard library source of CPython {version}, tests included; 1 file in 32 held out |
-| Tokens seen | {tokens:,} in {steps:,} steps |
+| Tokens seen | {steps * TOKENS_PER_STEP:,} in {steps:,} steps |
 | Held-out loss | {loss:.3f} nats/token (bfloat16 weights, float32 arithmetic) |
 | Command | `{command}` |
 | Licence | weights Apache-2.0; the data is under the PSF License Agreement |
@@ -233,63 +235,48 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoints")
-    parser.add_argument("--stage", choices=["all", "target", "draft"], default="all")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--target_steps", type=int, default=3000)
-    parser.add_argument("--draft_steps", type=int, default=1200)
-    parser.add_argument("--tokens_per_step", type=int, default=4096)
+    parser.add_argument("--context_steps", type=int, default=600)
+    parser.add_argument("--draft_steps", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = standard_library()
     target_dir, draft_dir = args.output / "trtspec-tiny", args.output / "trtspec-tiny-draft"
-    if args.stage == "draft":
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(target_dir)
-    else:
+    if "target" in args.stages:
         tokenizer = train_tokenizer(train_texts)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(target_dir)
     files, held_out = encode(tokenizer, train_texts), encode(tokenizer, held_out_texts)
     sizes = {"train": sum(map(len, files)), "held_out": sum(map(len, held_out))}
     print(f"tokens: {json.dumps(sizes)}", flush=True)
 
-    if args.stage != "draft":
+    def finish(model: LlamaForCausalLM, folder: Path, role: str, steps: int) -> None:
+        save(model, tokenizer, folder)
+        loss = held_out_loss(model, held_out)
+        print(f"{folder.name}: held-out loss {loss:.4f} nats/token", flush=True)
+        write_card(folder, role, loss, steps)
+
+    role = "The embedded target of trtspec."
+    if "target" in args.stages:
         target = new_model(TARGET_SHAPE, tokenizer)
         print(f"target: {target.num_parameters():,} parameters", flush=True)
-        train(
-            target, files, args.target_steps, 3e-3, args.seed, tokens_per_step=args.tokens_per_step
-        )
-        save(target, tokenizer, target_dir)
-        loss = held_out_loss(target, held_out)
-        print(f"target held-out loss {loss:.4f} nats/token", flush=True)
-        write_card(
-            target_dir,
-            "The embedded target of trtspec.",
-            loss,
-            args.target_steps * args.tokens_per_step,
-            args.target_steps,
-        )
-    if args.stage != "target":
+        train(target, files, args.target_steps, 3e-3, args.seed, long_share=0.1)
+        finish(target, target_dir, role, args.target_steps)
+    if "context" in args.stages:
+        # The tenth above comes when the rate is nearly 0: far positions need a stage of their own.
+        target = LlamaForCausalLM.from_pretrained(target_dir, dtype=torch.float32)
+        train(target, files, args.context_steps, 1.5e-3, args.seed + 1, long_share=1.0)
+        finish(target, target_dir, role, args.target_steps + args.context_steps)
+    if "draft" in args.stages:
         teacher = LlamaForCausalLM.from_pretrained(target_dir, dtype=torch.float32).eval()
         draft = new_model(DRAFT_SHAPE, tokenizer)
         print(f"draft: {draft.num_parameters():,} parameters", flush=True)
-        train(
-            draft,
-            files,
-            args.draft_steps,
-            5e-3,
-            args.seed + 1,
-            teacher,
-            tokens_per_step=args.tokens_per_step,
-        )
-        save(draft, tokenizer, draft_dir)
-        loss = held_out_loss(draft, held_out)
-        print(f"draft held-out loss {loss:.4f} nats/token", flush=True)
-        write_card(
-            draft_dir,
-            "The embedded draft of trtspec-tiny, distilled from it.",
-            loss,
-            args.draft_steps * args.tokens_per_step,
-            args.draft_steps,
-        )
+        train(draft, files, args.draft_steps, 5e-3, args.seed + 2, 0.4, teacher)
+        role = "The embedded draft of trtspec-tiny, distilled from it."
+        finish(draft, draft_dir, role, args.draft_steps)
 
 
 if __name__ == "__main__":
