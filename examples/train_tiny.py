@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--target_steps", type=int, default=3000)
     parser.add_argument("--context_steps", type=int, default=600)
-    parser.add_argument("--draft_steps", type=int, default=700)
+    parser.add_argument("--draft_steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
