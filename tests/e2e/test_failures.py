@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +142,13 @@ def test_an_engine_that_raises(models: TinyModels, engine: str, session: str, fi
         assert tokens(llm.generate(GOOD, PARAMS_40, use_tqdm=False)) == expected
 
 
-def test_a_scheduler_that_raises(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a bug of ours may leave callers waiting."""
+@pytest.mark.parametrize("place", ["_executor._scheduler.schedule", "_worker._deliver"])
+def test_a_bug_of_ours(models: TinyModels, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Not even that may leave callers waiting."""
     with open_llm(models.folder("llama")) as llm:
+        owner = operator.attrgetter(place.rpartition(".")[0])(llm)
         with monkeypatch.context() as patch:
-            patch.setattr(llm._executor._scheduler, "schedule", lambda: 1 // 0)
+            patch.setattr(owner, place.rpartition(".")[2], lambda *arguments: 1 // 0)
             for output in llm.generate(GOOD, PARAMS_40, use_tqdm=False):
                 assert "executor failed" in str(output.error)
         assert tokens(llm.generate(GOOD[:1], PARAMS_40, use_tqdm=False)) == [

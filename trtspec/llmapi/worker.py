@@ -89,17 +89,15 @@ class Worker:
 
     def _step(self) -> None:
         try:
-            outputs = self._executor.step()
+            for output in self._executor.step():
+                self._deliver(output)
         except Exception as error:
-            # A step that cannot even be scheduled is a bug of ours: callers must not hang on it.
+            # A bug of ours, as the executor sees to its requests' failures: nobody may hang on it.
             logger.exception("the executor failed")
             failure = EngineError(f"the executor failed: {error}")
             for request_id in list(self._live):
                 self._executor.abort(request_id)
                 self._end(request_id, "error", failure)
-            return
-        for output in outputs:
-            self._deliver(output)
 
     def _deliver(self, step: StepOutput) -> None:
         sequence = self._live[step.request.id]
