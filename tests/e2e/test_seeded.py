@@ -25,7 +25,7 @@ PROMPTS = [random_prompt(20 + i, n) for i, n in enumerate((9, 1, 25, 3, 16, 17, 
     [8, 9] * 10
 ]
 PLAIN = [
-    SamplingParams(max_tokens=32, temperature=0.8, seed=seed)
+    SamplingParams(max_tokens=24, temperature=0.8, seed=seed)
     for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
 ]
 # One option each beside temperature, and in the end several at once; low temperatures among them,
@@ -85,7 +85,7 @@ def baseline(models: TinyModels) -> Baseline:
 
 def test_seeds_matter(baseline: Baseline) -> None:
     plain, filtered = baseline()
-    assert all(len(text) == 32 or text[-1] == 2 for text in plain)
+    assert all(len(text) == 24 or text[-1] == 2 for text in plain)
     assert len({tuple(text[:8]) for text in plain}) == len(plain)
     # The options did something: each changed its text.
     assert all(a != b for a, b in zip(plain, filtered, strict=True))
@@ -98,10 +98,12 @@ def test_same_tokens(models: TinyModels, baseline: Baseline, name: str, batch: i
     # The batch has few rows a step: its prompts are fed in chunks and its drafts are shortened.
     limits = {"max_batch_size": batch, "max_num_tokens": 20 if batch > 1 else None}
     with open_llm(models.folder("llama"), config, **limits) as llm:
-        for params, expected in zip((PLAIN, FILTERED), baseline(), strict=True):
-            assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
+        for turn, (params, expected) in enumerate(zip((PLAIN, FILTERED), baseline(), strict=True)):
+            some = slice(turn, None, 2) if batch == 1 else slice(None)
+            outputs = llm.generate(PROMPTS[some], params[some], use_tqdm=False)
+            assert tokens(outputs) == expected[some]
         metrics = llm.get_metrics()
-        assert 5 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
+        assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
         assert_no_leak(llm)
 
 
@@ -125,12 +127,17 @@ def test_preempted_samples(models: TinyModels, baseline: Baseline, name: str) ->
         assert_no_leak(llm)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["none", "ngram-4", "chain-4", "tree-3-2-13"])
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *[("bfloat16", name) for name in ("none", "ngram-4", "chain-4", "tree-3-2-13")],
+        ("float16", "tree-3-2-13"),
+    ],
+)
 def test_half_precision(models: TinyModels, baseline: Baseline, name: str, dtype: str) -> None:
     """The ops are row-invariant, so that 16-bit formats keep the promise as well."""
     config = speculations(models).get(name)
-    greedy = SamplingParams(max_tokens=32)
+    greedy = SamplingParams(max_tokens=24)
     with open_llm(models.folder("llama"), dtype=dtype, max_batch_size=1) as llm:
         alone = [llm.generate(prompt, greedy).outputs[0].token_ids for prompt in PROMPTS]
     with open_llm(models.folder("llama"), config, dtype=dtype, max_num_tokens=120) as llm:
@@ -175,7 +182,7 @@ def test_bans_and_biases_hold(models: TinyModels) -> None:
         text = llm.generate(PROMPTS[0], replace(PLAIN[0], bad_words=banned)).outputs[0].token_ids
         assert all(text[i : i + len(word)] != word for word in banned for i in range(len(text)))
         only = replace(PLAIN[0], logit_bias={7: 1000.0})
-        assert llm.generate(PROMPTS[0], only).outputs[0].token_ids == [7] * 32
+        assert llm.generate(PROMPTS[0], only).outputs[0].token_ids == [7] * 24
         stop = replace(PLAIN[0], stop_token_ids=list(range(200)), min_tokens=10)
         output = llm.generate(PROMPTS[0], stop).outputs[0]
         assert len(output.token_ids) == 11
