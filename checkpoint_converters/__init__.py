@@ -1,5 +1,22 @@
 """Every on-disk checkpoint format -> one internal checkpoint (config and named tensors)."""
 
 from checkpoint_converters.checkpoint import Checkpoint, fingerprint, load_checkpoint, read_config
+from checkpoint_converters.draft import (
+    DraftCheckpoint,
+    DraftModel,
+    EagleCheckpoint,
+    describe_draft,
+    read_draft,
+)
 
-__all__ = ["Checkpoint", "fingerprint", "load_checkpoint", "read_config"]
+__all__ = [
+    "Checkpoint",
+    "DraftCheckpoint",
+    "DraftModel",
+    "EagleCheckpoint",
+    "describe_draft",
+    "fingerprint",
+    "load_checkpoint",
+    "read_config",
+    "read_draft",
+]

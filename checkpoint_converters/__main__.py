@@ -8,20 +8,41 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkpoint_converters.checkpoint import load_checkpoint
+from checkpoint_converters.checkpoint import Checkpoint, load_checkpoint, read_config
+from checkpoint_converters.draft import DraftCheckpoint, describe_draft, read_draft
 from trtspec.errors import TrtspecError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print config and tensor table and return 0; or say in one line what does not fit: 1."""
+    """Print decision, config and tensors and return 0; or say in one line what does not fit: 1.
+
+    Without a target, of an EAGLE draft only the decision what it is.
+    """
     parser = argparse.ArgumentParser(prog="python -m checkpoint_converters", description=__doc__)
-    parser.add_argument("checkpoint_dir", type=Path, help="Hugging Face folder with safetensors")
-    folder = parser.parse_args(arguments).checkpoint_dir
+    parser.add_argument("checkpoint_dir", type=Path, help="checkpoint folder")
+    parser.add_argument("--target", type=Path, help="read the folder as a draft for this target")
+    parser.add_argument("--token-map", type=Path, help="file of the target's token ids (FR-Spec)")
+    args = parser.parse_args(arguments)
+    if args.token_map is not None and args.target is None:
+        parser.error("--token-map needs --target")
     try:
-        checkpoint = load_checkpoint(folder)
+        if args.target is not None:
+            draft = read_draft(args.checkpoint_dir, read_config(args.target), args.token_map)
+            print("\n".join(draft.notes))
+            _print(draft)
+            return 0
+        kind = describe_draft(args.checkpoint_dir)
+        if kind is None:
+            _print(load_checkpoint(args.checkpoint_dir))
+        else:
+            print(f"{kind}; --target DIR checks it against its target")
     except TrtspecError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _print(checkpoint: Checkpoint | DraftCheckpoint) -> None:
     print(json.dumps(checkpoint.config.to_dict(), indent=2))
     headers = {name: checkpoint.tensors.header(name) for name in checkpoint.tensors}
     wide = max(len(name) for name in headers)
@@ -30,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name:<{wide}}  {header.dtype:<4}  {shape:<14}  {header.name} ({header.file.name})")
     print(f"{len(headers)} tensors; ignored: {', '.join(checkpoint.ignored) or 'none'}")
     print(f"fingerprint {checkpoint.fingerprint}")
-    return 0
 
 
 if __name__ == "__main__":

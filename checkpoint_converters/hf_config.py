@@ -63,7 +63,9 @@ def common_fields(hf: HfConfig, default_kv_heads: int | None) -> dict[str, Any]:
             f"quantization_config {method or quantization!r} is not supported; "
             f"supported: unquantized weights in {', '.join(DTYPES)}"
         )
-    activation = {"swish": "silu"}.get(hf.get("hidden_act", "silu"), hf.get("hidden_act", "silu"))
+    activation = hf.get("hidden_act", "silu")
+    if activation == "swish":
+        activation = "silu"
     if activation not in ACTIVATIONS:
         raise hf.refuse(
             f"hidden_act {activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}"

@@ -65,6 +65,10 @@ class Resolved:
     ignored: tuple[str, ...]
 
 
+Expected = Mapping[str, tuple[str, tuple[int, ...]]]
+"""(internal name, shape) of every tensor that a config asks for, by its name in the checkpoint."""
+
+
 def resolve(
     names: NameMap, config: ModelConfig, headers: Mapping[str, TensorHeader], where: str
 ) -> Resolved:
@@ -74,33 +78,50 @@ def resolve(
     and for dtypes that are not plain floats.
     """
     expected = dict(_expand(names, config))
-    unused: list[str] = []
-    ignored: list[str] = []
-    for name in sorted(set(headers) - set(expected)):
-        known = any(re.fullmatch(pattern, name) for pattern in names.ignored)
-        (ignored if known else unused).append(name)
-    missing = [name for name in expected if name not in headers]
+    missing, unused = differences(expected, headers, names.ignored)
+    hint = _tie_hint(missing, unused, config)
+    return match(
+        expected, headers, names.ignored, f"{where} does not fit {config.architecture}", hint
+    )
+
+
+def match(
+    expected: Expected,
+    headers: Mapping[str, TensorHeader],
+    ignored: tuple[str, ...],
+    misfit: str,
+    hint: str = "",
+) -> Resolved:
+    """What `resolve` does, for tensors listed one by one; ``misfit`` begins its first message."""
+    missing, unused = differences(expected, headers, ignored)
     if unused or missing:
         raise CheckpointError(
-            f"{where} does not fit {config.architecture}: "
-            f"{len(missing)} tensors are missing: {', '.join(missing) or 'none'}; "
-            f"{len(unused)} tensors have no use: {', '.join(unused) or 'none'}"
-            + _tie_hint(missing, unused, config)
+            f"{misfit}: {len(missing)} tensors are missing: {', '.join(missing) or 'none'}; "
+            f"{len(unused)} tensors have no use: {', '.join(unused) or 'none'}{hint}"
         )
     for name, (_, shape) in expected.items():
         header = headers[name]
         if header.shape != shape:
             raise CheckpointError(
-                f"{header.file}: tensor {name} has shape {list(header.shape)}, its config.json "
-                f"asks for {list(shape)}"
+                f"{header.file}: tensor {header.name} has shape {list(header.shape)}, its "
+                f"config.json asks for {list(shape)}"
             )
         if header.dtype not in DTYPES:
             raise CheckpointError(
-                f"{header.file}: tensor {name} has dtype {header.dtype}; "
+                f"{header.file}: tensor {header.name} has dtype {header.dtype}; "
                 f"supported: {', '.join(DTYPES)}"
             )
     tensors = {target: headers[name] for name, (target, _) in expected.items()}
-    return Resolved(tensors, tuple(ignored))
+    return Resolved(tensors, tuple(sorted(set(headers) - set(expected))))
+
+
+def differences(
+    expected: Expected, headers: Mapping[str, TensorHeader], ignored: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """Names that are missing, in the order of ``expected``, and names without a use, sorted."""
+    extra = sorted(set(headers) - set(expected))
+    unused = [n for n in extra if not any(re.fullmatch(pattern, n) for pattern in ignored)]
+    return [name for name in expected if name not in headers], unused
 
 
 def _expand(names: NameMap, config: ModelConfig) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:

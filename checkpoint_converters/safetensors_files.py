@@ -41,6 +41,10 @@ class TensorHeader:
     dtype: str
     shape: tuple[int, ...]
 
+    def read(self) -> Tensor:
+        """The tensor, from its file; CheckpointError names both if that fails after all."""
+        return read_tensor(self)
+
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:
     """Every tensor of a folder's ``model.safetensors`` or of the shards that its index names.
@@ -165,7 +169,7 @@ class LazyTensors(Mapping[str, Tensor]):
         self._headers = dict(headers)
 
     def __getitem__(self, name: str) -> Tensor:
-        return read_tensor(self._headers[name])
+        return self._headers[name].read()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._headers)

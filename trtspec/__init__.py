@@ -13,8 +13,14 @@ from trtspec.version import __version__
 if TYPE_CHECKING:
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
-    from trtspec.config.speculative import DraftTargetDecodingConfig, NGramDecodingConfig
+    from trtspec.config.speculative import (
+        DraftTargetDecodingConfig,
+        Eagle3DecodingConfig,
+        EagleDecodingConfig,
+        NGramDecodingConfig,
+    )
     from trtspec.errors import TrtspecError
+    from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 
@@ -22,21 +28,27 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "DraftTargetDecodingConfig",
+    "Eagle3DecodingConfig",
+    "EagleDecodingConfig",
     "KvCacheConfig",
     "NGramDecodingConfig",
     "RequestOutput",
     "SamplingParams",
     "TrtspecError",
     "__version__",
+    "build",
 ]
 
 _HOMES = {
     "LLM": "trtspec.llmapi.llm",
+    "build": "trtspec.llmapi.build",
     "CompletionOutput": "trtspec.llmapi.outputs",
     "RequestOutput": "trtspec.llmapi.outputs",
     "SamplingParams": "trtspec.config.sampling",
     "KvCacheConfig": "trtspec.config.kv",
     "DraftTargetDecodingConfig": "trtspec.config.speculative",
+    "EagleDecodingConfig": "trtspec.config.speculative",
+    "Eagle3DecodingConfig": "trtspec.config.speculative",
     "NGramDecodingConfig": "trtspec.config.speculative",
     "TrtspecError": "trtspec.errors",
 }

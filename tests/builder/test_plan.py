@@ -39,6 +39,7 @@ def test_text(models: TinyModels) -> None:
         "because  dtype float32: that of the checkpoint",
         "because  max_seq_len 128: the model's max_position_embeddings",
         "because  max_num_tokens 512: max_batch_size 4 prompts of max_seq_len 128",
+        "because  draft: causal language model (LlamaForCausalLM, 2 layers of width 64)",
         "memory   weights 0.001 GiB, K/V 1.0 KiB a token (0.000 GiB for 4 x 128 tokens)",
         f"engine   {plan.fingerprint}",
     ]

@@ -119,7 +119,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
     [
         ({}, "names no method"),
         ({"num_speculative_tokens": 3}, "names no method"),
-        ({"method": "eagle3", "model": "d"}, "not available in this version.*ngram, draft_model"),
+        (
+            {"method": "pard", "model": "d"},
+            "not available in this version.*ngram, draft_model, eagle, eagle3",
+        ),
         ({"method": "deepseek_mtp"}, "not available in this version"),
         ({"method": "Medusa"}, "not available in this version"),
         ({"method": "n_grams"}, "unknown speculative method 'n_grams'; did you mean `ngram`"),
@@ -139,7 +142,14 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
         ({**DRAFT, "use_heterogeneous_vocab": True}, "one vocabulary"),
         ({**DRAFT, "rejection_sample_method": "block"}, "lossless"),
         ({**DRAFT, "use_rejection_sampling": True}, "lossless"),
-        ({**DRAFT, "rejection_sample_method": "synthetic"}, "lossless"),
+        ({**DRAFT, "rejection_sample_method": "synthetic"}, "needs synthetic_acceptance_rates"),
+        ({**DRAFT, "synthetic_acceptance_length": 2.5}, "give synthetic_acceptance_rates"),
+        ({**DRAFT, "eagle_choices": [[0]]}, "static trees belong to the methods eagle and eagle3"),
+        ({**NGRAM, "eagle_choices": [[0]]}, "static trees belong to the methods eagle and eagle3"),
+        ({**DRAFT, "medusa_choices": [[0]]}, "write the paths as eagle_choices"),
+        ({**DRAFT, "speculative_token_map": "m.pt"}, "vocabulary is used whole"),
+        ({**DRAFT, "token_map": "m.pt"}, "vocabulary is used whole"),
+        ({**DRAFT, "max_total_draft_tokens": 4}, r"5 - 1 = 4 > 1 \+ \(3 - 1\) \* 1\^2 = 3"),
         ({**DRAFT, "posterior_threshold": 0.1}, "change the text"),
         ({**DRAFT, "use_relaxed_acceptance_for_thinking": True}, "change the text"),
         ({**DRAFT, "speculative_accept_threshold_single": 0.5}, "change the text"),
@@ -150,7 +160,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
         ({**DRAFT, "num_draft_tokens": 3}, "a chain"),
         ({**DRAFT, "num_draft_tokens": 1}, "between 2 and 1024"),
         ({**DRAFT, "num_draft_tokens": 5}, r"5 - 1 = 4 > 1 \+ \(3 - 1\) \* 1\^2 = 3"),
-        ({**DRAFT, "use_dynamic_tree": True}, "set topk above 1"),
+        ({**DRAFT, "use_dynamic_tree": True}, r"topk=1 .* set dynamic_tree_max_topK"),
         ({**DRAFT, "model": "[ngram]"}, "not a checkpoint"),
         ({**DRAFT, "num_speculative_token": 3}, "did you mean `num_speculative_tokens`"),
     ],
@@ -164,5 +174,35 @@ def test_method_names() -> None:
     names = ("draft_model", "Draft_Target", "DRAFT_TARGET", "DraftTarget", "STANDALONE")
     assert {method_name(name) for name in names} == {"draft_model"}
     assert {method_name(name) for name in ("ngram", "NGram", "NGRAM")} == {"ngram"}
+    assert {method_name(name) for name in ("eagle", "Eagle", "EAGLE", "eagle2")} == {"eagle"}
+    assert {method_name(name) for name in ("eagle3", "Eagle3", "EAGLE3", "EAGLE-3")} == {"eagle3"}
     with pytest.raises(ConfigError, match="must be None, a mapping or a DecodingConfig, got str"):
         parse_speculative_config("ngram")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("base", [NGRAM, DRAFT, {**DRAFT, "method": "eagle3"}])
+def test_simulated_acceptance(base: dict[str, Any]) -> None:
+    config = parse_speculative_config({**base, "simulate_acceptance": [1, 0.5]})
+    assert config is not None and config.simulate_acceptance == (1.0, 0.5)
+    assert parse_speculative_config(speculative_to_dict(config)) == config
+    vllm = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1.0, 0.5]}
+    assert parse_speculative_config({**base, **vllm}) == config
+    assert parse_speculative_config({**base, "synthetic_acceptance_rates": None}) != config
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ([], r"has 0 rates; give 1 to 3"),
+        ([0.5] * 4, r"has 4 rates; give 1 to 3"),
+        ([1.5], r"1\.5 is no probability"),
+        ([0.5, -0.1], r"-0\.1 is no probability"),
+        ([float("nan")], r"nan is no probability"),
+        ([0.5, 0.25, 0.3], r"rises at position 2, from 0\.25 to 0\.3"),
+        (0.5, "must be tuple.* or None, got float"),
+    ],
+)
+def test_rates_that_are_none(rates: Any, message: str) -> None:
+    for base in (NGRAM, DRAFT):
+        with pytest.raises(ConfigError, match=message):
+            parse_speculative_config({**base, "simulate_acceptance": rates})

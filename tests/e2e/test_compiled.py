@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import trtspec.builder.compile as compile_module
+import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
 from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
@@ -143,22 +143,22 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
         def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
             return RowGroup(tokens, context, blocks(request))
 
-        alone = engine.forward([fed(0, prompt)])
+        alone, _ = engine.forward([fed(0, prompt)])
         others = [fed(i, random_prompt(120 + i, n)) for i, n in ((1, 1), (2, 25), (3, 7))]
-        batched = engine.forward([*others[:2], fed(0, prompt), others[2]])
+        batched, _ = engine.forward([*others[:2], fed(0, prompt), others[2]])
         assert torch.equal(batched[2], alone[0])
         engine.forward([fed(0, prompt[:size])])
-        assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0], alone[0])
+        assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0][0], alone[0])
 
         def verified(draft: TokenTree, beside: list[RowGroup]) -> torch.Tensor:
             group = RowGroup(prompt[-1:], 29, blocks(0), tree=draft)
-            return engine.forward([group, *beside])[: 1 + len(draft)]
+            return engine.forward([group, *beside])[0][: 1 + len(draft)]
 
         path = [5, 9, 11]
         rows = [alone[0]]
         engine.forward([fed(0, prompt)])
         for i, token in enumerate(path):
-            rows.append(engine.forward([fed(0, [token], 30 + i)])[0])
+            rows.append(engine.forward([fed(0, [token], 30 + i)])[0][0])
         one_by_one = torch.stack(rows)
         assert torch.equal(verified(TokenTree.chain(path), []), one_by_one)
         bushy = TokenTree([8, 5, 9, 3, 11, 11], [-1, -1, 1, 1, 2, 3])
@@ -175,7 +175,7 @@ def test_compiled_once(
     def refuse(*args: object) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(compile_module, "compile_module", refuse)
+    monkeypatch.setattr(graph_cache, "_compile_all", refuse)
     source = models.folder("llama3_tied")
     options = {"backend": "aoti", **LIMITS}
     with open_llm(source, tree(draft, 2, 3, 6), **options) as again:

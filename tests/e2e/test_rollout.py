@@ -57,7 +57,7 @@ def grown(engine: ModelEngine, request: int, k: int, depth: int, rows: int) -> l
 
     def children(parent: int, node: Node | None) -> list[Node]:
         path = node.path if node else ()
-        logits = engine.forward([RowGroup([*prompt, *path], 0, scratch)])
+        logits, _ = engine.forward([RowGroup([*prompt, *path], 0, scratch)])
         *fixed, index = options
         columns = sampling_columns([(*fixed, index + len(path))])
         ids, gains = draft_candidates(logits, *columns, None, k)

@@ -69,7 +69,7 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 def test_another_format_version(folder: Path) -> None:
     edit(folder, lambda data: data.update(format_version=7))
-    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 1; rebuild"):
+    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 2; rebuild"):
         open_folder(folder)
 
 
@@ -148,7 +148,7 @@ def test_layout(built: Path) -> None:
     config = EngineConfig.read(built)
     assert (config.layout.blocks_per_sequence, config.layout.mask_words) == ((128 + 64) // 16, 1)
     assert config.speculation is not None
-    wide = replace(config, speculation=replace(config.speculation, num_draft_tokens=200))
+    wide = replace(config, speculation=replace(config.speculation, topk=16, num_draft_tokens=200))
     assert (wide.layout.blocks_per_sequence, wide.layout.mask_words) == (-(-(128 + 200) // 16), 4)
     deep = replace(config, speculation=replace(config.speculation, topk=16, num_steps=9))
     assert deep.layout.mask_words == 3  # 1 + 8 x 16 rows of a rollout

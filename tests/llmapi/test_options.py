@@ -102,7 +102,7 @@ def test_neighbours_options_that_ask_for_nothing_else(models: TinyModels) -> Non
         ({"speculative_config": {}}, "names no method"),
         ({"speculative_config": "ngram"}, "must be None, a mapping or a DecodingConfig, got str"),
         ({"speculative_config": {"method": "ngrams"}}, "unknown speculative method 'ngrams'"),
-        ({"speculative_config": {"method": "eagle3"}}, "'eagle3' is not available"),
+        ({"speculative_config": {"method": "medusa"}}, "'medusa' is not available"),
         ({"speculative_config": ngram(0)}, "max_draft_len=0 must be at least 1"),
         ({"speculative_config": ngram(70)}, "71 rows a step.*built for 64"),
         ({"speculative_config": ngram(3, max_model_len=64)}, "max_model_len=64 is below max_seq"),
@@ -173,7 +173,7 @@ def test_an_engine_folder_speculates_with_its_draft(
 @pytest.mark.parametrize(
     ("name", "topk", "depth", "rows", "words"),
     [
-        ("plain", 1, 2, 3, "built without a draft model"),
+        ("plain", 1, 2, 3, "built without a draft;"),
         ("chain", 1, 5, 6, "num_steps=5 was asked for, the engine was built for at most 4"),
         ("chain", 2, 3, 5, "topk=2 was asked for, the engine's rollout has 1"),
         ("tree", 1, 3, 4, "topk=1 was asked for, the engine's rollout has 3"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 
 BLOCK = 4
@@ -46,7 +48,7 @@ class PagedModel:
 
     model: CausalLM
     requests: int = 2
-    forward: Callable[..., Tensor] | None = None
+    forward: Callable[..., tuple[Tensor, ...]] | None = None
     k_caches: list[Tensor] = field(init=False)
     v_caches: list[Tensor] = field(init=False)
     tables: Tensor = field(init=False)
@@ -58,8 +60,9 @@ class PagedModel:
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(3))
         self.tables = order.view(self.requests, BLOCKS_EACH).to(torch.int32)
 
-    def arguments(self, feeds: dict[int, Feed], padding: int = 0) -> tuple[Tensor, ...]:
-        """The index tensors of one call over requests by number, with padding rows at its end."""
+    def arguments(self, feeds: dict[int, Feed], padding: int = 0) -> tuple[Any, ...]:
+        """Ids, rows and logits rows of one call over requests by number, with padding rows at its
+        end."""
         tokens, positions, slots, masks, starts = [], [], [], [], [0]
         for request, feed in feeds.items():
             tokens += feed.tokens
@@ -70,8 +73,7 @@ class PagedModel:
                 slots.append(int(self.tables[request, block]) * BLOCK + offset)
             starts.append(len(tokens))
         rows = len(tokens)
-        return (
-            torch.tensor(tokens + [0] * padding),
+        packed = PackedRows(
             torch.tensor(positions + [0] * padding),
             torch.tensor(slots + [-1] * padding),
             self.tables[list(feeds)],
@@ -79,11 +81,11 @@ class PagedModel:
             torch.tensor([feed.committed for feed in feeds.values()], dtype=torch.int32),
             torch.tensor([feed.parents is not None for feed in feeds.values()]),
             torch.tensor(masks + [0] * padding)[:, None],
-            torch.arange(rows),
         )
+        return torch.tensor(tokens + [0] * padding), packed, torch.arange(rows)
 
     @torch.no_grad()
     def run(self, feeds: dict[int, Feed], padding: int = 0) -> Tensor:
         """Logits of every row but the padding, requests one after another."""
         arguments = self.arguments(feeds, padding)
-        return (self.forward or self.model)(*arguments, self.k_caches, self.v_caches)
+        return (self.forward or self.model)(*arguments, self.k_caches, self.v_caches)[0]

@@ -7,6 +7,7 @@ import torch
 from torch.export import Dim
 
 from trtspec.config.model import ModelConfig
+from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM
 
 from .paged import Feed, PagedModel
@@ -49,12 +50,16 @@ def test_export_with_dynamic_shapes(tied: bool) -> None:
         model,
         arguments,
         dynamic_shapes=(
-            *[{0: rows}] * 3,
-            {0: requests, 1: Dim("M")},
-            {0: requests + 1},
-            {0: requests},
-            {0: requests},
             {0: rows},
+            PackedRows(
+                {0: rows},
+                {0: rows},
+                {0: requests, 1: Dim("M")},
+                {0: requests + 1},
+                {0: requests},
+                {0: requests},
+                {0: rows},
+            ),
             {0: wanted},
             caches,
             caches,

@@ -5,30 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
-from checkpoint_converters import load_checkpoint
-from trtspec.builder.compile import compile_cached, example_inputs, graph_key
+from checkpoint_converters import Checkpoint, EagleCheckpoint, load_checkpoint, read_draft
+from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.pair import TOKENIZER_FILES
 from trtspec.builder.plan import BuildPlan
-from trtspec.config.model import ModelConfig
-from trtspec.engine.folder import (
-    CONFIG_NAME,
-    MODEL_NAME,
-    ROLLOUT_NAME,
-    TOKENIZER_FOLDER,
-    WEIGHTS_NAME,
-    EngineConfig,
-)
+from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
+from trtspec.engine.graphs import draft_constants, draft_module, graph_names, target_module
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
-from trtspec.models.causal_lm import CausalLM
-from trtspec.models.rollout import TreeRollout
+from trtspec.models.eagle import EagleDraft
 
 
 def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path:
@@ -70,19 +63,19 @@ def cached_engine(plan: BuildPlan) -> Path:
 
 def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
-    target = _write_weights(plan.target_dir, engine.target, engine.build.dtype, folder / "target")
-    _compile(target, engine, folder / "target" / MODEL_NAME)
-    if plan.draft_dir is not None and engine.draft is not None and engine.speculation is not None:
-        draft = _write_weights(plan.draft_dir, engine.draft, engine.build.dtype, folder / "draft")
-        _compile(draft, engine, folder / "draft" / MODEL_NAME)
-        rollout = TreeRollout(
-            draft,
-            engine.speculation.topk,
-            engine.speculation.num_steps,
-            engine.speculation.num_draft_tokens,
-            engine.build.tokens_per_block,
-        )
-        _compile(rollout, engine, folder / "draft" / ROLLOUT_NAME)
+    (folder / "target").mkdir()
+    checkpoint = load_checkpoint(plan.target_dir)
+    with progress("pack weights of the target"):
+        target = target_module(engine)
+        target.load_weights(checkpoint)
+        _save(target.state_dict(), folder / "target")
+    del target
+    if plan.draft_dir is not None:
+        (folder / "draft").mkdir()
+        with progress("pack weights of the draft"):
+            _write_draft(plan, checkpoint, folder / "draft")
+    if engine.build.backend != "eager":
+        place_graphs(engine, graph_names(engine), folder)
     # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
     (folder / TOKENIZER_FOLDER).mkdir()
     for name in (*TOKENIZER_FILES, "config.json"):
@@ -91,34 +84,23 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine.write(folder)
 
 
-def _write_weights(checkpoint_dir: Path, config: ModelConfig, dtype: str, folder: Path) -> CausalLM:
-    """Pack a checkpoint's weights into the folder and return the model that holds them."""
-    folder.mkdir()
-    with progress(f"pack weights of the {folder.name}"):
-        model = CausalLM(config, getattr(torch, dtype))
-        model.load_weights(load_checkpoint(checkpoint_dir))
-        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS_NAME)
-    return model
+def _write_draft(plan: BuildPlan, target: Checkpoint, folder: Path) -> None:
+    """Pack what the draft brings itself, and the constants of its tree."""
+    assert plan.draft_dir is not None
+    module = draft_module(plan.engine)
+    if isinstance(module, EagleDraft):
+        draft = read_draft(plan.draft_dir, plan.engine.target, plan.token_map)
+        assert isinstance(draft, EagleCheckpoint), "the plan saw an EAGLE network here"
+        module.load_weights(draft, target.tensors)
+        state = module.own_state()
+    else:
+        module.load_weights(load_checkpoint(plan.draft_dir))
+        state = module.state_dict()
+    _save({**state, **draft_constants(plan.engine)}, folder)
 
 
-def _compile(module: CausalLM | TreeRollout, engine: EngineConfig, package: Path) -> None:
-    if engine.build.backend == "eager":
-        return
-    rollout = isinstance(module, TreeRollout)
-    config = module.model.config if isinstance(module, TreeRollout) else module.config
-    dtype = getattr(torch, engine.build.dtype)
-    layout = engine.layout
-    facts: list[object] = [package.name, dtype, layout]
-    if rollout:
-        facts.append(engine.speculation)
-    inputs = example_inputs(config, dtype, layout, rollout)
-    step = f"compile {package.parent.name}/{package.name}"
-    with progress(step):
-        fresh = compile_cached(
-            module, inputs, graph_key(config, facts), package, cache_root() / "compiled"
-        )
-    if not fresh:
-        logger.info("%s: reused a graph compiled before", step)
+def _save(state: Mapping[str, Tensor], folder: Path) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_NAME)
 
 
 def _holds(folder: Path, plan: BuildPlan) -> bool:

@@ -6,10 +6,18 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from checkpoint_converters import fingerprint
+from checkpoint_converters import DraftCheckpoint, read_draft
 from trtspec.builder.locate import find_model
+from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
+from trtspec.config.tree_decoding import (
+    DraftTargetDecodingConfig,
+    Eagle3DecodingConfig,
+    EagleDecodingConfig,
+    EagleFamilyConfig,
+    TreeDecodingConfig,
+)
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import CheckpointError, ConfigError
 
@@ -61,22 +69,48 @@ def check_pair(target_dir: Path, target: ModelConfig, draft_dir: Path, draft: Mo
         )
 
 
-def check_engine_draft(engine: EngineConfig, model: str) -> None:
-    """Refuse a draft model other than the one inside an engine folder.
+def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) -> None:
+    """Refuse a checkpoint that another method runs.
 
     Raises:
-        ConfigError: ``model`` is neither `OWN_DRAFT` nor the checkpoint that was built in.
-        CheckpointError: ``model`` cannot be found or read.
+        ConfigError: naming the method that was asked for and the one that fits.
     """
+    fits = DraftTargetDecodingConfig.method
+    if isinstance(draft.config, EagleConfig):
+        fits = (EagleDecodingConfig if draft.config.version == 1 else Eagle3DecodingConfig).method
+    if speculative.method != fits:
+        raise ConfigError(
+            f"{draft.path} is not a draft for method {speculative.method!r}: {draft.notes[0]}; "
+            f"write method {fits!r}, or give another checkpoint"
+        )
+
+
+def check_engine_draft(engine: EngineConfig, speculative: TreeDecodingConfig) -> None:
+    """Refuse a draft other than the one inside an engine folder.
+
+    Raises:
+        ConfigError: the config names neither `OWN_DRAFT` nor the checkpoint that was built in.
+        CheckpointError: that checkpoint cannot be found or read.
+    """
+    model = str(speculative.speculative_model)
     if model == OWN_DRAFT:
         return
-    asked, built = fingerprint(find_model(model)), engine.fingerprints.get("draft")
+    asked = read_draft(find_model(model), engine.target, token_map_of(speculative)).fingerprint
+    built = engine.fingerprints.get("draft")
     if asked != built:
         raise ConfigError(
             f"the draft model {model} (fingerprint {asked}) is not the one in the engine folder "
             f"({built}); leave speculative_config out or name the model {OWN_DRAFT!r} to use that "
             "one, or rebuild the engine"
         )
+
+
+def token_map_of(speculative: TreeDecodingConfig) -> Path | None:
+    """The file that cuts the draft's head, if one was given."""
+    given = (
+        speculative.speculative_token_map if isinstance(speculative, EagleFamilyConfig) else None
+    )
+    return Path(given) if given else None
 
 
 def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:

@@ -7,16 +7,25 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoint_converters import fingerprint, read_config
+from checkpoint_converters import fingerprint, read_config, read_draft
 from checkpoint_converters.content_hash import hash_files
-from trtspec.builder.compile import graph_key
+from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import TOKENIZER_FILES, check_draft_depth, check_pair
+from trtspec.builder.pair import (
+    TOKENIZER_FILES,
+    check_draft_depth,
+    check_draft_kind,
+    check_pair,
+    token_map_of,
+)
 from trtspec.config.build import BuildConfig
+from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.resolve import resolve_build
-from trtspec.config.speculative import DecodingConfig, DraftTargetDecodingConfig
+from trtspec.config.speculative import DecodingConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.engine.folder import EngineConfig, Environment, SpeculationContract
+from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 
 _GIB = 1 << 30
@@ -30,6 +39,7 @@ class BuildPlan:
     draft_dir: Path | None
     engine: EngineConfig
     reasons: tuple[str, ...]
+    token_map: Path | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -46,14 +56,17 @@ class BuildPlan:
         ]
         if engine.speculation:
             tree = engine.speculation
+            kind = "" if tree.choices is None else ", a static tree"
             lines.append(
                 f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
-                f"{tree.num_draft_tokens} rows verified"
+                f"{tree.num_draft_tokens} rows verified{kind}"
             )
         lines += [f"because  {reason}" for reason in self.reasons]
-        models = [m for m in (engine.target, engine.draft) if m]
-        weights = sum(weight_bytes(m, build.dtype) for m in models)
-        kv = sum(kv_bytes_per_token(m, build.dtype) for m in models)
+        weights = weight_bytes(engine.target, build.dtype)
+        kv = kv_bytes_per_token(engine.target, build.dtype)
+        if engine.draft is not None and engine.draft_decoder is not None:
+            weights += weight_bytes(engine.draft, build.dtype)
+            kv += kv_bytes_per_token(engine.draft_decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
         lines.append(
             f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
@@ -82,42 +95,44 @@ def plan_build(
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
     tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
     fingerprints = {"target": fingerprint(target_dir), "tokenizer": hash_files(tokenizer)}
-    draft_dir, draft, contract = None, None, None
-    if isinstance(speculative, DraftTargetDecodingConfig):
+    draft_dir, token_map = None, None
+    draft: ModelConfig | EagleConfig | None = None
+    contract = None
+    if isinstance(speculative, TreeDecodingConfig):
         draft_dir = find_model(speculative.speculative_model)
-        draft = read_config(draft_dir)
-        check_pair(target_dir, target, draft_dir, draft)
-        fingerprints["draft"] = fingerprint(draft_dir)
-        contract = SpeculationContract(
-            method="draft_model",
-            topk=speculative.topk,
-            num_steps=speculative.num_steps,
-            num_draft_tokens=speculative.num_draft_tokens,
-        )
-    environment = Environment.here()
-    key = json.dumps(
-        [
-            fingerprints,
-            asdict(build),
-            asdict(contract) if contract else None,
-            graph_key(target, [build.dtype]),
-        ],
-        sort_keys=True,
-    )
-    fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+        token_map = token_map_of(speculative)
+        found = read_draft(draft_dir, target, token_map)
+        check_draft_kind(speculative, found)
+        draft = found.config
+        if isinstance(draft, ModelConfig):
+            check_pair(target_dir, target, draft_dir, draft)
+        fingerprints["draft"] = found.fingerprint
+        contract = SpeculationContract.of(speculative.method, speculative.tree)
+        reasons += found.notes
     engine = EngineConfig(
         target=target,
         draft=draft,
         build=build,
         speculation=contract,
         fingerprints=fingerprints,
-        environment=environment,
+        environment=Environment.here(),
     )
-    return BuildPlan(target_dir, draft_dir, engine, tuple(reasons))
+    key = json.dumps(
+        [fingerprints, asdict(build), [graph_key(engine, name) for name in graph_names(engine)]],
+        sort_keys=True,
+    )
+    fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    return BuildPlan(target_dir, draft_dir, engine, tuple(reasons), token_map)
 
 
-def _model_line(model: ModelConfig | None) -> str:
+def _model_line(model: ModelConfig | EagleConfig | None) -> str:
     assert model is not None
+    if isinstance(model, EagleConfig):
+        return (
+            f"EAGLE-{model.version}, {model.decoder.num_layers} layers, hidden "
+            f"{model.decoder.hidden_size}, {model.draft_vocab_size} of "
+            f"{model.decoder.vocab_size} tokens, reads layers {list(model.capture_layers)}"
+        )
     return (
         f"{model.architecture}, {model.num_layers} layers, hidden {model.hidden_size}, "
         f"vocabulary {model.vocab_size}, checkpoint {model.dtype}"

@@ -61,3 +61,12 @@ class KvCacheConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> KvCacheConfig:
         return from_dict(cls, data)
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """The fixed sizes of an engine's inputs: cache blocks, block tables and mask words."""
+
+    tokens_per_block: int
+    blocks_per_sequence: int
+    mask_words: int

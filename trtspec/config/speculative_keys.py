@@ -10,6 +10,7 @@ from trtspec.config.strict import Foreign
 
 COMMON_ALIASES: Mapping[str, str] = {
     "num_speculative_tokens": "max_draft_len",
+    "synthetic_acceptance_rates": "simulate_acceptance",
 }
 NGRAM_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
 TREE_ALIASES: Mapping[str, str] = {
@@ -20,6 +21,7 @@ TREE_ALIASES: Mapping[str, str] = {
     "dynamic_tree_max_topK": "topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
 }
+EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
 MODEL_ALIASES: Mapping[str, str] = {
     "model": "speculative_model",
     "draft_model": "speculative_model",
@@ -38,6 +40,7 @@ _FIXED_LENGTH = "the draft length is fixed when the engine is built"
 _ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
 _SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
 _OTHER_METHOD = "it belongs to another speculative method"
+_EAGLE = "the methods eagle and eagle3"
 
 
 def _any_bool(value: Any, given: Mapping[str, Any]) -> bool:
@@ -49,9 +52,9 @@ def _is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
     return value is None or value in [given[name] for name in names if name in given]
 
 
-def _asks_for_tree(value: Any, given: Mapping[str, Any]) -> bool:
-    names = ("topk", *(alias for alias, field in TREE_ALIASES.items() if field == "topk"))
-    return value is None or value == any((given.get(name) or 1) > 1 for name in names)
+def _is_standard_or_simulated(value: Any, given: Mapping[str, Any]) -> bool:
+    rates = any(given.get(name) for name in ("simulate_acceptance", "synthetic_acceptance_rates"))
+    return value in (None, "standard") or (value == "synthetic" and rates)
 
 
 COMMON_FOREIGN: Mapping[str, Foreign] = {
@@ -81,14 +84,15 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
         "temperature 0; leave it out",
         (None, "probabilistic"),
     ),
-    "rejection_sample_method": Foreign(_LOSSLESS, (None, "standard")),
+    "rejection_sample_method": Foreign(
+        f'{_LOSSLESS}; "synthetic" needs synthetic_acceptance_rates', _is_standard_or_simulated
+    ),
     "use_rejection_sampling": Foreign(_LOSSLESS),
     "speculative_use_rejection_sampling": Foreign(_LOSSLESS),
     "speculative_use_block_verification": Foreign(_LOSSLESS),
     "acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
     "spec_decoding_acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
-    "synthetic_acceptance_rates": Foreign(_LOSSY, (None,)),
-    "synthetic_acceptance_length": Foreign(_LOSSY, (None,)),
+    "synthetic_acceptance_length": Foreign("give synthetic_acceptance_rates", (None,)),
     "fly_window_size": Foreign(_LOSSY, (None,)),
     "fly_entropy_threshold": Foreign(_LOSSY, (None,)),
     "fly_entropy_top_k": Foreign(_LOSSY, (None,)),
@@ -115,9 +119,13 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "speculative_adaptive": Foreign(_FIXED_LENGTH),
     "disable_eagle_block_drop": Foreign(_OTHER_METHOD),
     "disable_lookahead_block_hashes": Foreign(_OTHER_METHOD),
-    "eagle_choices": Foreign("trees are grown by topk; there is no static tree", (None,)),
-    "medusa_choices": Foreign("trees are grown by topk; there is no static tree", (None,)),
-    "speculative_token_map": Foreign("the draft's vocabulary is used whole", (None,)),
+    # Fields of the methods that have them, refused by the others.
+    "eagle_choices": Foreign(f"static trees belong to {_EAGLE}", (None,)),
+    "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),
+    **dict.fromkeys(
+        ("speculative_token_map", "token_map"),
+        Foreign(f"only the head of {_EAGLE} is cut; this vocabulary is used whole", (None,)),
+    ),
 }
 
 NGRAM_FOREIGN: Mapping[str, Foreign] = {
@@ -144,7 +152,7 @@ NGRAM_FOREIGN: Mapping[str, Foreign] = {
     ),
 }
 
-DRAFT_MODEL_FOREIGN: Mapping[str, Foreign] = {
+DRAFT_ENGINE_FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
         (
             *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
@@ -152,15 +160,33 @@ DRAFT_MODEL_FOREIGN: Mapping[str, Foreign] = {
         ),
         Foreign('it belongs to {"method": "ngram"}', (None,)),
     ),
-    "max_total_draft_tokens": Foreign(
-        "write num_draft_tokens = max_total_draft_tokens + 1, which counts the root too",
-        _is_chain_length,
-    ),
-    "use_dynamic_tree": Foreign(
-        "set topk above 1 for a tree and to 1 for a chain",
-        _asks_for_tree,
-    ),
     "greedy_sampling": Foreign("temperature decides, per request", (None, True)),
+    "sa_config": Foreign("drafts are not mixed with those of a suffix automaton", (None,)),
+}
+
+EAGLE_FOREIGN: Mapping[str, Foreign] = {
+    "num_eagle_layers": Foreign(
+        "the draft's config.json says how many layers it has; the depth of the tree is "
+        "max_draft_len",
+        (None,),
+    ),
+    "max_non_leaves_per_layer": Foreign(
+        "topk bounds the nodes that are expanded in a step; give topk and num_draft_tokens, or "
+        "eagle_choices",
+        (None,),
+    ),
+    # One engine folder holds both networks, either way.
+    "eagle3_one_model": Foreign("it must be true or false", _any_bool),
+    "eagle3_layers_to_capture": Foreign(
+        "the draft's config.json says which of the target's layers it reads", (None,)
+    ),
+    "eagle3_model_arch": Foreign(
+        "the draft's config.json says what network it is", (None, "llama3")
+    ),
+    **dict.fromkeys(
+        ("disable_eagle_block_drop", "disable_lookahead_block_hashes"),
+        Foreign("a cached block of these drafts is found by its tokens and the next one"),
+    ),
 }
 
 # Known in the field, not in this version; names without case, "_" and "-".
@@ -169,10 +195,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
         "ngramgpu",
         "suffix",
         "sa",
-        "eagle",
-        "eagle1",
-        "eagle2",
-        "eagle3",
         "nextn",
         "frozenkvmtp",
         "medusa",

@@ -2,11 +2,12 @@
 
     config.json        format version, models, build, speculation, fingerprints, environment
     target/            model.pt2, weights.safetensors
-    draft/             model.pt2, rollout.pt2, weights.safetensors      (with a draft model)
+    draft/             model.pt2, rollout.pt2, weights.safetensors      (with a draft)
     tokenizer/         tokenizer files of the target
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
-has one is complete. Weights lie beside the artifacts, in packed layout, and are mapped, not copied.
+has one is complete. Weights lie beside the artifacts, in packed layout, and are mapped, not copied;
+a draft that borrows its target's embedding or head binds the target's own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.config.build import BuildConfig
+from trtspec.config.eagle import EagleConfig
+from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
+from trtspec.config.tree import Choices, TreeShape
 from trtspec.errors import EngineError
 from trtspec.ops import OPS_VERSION
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -40,12 +44,22 @@ TOKENIZER_FOLDER = "tokenizer"
 
 @dataclass(frozen=True)
 class SpeculationContract:
-    """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima."""
+    """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
+    the paths of a static tree."""
 
     method: str
     topk: int
     num_steps: int
     num_draft_tokens: int
+    choices: Choices | None = None
+
+    @classmethod
+    def of(cls, method: str, tree: TreeShape) -> SpeculationContract:
+        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices)
+
+    @property
+    def tree(self) -> TreeShape:
+        return TreeShape(self.topk, self.num_steps, self.num_draft_tokens, self.choices)
 
 
 @dataclass(frozen=True)
@@ -68,24 +82,25 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class CacheLayout:
-    """The fixed sizes of an engine's inputs: cache blocks, block tables and mask words."""
-
-    tokens_per_block: int
-    blocks_per_sequence: int
-    mask_words: int
-
-
-@dataclass(frozen=True)
 class EngineConfig:
     """The contents of an engine folder's ``config.json``."""
 
     target: ModelConfig
-    draft: ModelConfig | None
+    draft: ModelConfig | EagleConfig | None
     build: BuildConfig
     speculation: SpeculationContract | None
     fingerprints: Mapping[str, str]
     environment: Environment
+
+    @property
+    def draft_decoder(self) -> ModelConfig | None:
+        """The shape of the draft's layers, which decides the size of its cache."""
+        return self.draft.decoder if isinstance(self.draft, EagleConfig) else self.draft
+
+    @property
+    def capture_layers(self) -> tuple[int, ...]:
+        """The hidden states that the target hands to its draft."""
+        return self.draft.capture_layers if isinstance(self.draft, EagleConfig) else ()
 
     @property
     def layout(self) -> CacheLayout:
@@ -98,8 +113,9 @@ class EngineConfig:
             mask_words=-(-speculative_rows(self.speculation) // 64),
         )
 
-    def write(self, folder: Path) -> None:
-        data = {
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` takes them back."""
+        return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
             "draft": self.draft.to_dict() if self.draft else None,
@@ -108,7 +124,22 @@ class EngineConfig:
             "fingerprints": dict(self.fingerprints),
             "environment": asdict(self.environment),
         }
-        (folder / CONFIG_NAME).write_text(json.dumps(data, indent=2) + "\n")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EngineConfig:
+        """The inverse of `to_dict`, also after JSON; KeyError or ConfigError for other content."""
+        draft, speculation = data["draft"], data["speculation"]
+        return cls(
+            target=ModelConfig.from_dict(data["target"]),
+            draft=_read_draft(draft) if draft else None,
+            build=from_dict(BuildConfig, data["build"]),
+            speculation=from_dict(SpeculationContract, speculation) if speculation else None,
+            fingerprints=data["fingerprints"],
+            environment=from_dict(Environment, data["environment"]),
+        )
+
+    def write(self, folder: Path) -> None:
+        (folder / CONFIG_NAME).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> EngineConfig:
@@ -126,15 +157,7 @@ class EngineConfig:
                 "rebuild it with trtspec-build"
             )
         try:
-            draft, speculation = data["draft"], data["speculation"]
-            config = cls(
-                target=ModelConfig.from_dict(data["target"]),
-                draft=ModelConfig.from_dict(draft) if draft else None,
-                build=from_dict(BuildConfig, data["build"]),
-                speculation=from_dict(SpeculationContract, speculation) if speculation else None,
-                fingerprints=data["fingerprints"],
-                environment=from_dict(Environment, data["environment"]),
-            )
+            config = cls.from_dict(data)
         except KeyError as error:
             raise EngineError(
                 f"{folder / CONFIG_NAME} lacks {error}; rebuild it with trtspec-build"
@@ -157,8 +180,12 @@ def speculative_rows(speculation: SpeculationContract | None) -> int:
     """Most rows behind a request's committed tokens: those verified, or those of a rollout."""
     if speculation is None:
         return DEFAULT_TREE_ROWS
-    rollout_rows = 1 + (speculation.num_steps - 1) * speculation.topk
-    return max(DEFAULT_TREE_ROWS, speculation.num_draft_tokens, rollout_rows)
+    tree = speculation.tree
+    return max(DEFAULT_TREE_ROWS, tree.num_draft_tokens, 1 + tree.num_rollout_rows)
+
+
+def _read_draft(data: Mapping[str, Any]) -> ModelConfig | EagleConfig:
+    return (EagleConfig if "decoder" in data else ModelConfig).from_dict(data)
 
 
 def is_engine_folder(path: Path) -> bool:

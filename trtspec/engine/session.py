@@ -10,11 +10,14 @@ An engine takes packed rows, T of them over B requests, without padding between 
     context_lens   [B] i32     committed tokens that every row of the request sees
     is_tree        [B] bool    False: rows are causal among themselves
     tree_mask      [T, W] i64  True: bit j = the row sees cache position context_lens + j
-    logits_rows    [R] i64     a model: rows whose logits are wanted
+    logits_rows    [R] i64     a language model: rows whose logits are wanted
     last_rows, temperature, top_k, top_p, min_p, seed, sample_index, output_index  [B]   a rollout
+    hidden_in      [T, n*H]    a network that reads the target's states: those of each row
     k_cache * L, v_cache * L   [num_blocks, block_size, kv_heads, head_dim], written in place
 
-A model returns float32 logits ``[R, V]``; a rollout what `TreeRollout.forward` returns.
+A language model returns float32 logits ``[R, V]`` and, if it was built to, the captured states
+``[T, n*H]``; a network over states its features ``[T, H]``; a rollout what `TreeRollout.forward`
+returns. `trtspec.models.signature` has the same order as example tensors.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.errors import EngineError
+from trtspec.models.signature import Signature
 from trtspec.ops import native as native  # registers the custom ops
 
 
@@ -71,19 +75,14 @@ class AotiSession:
 class EagerSession:
     """The same module, uncompiled: for tests and debugging, only when asked for."""
 
-    def __init__(self, module: nn.Module, num_layers: int) -> None:
+    def __init__(self, module: nn.Module, signature: Signature) -> None:
         self._module = module.eval()
-        self._num_layers = num_layers
+        self._signature = signature
 
     # Not inference_mode: the sampler changes the logits in place, which its tensors forbid.
     @torch.no_grad()
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        first_cache = len(inputs) - 2 * self._num_layers
-        middle = first_cache + self._num_layers
-        outputs = self._module(
-            *inputs[:first_cache], list(inputs[first_cache:middle]), list(inputs[middle:])
-        )
-        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+        return list(self._module(*self._signature.unflatten(inputs)))
 
 
 def _weight_name(constant: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from trtspec.errors import ConfigError
 from trtspec.executor.batch import ScheduledBatch
 
@@ -16,13 +18,15 @@ class DrafterNeeds:
 
     max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
     draft_slots: rows a rollout writes into the draft cache beyond the request's own tokens.
-    has_draft_cache: whether it keeps K/V of its own.
+    has_draft_cache: whether it keeps K/V of its own. reads_hidden: whether it is told the target's
+    hidden states, on which, and on the token after each, the rows of its cache then depend.
     """
 
     max_nodes: int = 0
     max_depth: int = 0
     draft_slots: int = 0
     has_draft_cache: bool = False
+    reads_hidden: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_nodes", "max_depth", "draft_slots"):
@@ -63,11 +67,13 @@ class Accepted:
     rows: rows kept in the target cache, as indices within the request's rows of the step (prefill
     and root rows first, then node n at num_rows + n), in the order of their positions.
     tokens: emitted tokens, cut at EOS, stop or max_tokens; empty for a chunk that did not reach
-    the end of the prompt.
+    the end of the prompt. hidden: the target's states of these rows ``[len(rows), n*H]``, for a
+    drafter that reads them.
     """
 
     rows: tuple[int, ...]
     tokens: tuple[int, ...]
+    hidden: Tensor | None = None
 
 
 class Drafter(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtspec.engine.folder import CacheLayout
+from trtspec.config.kv import CacheLayout
 from trtspec.ops.tree import TokenTree
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,6 +18,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.stopping import StopChecker
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
@@ -54,13 +55,14 @@ class PyExecutor:
         resources: ResourceManager,
         scheduler: Scheduler,
         drafter: Drafter,
+        simulated: SimulatedAcceptance | None = None,
     ) -> None:
         self.metrics = ExecutorMetrics()
         self._target = target
         self._resources = resources
         self._scheduler = scheduler
         self._drafter = drafter
-        self._sampler = Sampler()
+        self._sampler = Sampler(simulated)
         self._stops: dict[int, StopChecker] = {}
 
     @property
@@ -89,9 +91,13 @@ class PyExecutor:
             for request in batch.preempted:
                 self._drafter.release(request.id)
             self._drafter.prepare_draft_tokens(batch)
-            logits = self._target.forward([self._rows(item) for item in batch.items])
+            groups = [self._rows(item) for item in batch.items]
+            logits, hidden = self._target.forward(groups)
             verdicts = self._verify(batch, logits)
             judged = [self._accept(item, verdicts) for item in batch.items]
+            if self._drafter.needs.reads_hidden:
+                assert hidden is not None, "the target was built without hidden states"
+                _share_out(hidden, groups, judged)
             drafted = self._drafter.on_accepted(batch, [j.accepted for j in judged])
             self._commit(judged, drafted)
         except Exception as error:
@@ -186,6 +192,15 @@ class PyExecutor:
         self._stops.pop(request_id, None)
         self._sampler.release(request_id)
         self._drafter.release(request_id)
+
+
+def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequence[_Judged]) -> None:
+    """Give every request the states of its accepted rows."""
+    first = 0
+    for group, j in zip(groups, judged, strict=True):
+        rows = torch.tensor(j.accepted.rows, dtype=torch.int64) + first
+        j.accepted = replace(j.accepted, hidden=hidden[rows])
+        first += group.num_rows
 
 
 def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:

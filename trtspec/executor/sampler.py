@@ -13,6 +13,7 @@ from torch import Tensor
 from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
+from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
@@ -82,9 +83,13 @@ def _fixed_columns(requests: Sequence[Request], counts: Sequence[int]) -> list[T
 
 
 class Sampler:
-    """Applies each request's options to its rows, samples every row, walks every tree."""
+    """Applies each request's options to its rows, samples every row, walks every tree.
 
-    def __init__(self) -> None:
+    ``simulated``: accept drafts by chance instead, for benchmarks and tests.
+    """
+
+    def __init__(self, simulated: SimulatedAcceptance | None = None) -> None:
+        self._simulated = simulated
         self._states: dict[int, LogitsState] = {}
         self._rows = SamplingRows()
 
@@ -103,6 +108,11 @@ class Sampler:
                 self._process(request, tree, rows)
 
         sampled = sample(logits, *self._rows.tensors(requests, trees))
+        if self._simulated is not None:
+            choices = sampled.numpy()
+            for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+                own = choices[starts[i] : starts[i + 1]]
+                self._simulated.force(request, tree, own, logits.shape[1])
         tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
         parents = np.concatenate([tree.row_parents() for tree in trees])
         accepted, emitted = accept(

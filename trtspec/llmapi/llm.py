@@ -12,27 +12,23 @@ from typing import Any
 
 from tqdm import tqdm
 
-from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import OWN_DRAFT, check_draft_depth, check_engine_draft
-from trtspec.builder.plan import plan_build
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.config.speculative import (
-    DecodingConfig,
-    DraftTargetDecodingConfig,
-    parse_speculative_config,
-)
+from trtspec.config.speculative import DecodingConfig, parse_speculative_config
+from trtspec.config.tree import Choices
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
+from trtspec.llmapi.build import build_folder
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
-from trtspec.log import logger
 
 
 class LLM:
@@ -72,13 +68,12 @@ class LLM:
                 wanted = _built_speculation(engine)
             if wanted is not None:
                 check_draft_depth(engine.target, wanted)
-            if isinstance(wanted, DraftTargetDecodingConfig):
+            if isinstance(wanted, TreeDecodingConfig):
                 _check_contract(engine, wanted)
-                check_engine_draft(engine, str(wanted.speculative_model))
+                check_engine_draft(engine, wanted)
         else:
-            plan = plan_build(path, config.build_config(), wanted)
-            logger.info("plan\n%s", plan.describe())
-            folder, engine = cached_engine(plan), plan.engine
+            folder = build_folder(path, config, wanted)
+            engine = EngineConfig.read(folder)
         limits = Limits.of(
             engine.build, config.max_batch_size, config.max_seq_len, config.max_num_tokens
         )
@@ -280,21 +275,31 @@ def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     contract = engine.speculation
     if contract is None:
         return None
-    return DraftTargetDecodingConfig(
-        speculative_model=OWN_DRAFT,
-        max_draft_len=contract.num_steps,
-        topk=contract.topk,
-        num_draft_tokens=contract.num_draft_tokens,
-    )
+    options: dict[str, Any] = {"speculative_model": OWN_DRAFT, "max_draft_len": contract.num_steps}
+    if contract.choices is not None:
+        options["eagle_choices"] = contract.choices
+    else:
+        options |= {"topk": contract.topk, "num_draft_tokens": contract.num_draft_tokens}
+    return parse_speculative_config({"method": contract.method, **options})
 
 
-def _check_contract(engine: EngineConfig, asked: DraftTargetDecodingConfig) -> None:
+def _check_contract(engine: EngineConfig, asked: TreeDecodingConfig) -> None:
     """A tree asked for must be a cut of the one that the engine rolls out."""
     built = engine.speculation
     if built is None:
         raise ConfigError(
-            "the engine was built without a draft model; rebuild it with "
-            "--speculative_decoding_mode draft_model --draft_checkpoint_dir ..."
+            "the engine was built without a draft; rebuild it with "
+            f"--speculative_decoding_mode {asked.method} --draft_checkpoint_dir ..."
+        )
+    if asked.method != built.method:
+        raise ConfigError(
+            f"method {asked.method!r} was asked for, the engine's draft was built for "
+            f"{built.method!r}; leave speculative_config out or rebuild the engine"
+        )
+    if asked.tree.choices != built.choices:
+        raise ConfigError(
+            f"the tree asked for ({_tree_kind(asked.tree.choices)}) is not the engine's "
+            f"({_tree_kind(built.choices)}); a static tree is fixed at build"
         )
     if asked.topk != built.topk:
         raise ConfigError(
@@ -307,3 +312,7 @@ def _check_contract(engine: EngineConfig, asked: DraftTargetDecodingConfig) -> N
                 f"{name}={getattr(asked, name)} was asked for, the engine was built for at most "
                 f"{getattr(built, name)}; lower it or rebuild the engine"
             )
+
+
+def _tree_kind(choices: Choices | None) -> str:
+    return "dynamic" if choices is None else f"choices {list(map(list, choices))}"

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
-from trtspec.engine.folder import (
-    MODEL_NAME,
-    ROLLOUT_NAME,
-    WEIGHTS_NAME,
-    CacheLayout,
-    EngineConfig,
-    SpeculationContract,
-    read_weights,
+from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
+from trtspec.engine.graphs import (
+    DRAFT_MODEL,
+    DRAFT_ROLLOUT,
+    TARGET_MODEL,
+    bind,
+    draft_module,
+    make_graph,
+    target_module,
+    with_borrowed,
 )
 from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.engine.session import AotiSession, EagerSession, Session
@@ -30,9 +33,8 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.log import logger
-from trtspec.models.causal_lm import CausalLM
-from trtspec.models.rollout import TreeRollout
 from trtspec.speculative.registry import drafter_needs, make_drafter
 
 
@@ -90,65 +92,68 @@ def open_executor(
             f"{64 * layout.mask_words}; lower the draft length or rebuild the engine for it"
         )
     blocks, draft_blocks = _cache_blocks(engine, limits, needs, kv)
-    target = _open_engine(folder / "target", engine.target, engine, layout, blocks, None)
-    draft = None
-    if needs.has_draft_cache:
-        assert engine.draft is not None and engine.speculation is not None
-        draft = _open_engine(
-            folder / "draft", engine.draft, engine, layout, draft_blocks, engine.speculation
-        )
+    weights = read_weights(folder / "target" / WEIGHTS_NAME)
+    target = _open_target(folder, engine, blocks, weights)
+    draft = _open_draft(folder, engine, draft_blocks, weights) if needs.has_draft_cache else None
     size, reuse = layout.tokens_per_block, kv.enable_block_reuse
     resources = ResourceManager(
         KVCacheManager(blocks, size, reuse),
-        KVCacheManager(draft_blocks, size, reuse) if draft else None,
+        # A row made of the target's state depends on the token after it as well.
+        KVCacheManager(draft_blocks, size, reuse, lookahead=int(needs.reads_hidden))
+        if draft
+        else None,
     )
     scheduler = Scheduler(
         resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs
     )
     drafter: Drafter = NoDrafter()
+    simulated = None
     if speculation is not None:
         drafter = make_drafter(speculation, draft, resources)
-    return PyExecutor(target, resources, scheduler, drafter), target, draft
+        if speculation.simulate_acceptance is not None:
+            simulated = SimulatedAcceptance(speculation.simulate_acceptance)
+            logger.warning(
+                "simulate_acceptance=%s: drafts are accepted by chance, the text means nothing",
+                list(speculation.simulate_acceptance),
+            )
+    return PyExecutor(target, resources, scheduler, drafter, simulated), target, draft
 
 
-def _open_engine(
-    folder: Path,
-    model: ModelConfig,
-    engine: EngineConfig,
-    layout: CacheLayout,
-    num_blocks: int,
-    contract: SpeculationContract | None,
+def _open_target(
+    folder: Path, engine: EngineConfig, num_blocks: int, weights: Mapping[str, Tensor]
 ) -> ModelEngine:
-    weights = read_weights(folder / WEIGHTS_NAME)
-    dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    rollout: Session | None = None
     session: Session
     if engine.build.backend == "eager":
         with torch.device("meta"):
-            module = CausalLM(model, dtype)
-        try:
-            module.load_state_dict(weights, assign=True)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise EngineError(
-                f"{folder / WEIGHTS_NAME} does not fit its engine ({reason}); rebuild the engine "
-                "with trtspec-build"
-            ) from error
-        session = EagerSession(module, model.num_layers)
-        if contract:
-            tree = TreeRollout(
-                module,
-                contract.topk,
-                contract.num_steps,
-                contract.num_draft_tokens,
-                layout.tokens_per_block,
-            )
-            rollout = EagerSession(tree, model.num_layers)
+            module = target_module(engine)
+        bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
+        session = EagerSession(module, make_graph(engine, TARGET_MODEL, module).signature)
     else:
-        session = AotiSession(folder / MODEL_NAME, weights)
-        if contract:
-            rollout = AotiSession(folder / ROLLOUT_NAME, weights)
-    return ModelEngine(model, dtype, layout, num_blocks, session, rollout)
+        session = AotiSession(folder / TARGET_MODEL, weights)
+    dtype: torch.dtype = getattr(torch, engine.build.dtype)
+    return ModelEngine(engine.target, dtype, engine.layout, num_blocks, session)
+
+
+def _open_draft(
+    folder: Path, engine: EngineConfig, num_blocks: int, target: Mapping[str, Tensor]
+) -> ModelEngine:
+    """The draft with its rollout; what it borrows of the target is the target's own memory."""
+    assert engine.draft_decoder is not None
+    path = folder / "draft" / WEIGHTS_NAME
+    with torch.device("meta"):
+        module = draft_module(engine)
+    weights = with_borrowed(module, read_weights(path), target)
+    sessions: list[Session] = []
+    for name in (DRAFT_MODEL, DRAFT_ROLLOUT):
+        if engine.build.backend == "eager":
+            if name == DRAFT_MODEL:
+                bind(module, weights, str(path))
+            graph = make_graph(engine, name, module)
+            sessions.append(EagerSession(graph.module, graph.signature))
+        else:
+            sessions.append(AotiSession(folder / name, weights))
+    dtype: torch.dtype = getattr(torch, engine.build.dtype)
+    return ModelEngine(engine.draft_decoder, dtype, engine.layout, num_blocks, *sessions)
 
 
 def _cache_blocks(
@@ -159,7 +164,8 @@ def _cache_blocks(
     Each request of a full batch may need its drafts on top of its own tokens.
     """
     size = engine.layout.tokens_per_block
-    models = [engine.target, *([engine.draft] if needs.has_draft_cache and engine.draft else [])]
+    draft = engine.draft_decoder if needs.has_draft_cache else None
+    models = [engine.target, *([draft] if draft else [])]
     token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in models)
     wanted = limits.max_batch_size * (limits.max_seq_len + size)
     affordable = int(_free_memory() * kv.free_memory_fraction) // token_bytes

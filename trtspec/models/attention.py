@@ -26,9 +26,14 @@ class PackedRows(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary."""
+    """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary.
 
-    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+    ``in_features`` is the width that q, k and v read, the hidden size unless given.
+    """
+
+    def __init__(
+        self, config: ModelConfig, layer: int, dtype: torch.dtype, in_features: int | None = None
+    ) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.num_kv_heads = config.num_kv_heads
@@ -37,7 +42,7 @@ class Attention(nn.Module):
         self.sliding_window = config.window(layer)
         hidden, q_size = config.hidden_size, config.num_heads * config.head_dim
         qkv_size = q_size + 2 * config.num_kv_heads * config.head_dim
-        self.qkv = PackedLinear(hidden, qkv_size, dtype, config.attention_bias)
+        self.qkv = PackedLinear(in_features or hidden, qkv_size, dtype, config.attention_bias)
         self.o = PackedLinear(q_size, hidden, dtype, config.attention_output_bias)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
@@ -53,7 +58,7 @@ class Attention(nn.Module):
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``; writes the rows' K and V into the caches."""
+        """``x [T, in_features]`` -> ``[T, hidden]``; writes the rows' K and V into the caches."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
         kv = self.num_kv_heads
         q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
@@ -61,20 +66,7 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         attended = paged_tree_attention(
-            q,
-            k,
-            v,
-            k_cache,
-            v_cache,
-            rows.positions,
-            rows.slot_mapping,
-            rows.block_tables,
-            rows.query_start,
-            rows.context_lens,
-            rows.is_tree,
-            rows.tree_mask,
-            self.scale,
-            self.sliding_window,
+            q, k, v, k_cache, v_cache, *rows, self.scale, self.sliding_window
         )
         out: Tensor = self.o(attended.flatten(1))
         return out

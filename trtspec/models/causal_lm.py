@@ -26,12 +26,15 @@ class WeightSource(Protocol):
 
 
 class DecoderLayer(nn.Module):
-    """Norm, attention, norm, MLP; the residual stream keeps the model's dtype."""
+    """Norm (unless ``input_norm`` is off), attention, norm, MLP; the residual stream keeps the
+    model's dtype."""
 
-    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ModelConfig, layer: int, dtype: torch.dtype, input_norm: bool = True
+    ) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.input_norm = RMSNorm(hidden, eps, dtype)
+        self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else nn.Identity()
         self.attn = Attention(config, layer, dtype)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         self.mlp = SwiGLU(hidden, config.intermediate_size, dtype, config.mlp_bias)
@@ -79,12 +82,20 @@ class CausalLM(nn.Module):
     ``packed`` is the layout of `PackedLinear`; q, k, v, and gate, up, follow each other along its
     outputs. A tied model reads its embedding rows out of ``lm_head.packed``. All but ``inv_freq``
     have the model's dtype: choose it at construction; ``.to(dtype)`` would round the frequencies.
+
+    ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
+    output of layer i, -1 the embeddings, the number of layers the output of the final norm.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+    token_map: Tensor | None = None  # every id is the target's own
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, capture_layers: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         self.config = config
         self.dtype = dtype
+        self.capture_layers = capture_layers
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embed = None if config.tie_word_embeddings else Embedding(vocab, hidden, dtype)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
@@ -97,37 +108,38 @@ class CausalLM(nn.Module):
     def trunk(
         self,
         input_ids: Tensor,
-        positions: Tensor,
-        slot_mapping: Tensor,
-        block_tables: Tensor,
-        query_start: Tensor,
-        context_lens: Tensor,
-        is_tree: Tensor,
-        tree_mask: Tensor,
+        rows: PackedRows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
-    ) -> Tensor:
-        """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``.
+    ) -> tuple[Tensor, Tensor | None]:
+        """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]`` and,
+        with ``capture_layers``, the captured states ``[T, n * H]`` side by side.
 
-        The index tensors are those of `trtspec.ops.attention.paged_tree_attention`; the caches
-        (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows must be
-        valid too (use 0); their hidden rows mean nothing.
+        The caches (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows
+        must be valid too (use 0); their hidden rows mean nothing.
         """
-        rows = PackedRows(
-            positions,
-            slot_mapping,
-            block_tables,
-            query_start,
-            context_lens,
-            is_tree,
-            tree_mask,
-        )
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
-        cos_sin = self.rotary(positions)
-        for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
-            x = layer(x, rows, cos_sin, k_cache, v_cache)
+        cos_sin = self.rotary(rows.positions)
+        states = {-1: x}
+        for i, layer in enumerate(self.layers):
+            x = states[i] = layer(x, rows, cos_sin, k_caches[i], v_caches[i])
         hidden: Tensor = self.norm(x)
-        return hidden
+        if not self.capture_layers:
+            return hidden, None
+        states[len(self.layers)] = hidden
+        return hidden, torch.cat([states[i] for i in self.capture_layers], dim=-1)
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        features: Tensor | None,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor | None, Tensor]:
+        """One pass of a rollout (see `DraftNetwork`); a language model reads no features."""
+        hidden, _ = self.trunk(input_ids, rows, k_caches, v_caches)
+        return None, hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
@@ -137,31 +149,16 @@ class CausalLM(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        positions: Tensor,
-        slot_mapping: Tensor,
-        block_tables: Tensor,
-        query_start: Tensor,
-        context_lens: Tensor,
-        is_tree: Tensor,
-        tree_mask: Tensor,
+        rows: PackedRows,
         logits_rows: Tensor,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
-    ) -> Tensor:
-        """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64``; the rest as in `trunk`."""
-        hidden = self.trunk(
-            input_ids,
-            positions,
-            slot_mapping,
-            block_tables,
-            query_start,
-            context_lens,
-            is_tree,
-            tree_mask,
-            k_caches,
-            v_caches,
-        )
-        return self.head(hidden[logits_rows])
+    ) -> tuple[Tensor, ...]:
+        """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64`` and, with ``capture_layers``,
+        the captured states ``[T, n * H]`` of all rows; the rest as in `trunk`."""
+        hidden, captured = self.trunk(input_ids, rows, k_caches, v_caches)
+        logits = self.head(hidden[logits_rows])
+        return (logits,) if captured is None else (logits, captured)
 
     @torch.no_grad()
     def load_weights(self, checkpoint: WeightSource) -> None:
@@ -175,26 +172,31 @@ class CausalLM(nn.Module):
                 f"the checkpoint's config {checkpoint.config} is not the model's {self.config}"
             )
         tensors = checkpoint.tensors
-        embedding = _read(tensors, "embed.weight")
+        embedding = read_weight(tensors, "embed.weight")
         if self.embed is None:
             self.lm_head.load([embedding])
         else:
             self.embed.weight.copy_(embedding)
-            self.lm_head.load([_read(tensors, "head.weight")])
-        self.norm.weight.copy_(_read(tensors, "norm.weight"))
-        for buffer_name, buffer in self.layers.named_buffers():
-            if buffer_name.endswith("norm.weight"):
-                buffer.copy_(_read(tensors, f"layers.{buffer_name}"))
-        for module_name, module in self.layers.named_modules():
-            if isinstance(module, PackedLinear):
-                parent, _, fused = module_name.rpartition(".")
-                sources = [f"layers.{parent}.{part}" for part in _FUSED.get(fused, (fused,))]
-                module.load(
-                    [_read(tensors, f"{source}.weight") for source in sources],
-                    [_read(tensors, f"{source}.bias") for source in sources]
-                    if module.bias is not None
-                    else (),
-                )
+            self.lm_head.load([read_weight(tensors, "head.weight")])
+        self.norm.weight.copy_(read_weight(tensors, "norm.weight"))
+        load_layers(self.layers, tensors)
+
+
+def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
+    """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
+    for buffer_name, buffer in layers.named_buffers():
+        if buffer_name.endswith("norm.weight"):
+            buffer.copy_(read_weight(tensors, f"layers.{buffer_name}"))
+    for module_name, module in layers.named_modules():
+        if isinstance(module, PackedLinear):
+            parent, _, fused = module_name.rpartition(".")
+            sources = [f"layers.{parent}.{part}" for part in _FUSED.get(fused, (fused,))]
+            module.load(
+                [read_weight(tensors, f"{source}.weight") for source in sources],
+                [read_weight(tensors, f"{source}.bias") for source in sources]
+                if module.bias is not None
+                else (),
+            )
 
 
 def new_kv_caches(
@@ -211,7 +213,8 @@ _FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
 
 
-def _read(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+def read_weight(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """A tensor by its internal name; CheckpointError if the checkpoint lacks it."""
     try:
         return tensors[name]
     except KeyError:

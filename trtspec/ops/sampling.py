@@ -40,6 +40,7 @@ A row without a token
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +52,18 @@ PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
 PHILOX_ROUNDS = 10
 MASS_UNITS = 2.0**40
 _WORD = 0xFFFFFFFF
+
+
+class SamplingColumns(NamedTuple):
+    """The values of every row in the order of the ops, each ``[R]`` (see the module docstring)."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    sample_index: Tensor
+    output_index: Tensor
 
 
 def sample(

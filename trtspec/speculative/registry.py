@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.config.speculative import (
-    DecodingConfig,
+from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
-    NGramDecodingConfig,
+    Eagle3DecodingConfig,
+    EagleDecodingConfig,
 )
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.resources import ResourceManager
 from trtspec.speculative.draft_model import DraftModelDrafter
+from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.ngram import NGramDrafter
 
 
@@ -36,18 +38,25 @@ class Method:
     make: Callable[[Any, DraftEngine | None], Drafter]
 
 
-def _draft_model(config: DraftTargetDecodingConfig, draft: DraftEngine | None) -> Drafter:
-    if draft is None:
-        raise ConfigError(
-            f"speculative method {config.method} needs a draft engine, but the engine folder was "
-            f"built without one; rebuild it with the draft model {config.speculative_model}"
-        )
-    return DraftModelDrafter(draft.engine, draft.resources, config)
+def _rollout_method(drafter: type[DraftModelDrafter] | type[EagleDrafter]) -> Method:
+    """A method whose drafts come from an engine of its own."""
+
+    def make(config: Any, draft: DraftEngine | None) -> Drafter:
+        if draft is None:
+            raise ConfigError(
+                f"speculative method {config.method} needs a draft engine, but the engine folder "
+                f"was built without one; rebuild it with the draft {config.speculative_model}"
+            )
+        return drafter(draft.engine, draft.resources, config)
+
+    return Method(drafter.needs_of, make)
 
 
 METHODS: Mapping[type[DecodingConfig], Method] = {
     NGramDecodingConfig: Method(NGramDrafter.needs_of, lambda config, draft: NGramDrafter(config)),
-    DraftTargetDecodingConfig: Method(DraftModelDrafter.needs_of, _draft_model),
+    DraftTargetDecodingConfig: _rollout_method(DraftModelDrafter),
+    EagleDecodingConfig: _rollout_method(EagleDrafter),
+    Eagle3DecodingConfig: _rollout_method(EagleDrafter),
 }
 
 

@@ -1,0 +1,55 @@
+"""Tensors that no safetensors file holds as they are: unpickled ones, and rows of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from checkpoint_converters.safetensors_files import TensorHeader
+
+SPELLING = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+"""How a safetensors header would spell each dtype."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldTensor(TensorHeader):
+    """A tensor that is in memory already, or mapped into it; reading gives a copy of its own."""
+
+    tensor: Tensor
+
+    def read(self) -> Tensor:
+        """The tensor, contiguous, sharing memory with nothing."""
+        return self.tensor.clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True, eq=False)
+class PickedRows(TensorHeader):
+    """Rows ``[n]`` of a matrix ``[V, H]`` as a matrix ``[n, H]``, read when asked for."""
+
+    whole: TensorHeader
+    rows: Tensor
+
+    @classmethod
+    def of(cls, whole: TensorHeader, rows: Tensor) -> PickedRows:
+        """``rows`` are int64 and in range."""
+        shape = (len(rows), *whole.shape[1:])
+        return cls(whole.name, whole.file, whole.dtype, shape, whole, rows)
+
+    def read(self) -> Tensor:
+        """The rows in their order; the matrix is read for it and let go."""
+        return self.whole.read().index_select(0, self.rows)

@@ -1,0 +1,134 @@
+"""The cache of compiled graphs: each distinct one is compiled once, several side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import trtspec.builder
+import trtspec.engine
+import trtspec.models
+import trtspec.ops
+from trtspec.builder.locate import cache_root
+from trtspec.engine.folder import EngineConfig, Environment
+from trtspec.engine.graphs import DRAFT_ROLLOUT, TARGET_MODEL
+from trtspec.errors import BuildError
+from trtspec.log import logger, progress
+
+_MESSAGE_TAIL = 2000  # characters of a failed worker's output
+
+
+def graph_key(engine: EngineConfig, name: str) -> str:
+    """A key over everything the compiled code depends on: shapes, source and environment."""
+    source = hashlib.blake2b(digest_size=16)
+    for package in (trtspec.models, trtspec.ops):
+        for path in sorted(Path(package.__path__[0]).glob("*.py")):
+            source.update(path.read_bytes())
+    for package, file in ((trtspec.engine, "graphs.py"), (trtspec.builder, "compile.py")):
+        source.update((Path(package.__path__[0]) / file).read_bytes())
+    target = _shape(engine.target.to_dict())
+    facts: list[object] = [name, engine.build.dtype, asdict(engine.layout), target]
+    if name == TARGET_MODEL:
+        facts.append(engine.capture_layers)
+    else:
+        assert engine.draft is not None and engine.speculation is not None
+        facts.append(_shape(engine.draft.to_dict()))
+        if name == DRAFT_ROLLOUT:
+            facts.append(asdict(engine.speculation.tree))
+    text = json.dumps([facts, source.hexdigest(), asdict(Environment.here())], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:
+    """Put the packages of these graphs into an engine folder; those never seen are compiled, as
+    many at a time as there are cores.
+
+    Raises:
+        BuildError: no C++ compiler, or a compilation failed.
+    """
+    cache = cache_root() / "compiled"
+    stored = {name: cache / f"{graph_key(engine, name)}.pt2" for name in names}
+    missing = [name for name in names if not stored[name].exists()]
+    for name in names:
+        if name not in missing:
+            logger.info("compile %s: reused a graph compiled before", name)
+    if missing:
+        _require_compiler()
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}
+            with progress(f"compile {', '.join(missing)}"):
+                _compile_all(engine, packages)
+            for name, package in packages.items():
+                package.replace(stored[name])
+    for name, package in stored.items():
+        shutil.copyfile(package, folder / name)
+
+
+def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
+    """Run the workers; the first failure stops the others."""
+    waiting = list(packages.items())
+    running: dict[str, subprocess.Popen[str]] = {}
+    with tempfile.TemporaryDirectory() as logs:
+        try:
+            while waiting or running:
+                while waiting and len(running) < max(1, os.cpu_count() or 1):
+                    name, package = waiting.pop(0)
+                    log = Path(logs) / package.name
+                    running[name] = _start(engine, name, package, log)
+                name = _first_to_end(running)
+                if running.pop(name).returncode:
+                    text = (Path(logs) / packages[name].name).read_text(errors="replace")
+                    raise BuildError(f"{name} did not compile: {text.strip()[-_MESSAGE_TAIL:]}")
+        finally:
+            for process in running.values():
+                process.kill()
+                process.wait()
+
+
+def _start(engine: EngineConfig, name: str, package: Path, log: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "trtspec.builder.compile_worker", name, str(package)]
+    # The worker imports what this process does, however its path was set.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, text=True, env=environment
+        )
+    assert process.stdin is not None
+    with process.stdin:
+        json.dump(engine.to_dict(), process.stdin)
+    return process
+
+
+def _first_to_end(running: dict[str, subprocess.Popen[str]]) -> str:
+    while True:
+        for name, process in running.items():
+            try:
+                process.wait(0.1)
+                return name
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _shape(config: dict[str, object]) -> dict[str, object]:
+    """A model's config without the fields that no graph depends on."""
+    nested = {k: _shape(v) for k, v in config.items() if isinstance(v, dict)}
+    kept = {k: v for k, v in config.items() if not k.endswith(("token_id", "token_ids"))}
+    return {**kept, **nested}
+
+
+def _require_compiler() -> None:
+    names = (os.environ.get("CXX", ""), "g++", "clang++")
+    if not any(shutil.which(name) for name in names if name):
+        raise BuildError(
+            "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example "
+            "the Debian package g++"
+        )

@@ -1,0 +1,124 @@
+"""DecodingConfig, what every speculative method shares, and the method without a draft engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trtspec.config.speculative_keys import (
+    COMMON_ALIASES,
+    COMMON_FOREIGN,
+    NGRAM_ALIASES,
+    NGRAM_FOREIGN,
+)
+from trtspec.config.strict import strict_config
+from trtspec.config.tree import MAX_TREE_ROWS
+from trtspec.errors import ConfigError
+
+DEFAULT_NGRAM_MAX = 5
+DEFAULT_NGRAM_MIN = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """What every method shares. max_draft_len: most draft tokens on one path (K of a chain, depth D
+    of a tree). max_model_len: longest sequence the drafts must serve; at least the engine's.
+
+    simulate_acceptance: FOR BENCHMARKS AND TESTS ONLY, the text is then NOT the model's. Drafts are
+    accepted by chance, whatever their tokens: entry i is the probability that a step accepts its
+    first i + 1 drafts (unconditional, so entries never rise); positions without an entry are never
+    accepted. vLLM's `synthetic_acceptance_rates`.
+    """
+
+    method: ClassVar[str]
+
+    max_draft_len: int
+    max_model_len: int | None = None
+    simulate_acceptance: tuple[float, ...] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows a verify step feeds per request at most, the root included (N)."""
+        return self.max_draft_len + 1
+
+    def _check_common(self) -> None:
+        _at_least("max_draft_len", self.max_draft_len, 1)
+        if self.max_draft_len + 1 > MAX_TREE_ROWS:
+            raise ConfigError(
+                f"max_draft_len={self.max_draft_len} makes {self.max_draft_len + 1} rows a step "
+                f"with the root; at most {MAX_TREE_ROWS} are supported"
+            )
+        if self.max_model_len is not None:
+            _at_least("max_model_len", self.max_model_len, 2)
+        if self.simulate_acceptance is not None:
+            self._check_rates(self.simulate_acceptance)
+
+    def _check_rates(self, rates: tuple[float, ...]) -> None:
+        shown = f"simulate_acceptance={list(rates)}"
+        if not 1 <= len(rates) <= self.max_draft_len:
+            raise ConfigError(
+                f"{shown} has {len(rates)} rates; give 1 to {self.max_draft_len}, at most one for "
+                "each position of max_draft_len"
+            )
+        wrong = [rate for rate in rates if not 0.0 <= rate <= 1.0]
+        if wrong:
+            raise ConfigError(f"{shown}: {wrong[0]} is no probability; it must be in [0, 1]")
+        for position in range(1, len(rates)):
+            if rates[position] > rates[position - 1]:
+                raise ConfigError(
+                    f"{shown} rises at position {position}, from {rates[position - 1]} to "
+                    f"{rates[position]}; rates are unconditional: a draft is accepted only behind "
+                    "an accepted one, so none may exceed the one before"
+                )
+
+    def _set(self, name: str, value: Any) -> None:
+        """Replace a field by what it resolves to; only while the object is made."""
+        object.__setattr__(self, name, value)
+
+
+@strict_config(
+    aliases={**COMMON_ALIASES, **NGRAM_ALIASES}, foreign={**COMMON_FOREIGN, **NGRAM_FOREIGN}
+)
+@dataclass(frozen=True, kw_only=True)
+class NGramDecodingConfig(DecodingConfig):
+    """Prompt lookup: drafts continue the most recent earlier occurrence, in the request's own text,
+    of its last n tokens; the longest n with an occurrence wins.
+
+    prompt_lookup_max: longest n (default 5, or prompt_lookup_min if that is more); TensorRT-LLM's
+    `max_matching_ngram_size`. prompt_lookup_min: shortest n (default 2, or prompt_lookup_max if
+    that is less; vLLM's default is prompt_lookup_max).
+    """
+
+    method: ClassVar[str] = "ngram"
+
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_common()
+        for name in ("prompt_lookup_min", "prompt_lookup_max"):
+            value = getattr(self, name)
+            if value is not None:
+                _at_least(name, value, 1)
+        if self.min_ngram > self.max_ngram:
+            raise ConfigError(
+                f"prompt_lookup_min={self.prompt_lookup_min} must be <= "
+                f"prompt_lookup_max={self.prompt_lookup_max}"
+            )
+
+    @property
+    def min_ngram(self) -> int:
+        if self.prompt_lookup_min is not None:
+            return self.prompt_lookup_min
+        return min(DEFAULT_NGRAM_MIN, self.max_ngram)
+
+    @property
+    def max_ngram(self) -> int:
+        if self.prompt_lookup_max is not None:
+            return self.prompt_lookup_max
+        return max(DEFAULT_NGRAM_MAX, self.prompt_lookup_min or 0)
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{name}={value} must be at least {low}")

@@ -1,0 +1,213 @@
+"""TreeDecodingConfig: the methods whose drafts come from an engine of their own, as a tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.speculative_keys import (
+    COMMON_ALIASES,
+    COMMON_FOREIGN,
+    DRAFT_ENGINE_FOREIGN,
+    EAGLE_ALIASES,
+    EAGLE_FOREIGN,
+    MODEL_ALIASES,
+    TREE_ALIASES,
+)
+from trtspec.config.strict import strict_config
+from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
+from trtspec.errors import ConfigError
+
+LEFT_OUT = -1
+"""Stands for a number that was not given; every config holds the resolved one once it is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeDecodingConfig(DecodingConfig):
+    """A draft checkpoint and the shape (k, D, N) of the tree it rolls out; a chain if k is 1.
+
+    speculative_model: directory or id of the draft checkpoint (also `model`, `draft_model`,
+    `speculative_model_dir`). max_draft_len: D, draft steps (also `num_speculative_tokens`,
+    `num_steps`). topk: k, candidates kept per step (also `eagle_topk`, `dynamic_tree_max_topK`),
+    1 if left out. num_draft_tokens: N, rows verified, the root included; at most
+    1 + k + (D-1)k^2. Left out, N is D + 1 for a chain and k*D + 1 for a tree, within the limit of
+    rows. max_total_draft_tokens: the same without the root, N - 1. use_dynamic_tree: says that a
+    tree is wanted; k above 1 says so as well, so it may be left out.
+    """
+
+    speculative_model: str | Path
+    topk: int = LEFT_OUT
+    num_draft_tokens: int = LEFT_OUT
+    max_total_draft_tokens: int = LEFT_OUT
+    use_dynamic_tree: bool = False
+
+    def __post_init__(self) -> None:
+        model = str(self.speculative_model)
+        if model in ("", "[ngram]", "ngram"):
+            raise ConfigError(
+                f"speculative_model={model!r} is not a checkpoint; for prompt "
+                f'lookup write {{"method": "ngram", "num_speculative_tokens": ...}}'
+            )
+        self._set("speculative_model", model)
+        tree = self.tree
+        self._set("max_draft_len", tree.num_steps)
+        self._set("topk", tree.topk)
+        self._set("num_draft_tokens", tree.num_draft_tokens)
+        self._set("max_total_draft_tokens", tree.num_nodes)
+        self._set("use_dynamic_tree", tree.topk > 1 and tree.choices is None)
+        self._check_common()
+
+    def _resolve_tree(self) -> TreeShape:
+        """The tree that the numbers mean, given or resolved; ConfigError for a contradiction."""
+        k = 1 if self.topk == LEFT_OUT else self.topk
+        if self.use_dynamic_tree and k == 1:
+            raise ConfigError(
+                "use_dynamic_tree=True with topk=1 is a chain: set dynamic_tree_max_topK (the same "
+                "as topk and eagle_topk) above 1, or leave use_dynamic_tree out"
+            )
+        self._check_common()  # before a number follows from a wrong one
+        rows = self.num_draft_tokens
+        if rows == LEFT_OUT and self.max_total_draft_tokens != LEFT_OUT:
+            rows = self.max_total_draft_tokens + 1
+        elif rows == LEFT_OUT:
+            rows = min(k * self.max_draft_len + 1, MAX_TREE_ROWS)
+        tree = TreeShape(k, self.max_draft_len, rows)
+        self._agree("max_total_draft_tokens", tree.num_nodes, f"num_draft_tokens={rows} means")
+        return tree
+
+    def _agree(self, name: str, value: int, why: str) -> None:
+        given = getattr(self, name)
+        if given not in (LEFT_OUT, value):
+            raise ConfigError(
+                f"{name}={given} was given, but {why} {name}={value}; leave it out or write {value}"
+            )
+
+    @cached_property
+    def tree(self) -> TreeShape:
+        """The shape of the rollout, checked; with ``choices`` if it is static."""
+        return self._resolve_tree()
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_draft_tokens
+
+    @property
+    def num_steps(self) -> int:
+        """D, the name that SGLang's users know."""
+        return self.max_draft_len
+
+    @property
+    def eagle_topk(self) -> int:
+        """k, the name that SGLang's users know."""
+        return self.topk
+
+
+@strict_config(
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES},
+    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
+    none_means_default=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class DraftTargetDecodingConfig(TreeDecodingConfig):
+    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig`."""
+
+    method: ClassVar[str] = "draft_model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleFamilyConfig(TreeDecodingConfig):
+    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig`:
+
+    eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
+    node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as the JSON
+    text of such a list. k, D and N follow from it; where given as well, they must agree.
+    speculative_token_map: a file with the target's token ids that the draft's head is cut to, in
+    the order of its rows (FR-Spec; also `token_map`).
+    """
+
+    max_draft_len: int = LEFT_OUT
+    eagle_choices: Choices | str | None = None
+    speculative_token_map: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eagle_choices, str):
+            self._set("eagle_choices", _parse_choices(self.eagle_choices))
+        if self.speculative_token_map is not None:
+            self._set("speculative_token_map", str(self.speculative_token_map))
+            if not self.speculative_token_map:
+                raise ConfigError("speculative_token_map is an empty path; leave it out")
+        super().__post_init__()
+        self._set("eagle_choices", self.tree.choices)  # in the order of the tree's rows
+
+    def _resolve_tree(self) -> TreeShape:
+        choices = self.eagle_choices
+        if choices is None or isinstance(choices, str):
+            if self.max_draft_len == LEFT_OUT:
+                raise ConfigError(
+                    f"{type(self).__name__}: missing option `max_draft_len`, the number of draft "
+                    "steps: write num_speculative_tokens (or num_steps, max_draft_len), for "
+                    "example 5, or give a static tree as eagle_choices"
+                )
+            return super()._resolve_tree()
+        if self.use_dynamic_tree:
+            raise ConfigError(
+                "use_dynamic_tree=True grows a tree by its scores, eagle_choices fix one; give one "
+                "of the two"
+            )
+        tree = TreeShape.static(choices)
+        for name, value in (
+            ("max_draft_len", tree.num_steps),
+            ("topk", tree.topk),
+            ("num_draft_tokens", tree.num_draft_tokens),
+            ("max_total_draft_tokens", tree.num_nodes),
+        ):
+            self._agree(name, value, "eagle_choices make a tree of")
+        return tree
+
+
+_eagle_config = strict_config(
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **EAGLE_ALIASES},
+    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **EAGLE_FOREIGN},
+    none_means_default=True,
+)
+
+
+@_eagle_config
+@dataclass(frozen=True, kw_only=True)
+class EagleDecodingConfig(EagleFamilyConfig):
+    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
+    (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`."""
+
+    method: ClassVar[str] = "eagle"
+
+
+@_eagle_config
+@dataclass(frozen=True, kw_only=True)
+class Eagle3DecodingConfig(EagleFamilyConfig):
+    """EAGLE-3: the draft reads several of the target's layers. Options: see `EagleFamilyConfig`."""
+
+    method: ClassVar[str] = "eagle3"
+
+
+def _parse_choices(text: str) -> Choices:
+    """The paths of a JSON list of lists, as a command line passes it."""
+    try:
+        paths = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"eagle_choices={text!r} is not JSON ({error}); write a list of paths such as "
+            "[[0],[1],[0,0]]"
+        ) from error
+    if not isinstance(paths, list) or not all(map(_is_path, paths)):
+        raise ConfigError(
+            f"eagle_choices={text!r:.80} is not a list of lists of ranks, such as [[0],[1],[0,0]]"
+        )
+    return tuple(tuple(path) for path in paths)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, list) and all(type(rank) is int for rank in value)

@@ -1,0 +1,108 @@
+"""The inputs of each kind of engine: example tensors for export, and the order of the flat list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+from trtspec.config.kv import CacheLayout
+from trtspec.config.model import ModelConfig
+from trtspec.models.attention import PackedRows
+from trtspec.ops.sampling import SamplingColumns
+
+_MAX_DIM = 1 << 30
+
+# A package records the structure of its inputs; torch wants a name for each named tuple in it.
+for _type in (PackedRows, SamplingColumns):
+    pytree._register_namedtuple(_type, serialized_type_name=f"trtspec.{_type.__name__}")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """``args``: example arguments of a module's forward. ``dims``: their dynamic dimensions, in the
+    same structure. Rows, requests, logits rows and cache blocks are dynamic; the width of the block
+    tables and of the tree mask is fixed."""
+
+    args: tuple[Any, ...]
+    dims: tuple[Any, ...]
+
+    def unflatten(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+        """A flat list of inputs (see `trtspec.engine.session`) as the forward's arguments."""
+        leaves, structure = pytree.tree_flatten(self.args)
+        given = iter(inputs)
+        filled = [None if leaf is None else next(given) for leaf in leaves]
+        args: tuple[Any, ...] = pytree.tree_unflatten(filled, structure)
+        return args
+
+
+def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
+    """`CausalLM.forward`."""
+    args, dims = _rows(layout)
+    wanted = torch.zeros(5, dtype=torch.int64)
+    caches, cache_dims = _caches(config, dtype, layout)
+    r = Dim("logits_rows", min=1, max=_MAX_DIM)
+    return Signature((*args, wanted, *caches), (*dims, {0: r}, *cache_dims))
+
+
+def feature_signature(
+    config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, hidden_in: int
+) -> Signature:
+    """`EagleDraft.forward`, for states ``[T, hidden_in]``; ``config`` is the draft's decoder."""
+    args, dims = _rows(layout)
+    caches, cache_dims = _caches(config, dtype, layout)
+    hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype)
+    return Signature((*args, hidden, *caches), (*dims, {0: _T}, *cache_dims))
+
+
+def rollout_signature(
+    config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, hidden_in: int = 0
+) -> Signature:
+    """`TreeRollout.forward`; ``hidden_in`` is 0 for a network that reads no states."""
+    args, dims = _rows(layout)
+    last_rows = torch.ones(_REQUESTS, dtype=torch.int64)
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
+    sampling = SamplingColumns(*(torch.ones(_REQUESTS, dtype=kind) for kind in kinds))
+    hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype) if hidden_in else None
+    caches, cache_dims = _caches(config, dtype, layout)
+    b: Any = {0: _B}
+    return Signature(
+        (*args, last_rows, sampling, hidden, *caches),
+        (*dims, b, SamplingColumns(*[b] * 7), {0: _T} if hidden_in else None, *cache_dims),
+    )
+
+
+_ROWS, _REQUESTS, _BLOCKS = 7, 3, 11  # all different, so that export cannot confuse them
+_T = Dim("rows", min=1, max=_MAX_DIM)
+_B = Dim("requests", min=1, max=_MAX_DIM)
+
+
+def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    rows = PackedRows(
+        positions=torch.zeros(_ROWS, dtype=torch.int64),
+        slot_mapping=torch.full((_ROWS,), -1, dtype=torch.int64),
+        block_tables=torch.zeros(_REQUESTS, layout.blocks_per_sequence, dtype=torch.int32),
+        query_start=torch.tensor([0, 2, 4, _ROWS], dtype=torch.int32),
+        context_lens=torch.zeros(_REQUESTS, dtype=torch.int32),
+        is_tree=torch.zeros(_REQUESTS, dtype=torch.bool),
+        tree_mask=torch.zeros(_ROWS, layout.mask_words, dtype=torch.int64),
+    )
+    t: Any = {0: _T}
+    b: Any = {0: _B}
+    starts: Any = {0: _B + 1}
+    dims = PackedRows(t, t, b, starts, b, b, t)
+    return (torch.zeros(_ROWS, dtype=torch.int64), rows), (t, dims)
+
+
+def _caches(
+    config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    shape = (_BLOCKS, layout.tokens_per_block, config.num_kv_heads, config.head_dim)
+    n = Dim("blocks", min=1, max=_MAX_DIM)
+    caches = [[torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)] for _ in "kv"]
+    return tuple(caches), ([{0: n}] * config.num_layers,) * 2

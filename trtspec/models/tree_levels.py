@@ -1,0 +1,90 @@
+"""Which nodes a rollout feeds at every depth and keeps in the end: dynamic and static trees."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.tree import Choices, TreeShape
+
+
+class Levels(nn.Module):
+    """The growth of a tree, depth by depth.
+
+    branching: children recorded of every row fed: ``branching[0]`` of the root, ``branching[d]`` of
+    the rows fed at depth d. widths: rows fed at depth 1, 2, ... up to the last but one. A depth's
+    candidates stand in the order of (row fed, rank); the pool holds those of all depths in turn.
+    """
+
+    branching: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def beam(self, index: int, scores: Tensor) -> Tensor:
+        """Which candidates ``scores [B, C]`` of depth ``index + 1`` are fed: ``[B, width] i64``."""
+        raise NotImplementedError
+
+    def kept(self, scores: Tensor) -> Tensor:
+        """Which candidates ``scores [B, C]`` of the pool are the tree: ``[B, N-1] i64``, rising."""
+        raise NotImplementedError
+
+
+class DynamicLevels(Levels):
+    """The k best of each depth, the N - 1 best of all; equal scores go to the lower index."""
+
+    def __init__(self, shape: TreeShape) -> None:
+        super().__init__()
+        self.branching = (shape.topk,) * shape.num_steps
+        self.widths = (shape.topk,) * (shape.num_steps - 1)
+        self.num_nodes = shape.num_nodes
+
+    def beam(self, index: int, scores: Tensor) -> Tensor:
+        return _best(scores, self.widths[index])
+
+    def kept(self, scores: Tensor) -> Tensor:
+        return _best(scores, self.num_nodes).sort(dim=1).values
+
+
+class StaticLevels(Levels):
+    """The nodes of a list of paths, whatever they score."""
+
+    tree: Tensor
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        known = set(choices)
+        depths = range(1, max(map(len, choices)) + 1)
+        by_depth = [[path for path in choices if len(path) == depth] for depth in depths]
+        self.branching = tuple(1 + max(path[-1] for path in paths) for paths in by_depth)
+        self.widths = ()
+        lanes: dict[tuple[int, ...], int] = {(): 0}  # of the rows last fed
+        tree: list[int] = []
+        pooled = 0
+        for depth, paths in enumerate(by_depth):
+            branching = self.branching[depth]
+            place = {path: lanes[path[:-1]] * branching + path[-1] for path in paths}
+            tree += [pooled + place[path] for path in paths]
+            pooled += len(lanes) * branching
+            fed = [path for path in paths if any(child[:-1] == path for child in known)]
+            if fed:
+                self.widths += (len(fed),)
+                beam = torch.tensor([place[path] for path in fed])
+                self.register_buffer(f"beam_{depth}", beam)
+            lanes = {path: lane for lane, path in enumerate(fed)}
+        self.register_buffer("tree", torch.tensor(tree))
+
+    def beam(self, index: int, scores: Tensor) -> Tensor:
+        beam: Tensor = getattr(self, f"beam_{index}")
+        return beam.expand(scores.shape[0], -1)
+
+    def kept(self, scores: Tensor) -> Tensor:
+        return self.tree.expand(scores.shape[0], -1)
+
+
+def make_levels(shape: TreeShape) -> Levels:
+    """How a tree of this shape grows."""
+    return DynamicLevels(shape) if shape.choices is None else StaticLevels(shape.choices)
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """Indices ``[B, count]`` of the largest scores, descending, ties to the lowest index."""
+    return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
