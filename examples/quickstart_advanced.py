@@ -6,8 +6,12 @@ Without arguments it runs the checkpoints embedded in trtspec, on the CPU:
 
 With real ones (folders, or Hugging Face ids where a hub can be reached):
 
-    python examples/quickstart_advanced.py --model_dir <target> --draft_model_dir <draft> \
+    python examples/quickstart_advanced.py --model_dir <target> --draft_model_dir <EAGLE-3 head> \
+        --spec_decode_algo EAGLE3 --num_steps 5 --eagle_topk 4 --num_draft_tokens 24
+    python examples/quickstart_advanced.py --model_dir <target> --draft_model_dir <small model> \
         --spec_decode_algo DRAFT_TARGET --spec_decode_max_draft_len 4
+
+One engine folder is built; the baseline opens it without its draft.
 """
 
 from __future__ import annotations
@@ -16,18 +20,31 @@ import argparse
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError
+from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
+from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.log import log_to_stderr
 
-EMBEDDED_TARGET, EMBEDDED_DRAFT = "trtspec-tiny", "trtspec-tiny-draft"
+EMBEDDED_TARGET = "trtspec-tiny"
+EMBEDDED_DRAFTS = {"DRAFT_TARGET": "trtspec-tiny-draft", "EAGLE3": "trtspec-tiny-eagle3"}
 EXAMPLE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",
     "import os\nimport sys\n\nclass ",
     "    def test_add(self):\n        self.assertEqual(",
 ]
-ALGORITHMS = ("NONE", "NGRAM", "DRAFT_TARGET")
+METHODS = {
+    "NONE": None,
+    "NGRAM": "ngram",
+    "DRAFT_TARGET": "draft_model",
+    "EAGLE": "eagle",
+    "EAGLE3": "eagle3",
+}
+DEFAULT_DRAFT_LEN = 4
+# (k, D, N) of EAGLE where no flag says anything about the shape.
+DEFAULT_TREE = {"topk": 4, "max_draft_len": 5, "num_draft_tokens": 24}
+SHAPE = ("max_draft_len", "topk", "num_draft_tokens", "use_dynamic_tree", "eagle_choices")
 
 
 @dataclass
@@ -42,6 +59,11 @@ class Run:
     @property
     def num_tokens(self) -> int:
         return sum(len(c.token_ids) for output in self.outputs for c in output.outputs)
+
+    @property
+    def speculation(self) -> SpeculativeMetrics:
+        """Over all prompts, without the warm-up."""
+        return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -63,13 +85,31 @@ def parse_arguments() -> argparse.Namespace:
     add = spec.add_argument
     add(
         "--spec_decode_algo",
-        help=f"one of {', '.join(ALGORITHMS)}; DRAFT_TARGET by default where a draft is known",
+        help=f"one of {', '.join(METHODS)}; without it EAGLE3 for the embedded target, "
+        "DRAFT_TARGET where a draft is given, else NGRAM",
     )
-    add("--draft_model_dir", help="draft: folder, id or embedded name")
-    add("--spec_decode_max_draft_len", type=int, default=4, help="K of a chain, depth D of a tree")
-    add("--max_matching_ngram_size", type=int, default=5, help="longest n of NGRAM")
-    add("--dynamic_tree_max_topK", type=int, help="k of a tree (k, D, N) of the draft model")
+    add(
+        "--draft_model_dir",
+        "--eagle_model_dir",
+        help="draft model or EAGLE head: folder, id or embedded name",
+    )
+    add(
+        "--spec_decode_max_draft_len",
+        "--num_steps",
+        type=int,
+        help=f"K of a chain, depth D of a tree (default {DEFAULT_DRAFT_LEN})",
+    )
+    add("--max_matching_ngram_size", type=int, help="longest n of NGRAM")
+    add(
+        "--dynamic_tree_max_topK",
+        "--eagle_topk",
+        type=int,
+        help="k of a tree (k, D, N); EAGLE and EAGLE3 without any shape: 4, 5, 24",
+    )
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
+    add("--use_dynamic_tree", action="store_true", help="a tree is wanted (implied by its k)")
+    add("--eagle_choices", help="static tree of EAGLE and EAGLE3, such as '[[0],[1],[0,0]]'")
+    add("--speculative_token_map", help="file of the token ids that an EAGLE head is cut to")
 
     text = parser.add_argument_group("generation")
     add = text.add_argument
@@ -88,44 +128,52 @@ def parse_arguments() -> argparse.Namespace:
 
 def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
     """What the flags ask for, as `LLM` takes it; None for no speculation."""
-    algorithm = args.spec_decode_algo
     draft = args.draft_model_dir
-    if draft is None and args.model_dir == EMBEDDED_TARGET:
-        draft = EMBEDDED_DRAFT
-    if algorithm is None:
-        algorithm = "DRAFT_TARGET" if draft else "NGRAM"
-    algorithm = algorithm.upper()
-    if algorithm not in ALGORITHMS:
+    embedded = args.model_dir == EMBEDDED_TARGET and draft is None
+    default = "EAGLE3" if embedded else "DRAFT_TARGET" if draft else "NGRAM"
+    algorithm = (args.spec_decode_algo or default).upper()
+    if algorithm not in METHODS:
         raise SystemExit(
             f"--spec_decode_algo {args.spec_decode_algo!r} is unknown; "
-            f"choose one of {', '.join(ALGORITHMS)}"
+            f"choose one of {', '.join(METHODS)}"
         )
-    if algorithm == "NONE":
+    method = METHODS[algorithm]
+    if method is None:
         return None
-    length = args.spec_decode_max_draft_len
-    if algorithm == "NGRAM":
-        return {
-            "method": "ngram",
-            "num_speculative_tokens": length,
-            "prompt_lookup_max": args.max_matching_ngram_size,
-        }
-    if draft is None:
-        raise SystemExit("--spec_decode_algo DRAFT_TARGET needs --draft_model_dir")
-    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": length}
-    if args.dynamic_tree_max_topK is not None:
-        config["topk"] = args.dynamic_tree_max_topK
-    if args.num_draft_tokens is not None:
-        config["num_draft_tokens"] = args.num_draft_tokens
-    return config
+    if embedded:
+        draft = EMBEDDED_DRAFTS.get(algorithm)
+    if draft is None and method != "ngram":
+        raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
+    flags = {
+        "model": draft,
+        "max_draft_len": args.spec_decode_max_draft_len,
+        "topk": args.dynamic_tree_max_topK,
+        "num_draft_tokens": args.num_draft_tokens,
+        "use_dynamic_tree": args.use_dynamic_tree or None,
+        "eagle_choices": args.eagle_choices,
+        "speculative_token_map": args.speculative_token_map,
+        "max_matching_ngram_size": args.max_matching_ngram_size,
+    }
+    config = {key: value for key, value in flags.items() if value is not None}
+    if method in ("eagle", "eagle3") and not any(key in config for key in SHAPE):
+        config.update(DEFAULT_TREE)
+    if "eagle_choices" not in config:
+        config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
+    return {"method": method, **config}
 
 
-def run(name: str, args: argparse.Namespace, config: dict[str, Any] | None) -> Run:
-    """Load the model, warm it up on one prompt, generate for all of them."""
+def llm_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of the engine and of the cache, as `build` and `LLM` take them."""
     kv: dict[str, Any] = {"enable_block_reuse": not args.disable_kv_cache_reuse}
     if args.kv_cache_fraction is not None:
         kv["free_memory_fraction"] = args.kv_cache_fraction
     names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend")
     limits = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
+    return {"dtype": args.dtype, "kv_cache_config": kv, **limits}
+
+
+def run(folder: Path, args: argparse.Namespace, config: dict[str, Any] | None) -> Run:
+    """Open the engine, warm it up on one prompt, generate for all of them."""
     params = SamplingParams(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
@@ -136,8 +184,7 @@ def run(name: str, args: argparse.Namespace, config: dict[str, Any] | None) -> R
         logprobs=0 if args.logprobs else None,
     )
     prompts = args.prompt or EXAMPLE_PROMPTS
-    spec = False if config is None else config
-    with LLM(args.model_dir, spec, dtype=args.dtype, kv_cache_config=kv, **limits) as llm:
+    with LLM(folder, config or False, **llm_options(args)) as llm:
         llm.generate("warm up", SamplingParams(max_tokens=8))
         before = llm.get_metrics()
         began = time.perf_counter()
@@ -149,7 +196,7 @@ def run(name: str, args: argparse.Namespace, config: dict[str, Any] | None) -> R
         metrics = llm.get_metrics()
     for key in ("num_engine_steps", "target_ms", "draft_ms", "host_ms"):
         metrics[key] -= before[key]
-    return Run(name, outputs, seconds, metrics)
+    return Run(config["method"] if config else "baseline", outputs, seconds, metrics)
 
 
 def report(runs: list[Run]) -> bool:
@@ -186,8 +233,10 @@ def report(runs: list[Run]) -> bool:
             f"draft {item.metrics['draft_ms'] / steps:.2f}, "
             f"host {item.metrics['host_ms'] / steps:.2f})"
         )
-    if len(runs) > 1:
-        print(f"speed-up     {runs[0].seconds / runs[1].seconds:8.2f} x")
+    for item in runs[1:]:
+        rates = " ".join(f"{rate:.2f}" for rate in item.speculation.acceptance_rate_per_pos)
+        print(f"acceptance   length {item.speculation.acceptance_length:.2f}, per position {rates}")
+        print(f"speed-up     {runs[0].seconds / item.seconds:8.2f} x")
     print(f"texts        {'identical' if identical else 'DIFFERENT'}")
     return identical
 
@@ -197,9 +246,10 @@ def main() -> int:
     log_to_stderr("INFO" if args.print_iter_log or args.model_dir == EMBEDDED_TARGET else "WARNING")
     config = speculative_config(args)
     try:
-        runs = [run("baseline", args, None)]
+        folder = build(args.model_dir, config, **llm_options(args))
+        runs = [run(folder, args, None)]
         if config is not None:
-            runs.append(run(str(config["method"]), args, config))
+            runs.append(run(folder, args, config))
     except TrtspecError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 1

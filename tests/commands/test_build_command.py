@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from trtspec import LLM
-from trtspec.commands.build import main
+from trtspec.commands.build import main, make_parser, speculative_options
+from trtspec.config.speculative import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.engine.folder import EngineConfig
 
 from ..e2e.helpers import PARAMS_40, TinyModels, random_prompt
@@ -67,6 +68,36 @@ def test_build_and_load(
     assert EngineConfig.read(output).speculation.topk == 1
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("--draft_checkpoint_dir", "--max_draft_len", "--topk"),
+        ("--speculative_model_dir", "--num_steps", "--eagle_topk"),
+        ("--draft_checkpoint_dir", "--max_draft_len", "--dynamic_tree_max_topK"),
+    ],
+)
+def test_flags_of_a_dynamic_tree(names: tuple[str, str, str]) -> None:
+    model, depth, topk = names
+    flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--speculative_decoding_mode", "EAGLE3"]
+    shape = [model, "d", depth, "5", topk, "4", "--num_draft_tokens", "24"]
+    assert speculative_options(make_parser().parse_args([*flags, *shape])) == Eagle3DecodingConfig(
+        speculative_model="d", max_draft_len=5, topk=4, num_draft_tokens=24
+    )
+
+
+def test_flags_of_a_static_tree() -> None:
+    flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--speculative_decoding_mode", "eagle"]
+    more = ["--draft_checkpoint_dir", "d", "--eagle_choices", "[[0], [1], [0, 0]]"]
+    cut = ["--speculative_token_map", "freq.pt"]
+    assert speculative_options(make_parser().parse_args([*flags, *more, *cut])) == (
+        EagleDecodingConfig(
+            speculative_model="d",
+            eagle_choices=((0,), (1,), (0, 0)),
+            speculative_token_map="freq.pt",
+        )
+    )
+
+
 def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) -> None:
     common = ["--checkpoint_dir", str(models.folder("llama")), "--backend", "eager"]
     mode = ["--speculative_decoding_mode", "NGRAM", "--max_draft_len", "5"]
@@ -86,6 +117,11 @@ def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) ->
         (["--speculative_decoding_mode", "ngram"], "refused: prompt lookup has no draft model"),
         (["--topk", "2", "--num_draft_tokens", "99"], "99 - 1 = 98 > 2"),
         (["--max_draft_len", "0"], "max_draft_len=0 must be at least 1"),
+        (["--eagle_choices", "[[0]]"], "static trees belong to the methods eagle and eagle3"),
+        (["--speculative_decoding_mode", "eagle3", "--eagle_choices", "[[0,0]]"],
+         "path [0, 0] has no parent: add [0]"),
+        (["--speculative_decoding_mode", "eagle", "--topk", "2", "--eagle_choices", "[[0]]"],
+         "max_draft_len=3 was given, but eagle_choices make a tree of max_draft_len=1"),
         (["--output_dir", "/proc/engine"], "cannot be written"),
     ],
 )  # fmt: skip

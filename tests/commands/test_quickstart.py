@@ -8,10 +8,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from trtspec import CompletionOutput, RequestOutput, SamplingParams
+from trtspec.config.speculative import (
+    Eagle3DecodingConfig,
+    EagleDecodingConfig,
+    parse_speculative_config,
+)
+from trtspec.errors import ConfigError
+from trtspec.executor.metrics import SpeculativeMetrics
 
 from ..e2e.helpers import TinyModels
 from ..e2e.tiny_tokenizer import save_bytes
@@ -31,20 +41,28 @@ def folder(models: TinyModels) -> Path:
 
 
 @pytest.fixture
-def quickstart(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run its main with flags: exit code, output, errors."""
+def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("quickstart_advanced", PROGRAM)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # its dataclass looks itself up
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def quickstart(
+    program: ModuleType,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str, str]]:
+    """Run its main with flags: exit code, output, errors."""
 
     def run(*flags: str, model_dir: Path = folder) -> tuple[int, str, str]:
         common = ["--model_dir", str(model_dir), "--backend", "eager", "--dtype", "float32"]
         monkeypatch.setattr(sys, "argv", [str(PROGRAM), *common, *flags])
-        code = module.main()
+        code = program.main()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -57,8 +75,129 @@ def check_report(out: str, method: str, num_prompts: int, num_samples: int = 1) 
     for name in ("baseline", method):
         assert len(re.findall(rf"^ +{name} +{figures}$", out, re.M)) == num_prompts * num_samples
         assert re.search(rf"^{name} +[\d.]+ tokens/s +step [\d.]+ ms", out, re.M)
+    assert re.search(r"^acceptance +length \d\.\d\d, per position \d\.\d\d( \d\.\d\d)*$", out, re.M)
     assert re.search(r"^speed-up +[\d.]+ x$", out, re.M)
     assert out.splitlines()[-1].split() == ["texts", "identical"]
+
+
+@pytest.fixture
+def flags(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What `speculative_config` makes of a command line, checked by the library."""
+
+    def parse(*flags: str) -> dict[str, Any]:
+        monkeypatch.setattr(sys, "argv", [str(PROGRAM), *flags])
+        config: dict[str, Any] = program.speculative_config(program.parse_arguments())
+        parse_speculative_config(config)
+        return config
+
+    return parse
+
+
+def test_methods_by_default(flags: Callable[..., dict[str, Any]]) -> None:
+    """The embedded head with its tree, a draft that was given, or no draft at all."""
+    assert flags() == {
+        "method": "eagle3", "model": "trtspec-tiny-eagle3",
+        "topk": 4, "max_draft_len": 5, "num_draft_tokens": 24,
+    }  # fmt: skip
+    embedded_model = {"method": "draft_model", "model": "trtspec-tiny-draft", "max_draft_len": 4}
+    assert flags("--spec_decode_algo", "draft_target") == embedded_model
+    assert flags("--draft_model_dir", "d") == {**embedded_model, "model": "d"}
+    ngram = {"method": "ngram", "max_draft_len": 4}
+    assert flags("--model_dir", "t") == flags("--spec_decode_algo", "NGRAM") == ngram
+
+
+EAGLE3 = ("--model_dir", "t", "--eagle_model_dir", "h", "--spec_decode_algo", "EAGLE3")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((), (4, 5, 24)),
+        (("--spec_decode_max_draft_len", "3"), (1, 3, 4)),
+        (("--num_steps", "3", "--eagle_topk", "2", "--num_draft_tokens", "7"), (2, 3, 7)),
+        (("--use_dynamic_tree", "--dynamic_tree_max_topK", "2"), (2, 4, 9)),
+        (("--eagle_choices", "[[0],[1],[0,0]]"), (2, 2, 4)),
+    ],
+)
+def test_shapes_of_a_head(
+    flags: Callable[..., dict[str, Any]], shape: tuple[str, ...], expected: tuple[int, int, int]
+) -> None:
+    for name, cls in (("EAGLE3", Eagle3DecodingConfig), ("eagle", EagleDecodingConfig)):
+        config = parse_speculative_config(flags(*EAGLE3, "--spec_decode_algo", name, *shape))
+        assert isinstance(config, cls) and config.speculative_model == "h"
+        assert (config.topk, config.num_steps, config.num_draft_tokens) == expected
+    assert config.speculative_token_map is None
+    assert flags(*EAGLE3, "--speculative_token_map", "m.pt")["speculative_token_map"] == "m.pt"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--use_dynamic_tree",), "set dynamic_tree_max_topK"),
+        (("--eagle_topk", "2", "--num_draft_tokens", "99"), "99 - 1 = 98 > 2"),
+        (("--eagle_choices", "[[0,0]]"), "has no parent"),
+        (("--max_matching_ngram_size", "3"), "belongs to"),
+        (("--spec_decode_algo", "NGRAM"), "prompt lookup has no draft model"),
+    ],
+)
+def test_flags_that_do_not_fit(
+    flags: Callable[..., dict[str, Any]], more: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        flags(*EAGLE3, *more)
+
+
+class FakeLLM:
+    """Opens nothing; a draft is accepted at depth 1 in every step, at depth 2 in every other."""
+
+    opened: ClassVar[list[tuple[Path, Any, dict[str, Any]]]] = []
+
+    def __init__(self, folder: Path, config: Any, **options: Any) -> None:
+        self.opened.append((folder, config, options))
+        self.emitted = (2, 3) if config else (1,) * 5
+
+    def __enter__(self) -> FakeLLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def generate(self, prompts: Any, _: SamplingParams) -> Any:
+        metrics = SpeculativeMetrics()
+        for count in self.emitted:
+            metrics.record(count, 2 if len(self.emitted) == 2 else 0)
+        return [
+            RequestOutput(0, prompt, [1], [CompletionOutput(0, 0, "x", [1] * 5, metrics=metrics)])
+            for prompt in prompts
+        ]
+
+    def get_metrics(self) -> dict[str, Any]:
+        return dict.fromkeys(("num_engine_steps", "target_ms", "draft_ms", "host_ms"), 0)
+
+
+def test_one_engine_serves_both_runs(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline opens what was built for the drafts, with its speculation off."""
+    built = []
+
+    def build(model: str, config: Any, **options: Any) -> Path:
+        built.append((model, config, options))
+        return Path("engine")
+
+    monkeypatch.setattr(program, "build", build)
+    monkeypatch.setattr(program, "LLM", FakeLLM)
+    monkeypatch.setattr(FakeLLM, "opened", [])
+    monkeypatch.setattr(sys, "argv", [str(PROGRAM), "--dtype", "fp32", "--max_batch_size", "2"])
+    assert program.main() == 0
+    ((model, config, options),) = built
+    assert model == "trtspec-tiny" and config["method"] == "eagle3"
+    assert (options["dtype"], options["max_batch_size"]) == ("fp32", 2)
+    engine = Path("engine")
+    assert FakeLLM.opened == [(engine, False, options), (engine, config, options)]
+    out = capsys.readouterr().out
+    check_report(out, "eagle3", num_prompts=3)
+    assert "acceptance   length 2.50, per position 1.00 0.50\n" in out
 
 
 def test_ngram_is_the_default_without_a_draft(

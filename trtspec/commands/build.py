@@ -29,12 +29,26 @@ def make_parser() -> argparse.ArgumentParser:
     add("--backend", help="aoti (default) or eager")
     add(
         "--speculative_decoding_mode",
-        help="draft_model, or ngram (which needs no engine of its own)",
+        help="eagle3, eagle, draft_model, or ngram (which needs no engine of its own)",
     )
-    add("--draft_checkpoint_dir", help="draft: HF folder or id, or an embedded name")
-    add("--max_draft_len", type=int, help="draft steps: K of a chain, depth D of a tree")
-    add("--topk", type=int, help="k of a tree (k, D, N)")
+    add(
+        "--draft_checkpoint_dir",
+        "--speculative_model_dir",
+        help="draft: HF folder or id, or an embedded name",
+    )
+    add(
+        "--max_draft_len",
+        "--num_steps",
+        type=int,
+        help="draft steps: K of a chain, depth D of a tree",
+    )
+    add("--topk", "--eagle_topk", "--dynamic_tree_max_topK", type=int, help="k of a tree (k, D, N)")
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
+    add(
+        "--eagle_choices",
+        help="static tree of eagle and eagle3 in place of (k, D, N), such as '[[0],[1],[0,0]]'",
+    )
+    add("--speculative_token_map", help="file of the token ids that an eagle head is cut to")
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
@@ -47,6 +61,8 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
         "max_draft_len": args.max_draft_len,
         "topk": args.topk,
         "num_draft_tokens": args.num_draft_tokens,
+        "eagle_choices": args.eagle_choices,
+        "speculative_token_map": args.speculative_token_map,
     }
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     mode = args.speculative_decoding_mode
