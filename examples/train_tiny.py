@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--target_steps", type=int, default=3000)
     parser.add_argument("--context_steps", type=int, default=600)
-    parser.add_argument("--draft_steps", type=int, default=500)
+    parser.add_argument("--draft_steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -274,7 +274,7 @@ def main() -> None:
         teacher = LlamaForCausalLM.from_pretrained(target_dir, dtype=torch.float32).eval()
         draft = new_model(DRAFT_SHAPE, tokenizer)
         print(f"draft: {draft.num_parameters():,} parameters", flush=True)
-        train(draft, files, args.draft_steps, 5e-3, args.seed + 2, 0.4, teacher)
+        train(draft, files, args.draft_steps, 5e-3, args.seed + 2, 0.2, teacher)
         role = "The embedded draft of trtspec-tiny, distilled from it."
         finish(draft, draft_dir, role, args.draft_steps)
 

@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from trtspec.bench.corpus import standard_library
+from trtspec.bench.dataset import held_out_prompts
 from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.llm import LLM
 
@@ -37,18 +37,6 @@ class Contender:
         outputs = self.llm.generate(list(prompts), params, use_tqdm=False)
         self.seconds.append(perf_counter() - began)
         self.tokens = [output.outputs[0].token_ids for output in outputs]
-
-
-def make_prompts(llm: LLM, count: int, length: int) -> list[list[int]]:
-    """The first ``length`` tokens of held-out files that are at least twice as long."""
-    prompts: list[list[int]] = []
-    for text in standard_library()[1]:
-        ids: list[int] = llm.tokenizer(text[: 16 * length])["input_ids"]
-        if len(ids) >= 2 * length:
-            prompts.append(ids[:length])
-        if len(prompts) == count:
-            break
-    return prompts
 
 
 def report(contender: Contender, baseline: Contender) -> str:
@@ -97,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     contenders = [
         Contender(name, LLM(args.model, config, **options)) for name, config in methods.items()
     ]
-    prompts = make_prompts(contenders[0].llm, args.num_prompts, args.prompt_tokens)
+    tokenizer = contenders[0].llm.tokenizer
+    chosen = held_out_prompts(tokenizer, args.num_prompts, args.prompt_tokens)
+    prompts = [prompt.token_ids for prompt in chosen]
     params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=0)
     for contender in contenders:
         contender.llm.generate(prompts[0], SamplingParams(max_tokens=8))
