@@ -1,0 +1,199 @@
+"""Fixtures: checkpoints that cost like a large model and write the text of a small one.
+
+Real acceptance meets real cost without a download: a small trained target and its drafts are
+widened, by the same function, to the sizes of a large model (see `trtspec.bench.widen`). Layers,
+heads and features that are added compute with random weights and add nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtspec.bench.checkpoint_files import SourceCheckpoint, write_checkpoint
+from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
+from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_llama
+from trtspec.builder.locate import find_model
+from trtspec.builder.pair import TOKENIZER_FILES
+from trtspec.config.model import DTYPES
+from trtspec.errors import CheckpointError, ConfigError
+
+CAPTURED = "eagle_aux_hidden_state_layer_ids"
+_COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
+
+_README = """# {name}: a cost fixture, never a model to use
+
+Made by `trtspec-bench make-fixture --like {like}`{options} from `{source}`: the weights of that
+model, spread over tensors of the size of a `{like}` model, and random or zero weights for the rest.
+It writes the text of `{source}` at the cost of a much larger model, to time speculative decoding
+with real acceptance. It knows nothing that its source does not know.
+"""
+
+
+def make_fixture(
+    shape: FixtureShape,
+    source: str | Path,
+    drafts: Sequence[str | Path],
+    output: Path,
+    dtype: str | None = None,
+    vocab_size: int | None = None,
+    seed: int = 0,
+) -> Iterator[str]:
+    """Write the target and its drafts into ``output / (name of the source)-(name of the shape)``,
+    yielding a line for each.
+
+    Args:
+        source: folder or embedded name of a Llama model in safetensors.
+        drafts: draft models (Llama) or EAGLE-3 heads of that target.
+        dtype: of the tensors written; None: the source's own.
+        vocab_size: size of a wider vocabulary; None: the source's own.
+        seed: of the random weights.
+
+    Raises:
+        ConfigError, CheckpointError: sizes that do not fit, tensors of another kind, an output that
+            exists or does not fit on the disk. Every source is checked before anything is written.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+    target = SourceCheckpoint(find_model(source))
+    vocab = target.integer("vocab_size")
+    if vocab_size is not None and vocab_size < vocab:
+        raise ConfigError(f"vocab_size={vocab_size} is less than the {vocab} of {source}")
+    sources = [target, *(SourceCheckpoint(find_model(draft)) for draft in drafts)]
+    folders = [output / f"{s.path.resolve().name}-{shape.name}" for s in sources]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(
+            f"two sources would be written to one folder: {sorted(map(str, folders))}"
+        )
+    made = [
+        _widen(s, shape, dtype, vocab_size or vocab, seed, None if s is target else target)
+        for s in sources
+    ]
+    base = made[0][0]
+    for folder, (widening, config) in zip(folders, made, strict=True):
+        flags = "" if vocab_size is None else f" --vocab_size {vocab_size}"
+        readme = _README.format(
+            name=folder.name,
+            like=shape.name,
+            options=flags,
+            source=widening.source.path.resolve().name,
+        )
+        texts = {"config.json": json.dumps(config, indent=2) + "\n", "README.md": readme}
+        present = (widening.source.path / name for name in _COPIED_FILES)
+        write_checkpoint(folder, widening.pieces, texts, [p for p in present if p.is_file()])
+        yield f"{folder}: {_describe(widening, base)}"
+
+
+def _widen(
+    source: SourceCheckpoint,
+    shape: FixtureShape,
+    dtype: str | None,
+    vocab_size: int,
+    seed: int,
+    target: SourceCheckpoint | None,
+) -> tuple[Widening, dict[str, Any]]:
+    """One checkpoint and its new config; ``target`` is that of a draft."""
+    is_head = "fc.weight" in source.files
+    if is_head and target is None:
+        raise ConfigError(f"{source.path} is an EAGLE head; make a fixture of its target")
+    if not is_head and source.config.get("architectures") != ["LlamaForCausalLM"]:
+        raise CheckpointError(
+            f"{source.path} is a {source.config.get('architectures')}; make-fixture widens "
+            "LlamaForCausalLM and EAGLE-3 heads"
+        )
+    sizes = shape.target if target is None else shape.draft
+    if is_head:
+        wide = shape.target
+        sizes = DecoderShape(
+            wide.hidden_size, 1, wide.query_size, wide.kv_size, wide.intermediate_size
+        )
+    name = dtype or str(source.config.get("dtype") or source.config.get("torch_dtype"))
+    name = name.removeprefix("torch.")
+    if name not in DTYPES:
+        raise CheckpointError(f"{source.path / 'config.json'} names no dtype; give --dtype")
+    if target is not None and source.integer("vocab_size") > vocab_size:
+        raise ConfigError(
+            f"{source.path} has a vocabulary of {source.integer('vocab_size')} tokens, its target "
+            f"of {vocab_size}"
+        )
+    widening = Widening(source, sizes, getattr(torch, name), vocab_size, seed)
+    config = _config(widening, name)
+    if is_head:
+        assert target is not None
+        if source.integer("hidden_size") != target.integer("hidden_size"):
+            raise ConfigError(
+                f"{source.path} has hidden size {source.integer('hidden_size')}, its target "
+                f"{target.integer('hidden_size')}; only heads as wide as their target can be "
+                "widened"
+            )
+        widen_eagle3(widening)
+        config |= _captured(source, target.integer("num_hidden_layers"), shape.target.num_layers)
+        config["draft_vocab_size"] = source.integer("draft_vocab_size", widening.vocab)
+        if "target_hidden_size" in config:
+            config["target_hidden_size"] = shape.target.hidden_size
+    else:
+        widen_llama(widening)
+        config["tie_word_embeddings"] = not any(p.name == "lm_head.weight" for p in widening.pieces)
+    return widening, config
+
+
+def _config(w: Widening, dtype: str) -> dict[str, Any]:
+    config = dict(w.source.config)
+    config.pop("torch_dtype", None)
+    return config | {
+        "hidden_size": w.shape.hidden_size,
+        "num_hidden_layers": w.shape.num_layers,
+        "intermediate_size": w.shape.intermediate_size,
+        "num_attention_heads": w.heads.wide_heads,
+        "num_key_value_heads": w.heads.wide_kv_heads,
+        "head_dim": w.heads.head_dim,
+        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)) * w.hidden.eps_factor,
+        "vocab_size": w.vocab_size,
+        "dtype": dtype,
+    }
+
+
+def _captured(source: SourceCheckpoint, layers: int, wide_layers: int) -> dict[str, Any]:
+    """The config keys that name the target's layers a head reads, at their new positions.
+
+    They are kept where the source has them: in ``eagle_config``, as outputs of layers (ModelOpt),
+    or at the top, as inputs of layers (SpecForge, speculators). A head that names none reads the
+    inputs of layers 2, L / 2 and L - 3; as the fixture's L is another one, ``eagle_config`` is
+    written for it.
+    """
+    places = layer_positions(layers, wide_layers)
+
+    def moved(output: int) -> int:
+        """-1, the embeddings, and L, the final norm, stay what they are."""
+        if not -1 <= output <= layers:
+            raise CheckpointError(
+                f"{source.path} reads layer {output} of its target, which has {layers}"
+            )
+        return -1 if output < 0 else wide_layers if output == layers else places[output]
+
+    top, nested = source.config.get(CAPTURED), source.config.get("eagle_config") or {}
+    outputs = nested.get(CAPTURED) or (None if top else (1, layers // 2 - 1, layers - 4))
+    keys: dict[str, Any] = {}
+    if top:
+        keys[CAPTURED] = [moved(i - 1) + 1 for i in top]
+    if outputs:
+        keys["eagle_config"] = {**nested, CAPTURED: [moved(i) for i in outputs]}
+    return keys
+
+
+def _describe(widening: Widening, target: Widening) -> str:
+    hidden, count = widening.hidden, widening.num_parameters
+    ratio = hidden.wide // hidden.size
+    exact = "exact" if hidden.copies == 1 else f"{ratio} is no power of 4: rounding may differ"
+    share = ""
+    if widening is not target:
+        share = f", {widening.num_multiplied / target.num_multiplied:.3f} of the target's cost"
+    return (
+        f"{count / 1e6:,.1f} M parameters{share}; hidden {hidden.size} x {ratio} ({exact}), "
+        f"layers {widening.source.integer('num_hidden_layers')} -> {widening.shape.num_layers}, "
+        f"vocabulary {widening.vocab} -> {widening.vocab_size}"
+    )

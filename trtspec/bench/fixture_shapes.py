@@ -1,0 +1,54 @@
+"""Shapes that fixtures are widened to: the cost of real models, whatever their text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Sizes of a Llama decoder; ``query_size`` and ``kv_size`` are heads times head dimension, as
+    the head dimension stays that of the source."""
+
+    hidden_size: int
+    num_layers: int
+    query_size: int
+    kv_size: int
+    intermediate_size: int
+
+
+@dataclass(frozen=True)
+class FixtureShape:
+    """A target, and the draft model that goes with it. (An EAGLE-3 head gets one layer of the
+    target's own sizes, as published heads have.)"""
+
+    name: str
+    target: DecoderShape
+    draft: DecoderShape
+
+
+# Hidden sizes are the embedded target's 256, and its draft's 128, times a power of 4 where that
+# leaves them close to the original. Parameters without embedding and head, in millions:
+#   300m: target 308, draft 30 (1/10). 1b, like Llama-3.2-1B: target 973, draft 122 (1/8).
+#   8b, like Llama-3.1-8B with Llama-3.2-1B: target 6,980, draft 973 (1/7).
+SHAPES: Mapping[str, FixtureShape] = {
+    shape.name: shape
+    for shape in (
+        FixtureShape(
+            "300m",
+            DecoderShape(1024, 24, 1024, 256, 3328),
+            DecoderShape(512, 8, 512, 128, 2048),
+        ),
+        FixtureShape(
+            "1b",
+            DecoderShape(2048, 16, 2048, 512, 8192),
+            DecoderShape(1024, 8, 1024, 256, 4096),
+        ),
+        FixtureShape(
+            "8b",
+            DecoderShape(4096, 32, 4096, 1024, 14336),
+            DecoderShape(2048, 16, 2048, 512, 8192),
+        ),
+    )
+}

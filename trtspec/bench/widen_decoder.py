@@ -1,0 +1,287 @@
+"""A Llama decoder, or an EAGLE-3 head, as the list of its wider tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from trtspec.bench.checkpoint_files import Piece, SourceCheckpoint
+from trtspec.bench.fixture_shapes import DecoderShape
+from trtspec.bench.widen import (
+    CONSTANT_GAIN,
+    Axis,
+    HeadSpace,
+    HiddenSpace,
+    noise,
+    widen_embedding,
+    widen_head,
+    widen_matrix,
+)
+from trtspec.errors import CheckpointError, ConfigError
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+LAYER_NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight", "hidden_norm.weight")
+
+
+def layer_positions(layers: int, wide_layers: int) -> list[int]:
+    """Where the source's layers come in the wider model, at even distances. The layers between
+    have zero output projections: they compute, and add nothing."""
+    return [i * wide_layers // layers for i in range(layers)]
+
+
+@dataclass
+class Widening:
+    """One checkpoint being widened: its spaces, and the pieces listed so far.
+
+    ``dtype`` of the tensors written, ``seed`` of the random ones. Raises ConfigError where the
+    source does not fit into the shape.
+    """
+
+    source: SourceCheckpoint
+    shape: DecoderShape
+    dtype: torch.dtype
+    vocab_size: int
+    seed: int
+    pieces: list[Piece] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        source, shape = self.source, self.shape
+        sizes = {
+            "hidden_size": shape.hidden_size,
+            "num_hidden_layers": shape.num_layers,
+            "intermediate_size": shape.intermediate_size,
+            "vocab_size": self.vocab_size,
+        }
+        for key, wide in sizes.items():
+            if source.integer(key) > wide:
+                raise ConfigError(
+                    f"{source.path} has {key} {source.integer(key)}, which does not fit into the "
+                    f"{wide} to widen to; choose a larger shape or a smaller source"
+                )
+        heads = source.integer("num_attention_heads")
+        head_dim = source.integer("head_dim", source.integer("hidden_size") // heads)
+        for name, size in (("query", shape.query_size), ("K/V", shape.kv_size)):
+            if size % head_dim:
+                raise ConfigError(
+                    f"{source.path} has head_dim {head_dim}, of which the {name} width {size} to "
+                    "widen to is no multiple"
+                )
+        self.vocab = source.integer("vocab_size")
+        self.intermediate = source.integer("intermediate_size")
+        self.hidden = HiddenSpace(
+            source.integer("hidden_size"), shape.hidden_size, self.vocab_size > self.vocab
+        )
+        self.heads = HeadSpace(
+            heads,
+            source.integer("num_key_value_heads", heads),
+            head_dim,
+            shape.query_size // head_dim,
+            shape.kv_size // head_dim,
+        )
+
+    # -- one tensor -----------------------------------------------------------------------------
+
+    def read(self, name: str) -> Tensor:
+        return self.source.tensor(name).to(self.dtype)
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Note that a source tensor is used; CheckpointError unless it has the shape."""
+        found = self.source.shape(name)
+        if found != shape:
+            raise CheckpointError(
+                f"{self.source.path}: tensor {name} has shape {list(found)}, its config.json asks "
+                f"for {list(shape)}"
+            )
+        self.used.add(name)
+
+    def generator(self, name: str) -> torch.Generator:
+        """Random numbers of one tensor; the same whatever else is written."""
+        return torch.Generator().manual_seed(crc32(f"{self.seed} {name}".encode()))
+
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        make: Callable[[], Tensor],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.pieces.append(Piece(name, shape, dtype or self.dtype, make))
+
+    def add_matrix(self, name: str, source: str | None, rows: Axis, columns: Axis) -> None:
+        """A weight of the source, or, without one, a random weight for rows that are read."""
+        shape = (rows.wide, columns.wide)
+        if source is None:
+            self.add(name, shape, lambda: noise(shape, self.dtype, self.generator(name)))
+            return
+        self.check(source, (len(rows.copies[0]), len(columns.copies[0])))
+        self.add(
+            name,
+            shape,
+            lambda: widen_matrix(self.read(source), rows, columns, self.generator(name)),
+        )
+
+    def add_norm(
+        self, name: str, source: str | None, constant: float = 0.0, copies: int | None = None
+    ) -> None:
+        size, hidden = (self.hidden.size,), self.hidden
+        if source is not None:
+            self.check(source, size)
+        self.add(
+            name,
+            (hidden.wide,),
+            lambda: hidden.norm(
+                torch.ones(size, dtype=self.dtype) if source is None else self.read(source),
+                constant,
+                copies,
+            ),
+        )
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def add_layer(self, prefix: str, source: str | None, reads: Axis | None = None) -> None:
+        """A decoder layer named ``prefix``: the source's of that prefix or, without one, a layer of
+        random weights that adds nothing. ``reads``: what q, k and v read, if not a hidden vector.
+        """
+        reads = reads or self.hidden.read
+        wide = self.shape.intermediate_size
+        features = partial(Axis.prefix, self.intermediate, wide)
+        for norm in LAYER_NORMS:
+            there = source is not None and source + norm in self.source.files
+            if there or norm != LAYER_NORMS[2]:
+                self.add_norm(prefix + norm, None if source is None else source + norm)
+        matrices = {
+            "self_attn.q_proj": (self.heads.queries(silent=False), reads),
+            "self_attn.k_proj": (self.heads.keys(), reads),
+            "self_attn.v_proj": (self.heads.keys(), reads),
+            "self_attn.o_proj": (self.hidden.written, self.heads.queries(silent=True)),
+            "mlp.gate_proj": (features(silent=False), self.hidden.read),
+            "mlp.up_proj": (features(silent=False), self.hidden.read),
+            "mlp.down_proj": (self.hidden.written, features(silent=True)),
+        }
+        for matrix, (rows, columns) in matrices.items():
+            name = f"{prefix}{matrix}.weight"
+            if source is None and matrix in ("self_attn.o_proj", "mlp.down_proj"):
+                shape = (rows.wide, columns.wide)
+                self.add(name, shape, partial(torch.zeros, shape, dtype=self.dtype))
+            else:
+                self.add_matrix(name, source and f"{source}{matrix}.weight", rows, columns)
+
+    def add_embedding(self, name: str, source: str) -> None:
+        self.check(source, (self.vocab, self.hidden.size))
+        self.add(
+            name,
+            (self.vocab_size, self.hidden.wide),
+            lambda: widen_embedding(
+                self.read(source), self.hidden, self.vocab_size, self.generator(name)
+            ),
+        )
+
+    def add_head(self, name: str, source: str, rows: int, wide_rows: int) -> None:
+        self.check(source, (rows, self.hidden.size))
+        self.add(
+            name,
+            (wide_rows, self.hidden.wide),
+            lambda: widen_head(self.read(source), self.hidden, wide_rows, self.generator(name)),
+        )
+
+    def finish(self) -> None:
+        """CheckpointError if the source has tensors that were not widened."""
+        left = sorted(set(self.source.files) - self.used)
+        if left:
+            raise CheckpointError(
+                f"{self.source.path} has tensors that make-fixture cannot widen: "
+                f"{', '.join(left[:4])}{', ...' if len(left) > 4 else ''}; it takes Llama decoders "
+                "and EAGLE-3 heads, both without biases"
+            )
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(piece.num_elements for piece in self.pieces if piece.dtype == self.dtype)
+
+    @property
+    def num_multiplied(self) -> int:
+        """Weights that every token is multiplied with: all but an embedding that is no head."""
+        tied = not any(piece.name == HEAD for piece in self.pieces)
+        return self.num_parameters - sum(
+            piece.num_elements
+            for piece in self.pieces
+            if piece.name.endswith(EMBEDDING) and not tied
+        )
+
+
+def widen_llama(widening: Widening) -> None:
+    """Add all tensors of a Llama decoder, under the names that Hugging Face gives them.
+
+    A wider vocabulary unties the head; otherwise it stays as the source has it.
+    """
+    w = widening
+    tied = bool(w.source.config.get("tie_word_embeddings", False))
+    stays_tied = tied and w.vocab_size == w.vocab
+    w.add_embedding(f"model.{EMBEDDING}", f"model.{EMBEDDING}")
+    layers = w.source.integer("num_hidden_layers")
+    positions = layer_positions(layers, w.shape.num_layers)
+    for wide_layer in range(w.shape.num_layers):
+        source = None
+        if wide_layer in positions:
+            source = f"model.layers.{positions.index(wide_layer)}."
+        w.add_layer(f"model.layers.{wide_layer}.", source)
+    # A tied head would read every copy, so only the first one gets an output.
+    w.add_norm("model.norm.weight", "model.norm.weight", CONSTANT_GAIN, 1 if stays_tied else None)
+    if tied and HEAD in w.source.files:
+        w.used.add(HEAD)  # stored twice
+    if not stays_tied:
+        w.add_head(HEAD, f"model.{EMBEDDING}" if tied else HEAD, w.vocab, w.vocab_size)
+    w.finish()
+
+
+def widen_eagle3(widening: Widening) -> None:
+    """Add all tensors of an EAGLE-3 head, under the names that the source gives them: ``midlayer``
+    (the EAGLE repository, SpecForge) or ``layers.0`` (ModelOpt). Its own vocabulary stays; where
+    the target's grows beside a head without a map, a map of the old ids is added.
+    """
+    w = widening
+    size = w.hidden.size
+    states, rest = divmod(w.source.shape("fc.weight")[1], size)
+    if rest:
+        raise CheckpointError(
+            f"{w.source.path}: fc.weight has {states * size + rest} inputs, no multiple of the "
+            f"hidden size {size}; only heads as wide as their target can be widened"
+        )
+    w.add_matrix("fc.weight", "fc.weight", w.hidden.written, Axis.joined([w.hidden.read] * states))
+    prefix = next((p for p in ("midlayer.", "layers.0.") if _has(w.source, p)), "midlayer.")
+    w.add_layer(prefix, prefix, Axis.joined([w.hidden.read] * 2))
+    w.add_norm("norm.weight", "norm.weight")
+    rows = w.source.integer("draft_vocab_size", w.vocab)
+    w.add_head(HEAD, HEAD, rows, rows)
+    if EMBEDDING in w.source.files:
+        w.add_embedding(EMBEDDING, EMBEDDING)
+    if "d2t" in w.source.files:
+        w.check("d2t", (rows,))
+        w.add("d2t", (rows,), lambda: w.source.tensor("d2t").long(), torch.int64)
+    elif w.vocab_size > rows:
+        w.add("d2t", (rows,), partial(torch.zeros, rows, dtype=torch.int64), torch.int64)
+    if "t2d" in w.source.files:
+        w.check("t2d", (w.vocab,))
+        w.add(
+            "t2d",
+            (w.vocab_size,),
+            lambda: _padded(w.source.tensor("t2d"), w.vocab_size),
+            torch.bool,
+        )
+    w.finish()
+
+
+def _has(source: SourceCheckpoint, prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in source.files)
+
+
+def _padded(flags: Tensor, size: int) -> Tensor:
+    wide = torch.zeros(size, dtype=torch.bool)
+    wide[: len(flags)] = flags.bool()
+    return wide

@@ -1,0 +1,205 @@
+"""trtspec-bench: measure acceptance over a data set; make fixtures that cost like large models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtspec.bench.acceptance import measure
+from trtspec.bench.dataset import (
+    STDLIB,
+    STDLIB_TOKENS,
+    BenchPrompt,
+    encode_questions,
+    held_out_prompts,
+    read_questions,
+    spread,
+)
+from trtspec.bench.fixture import make_fixture
+from trtspec.bench.fixture_shapes import SHAPES
+from trtspec.builder.locate import find_model
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import (
+    DecodingConfig,
+    parse_speculative_config,
+    speculative_to_dict,
+)
+from trtspec.engine.folder import is_engine_folder
+from trtspec.errors import ConfigError, TrtspecError
+from trtspec.llmapi.llm import LLM
+from trtspec.log import log_to_stderr
+
+DRAFT_FLAGS = {
+    "method": "method",
+    "draft": "model",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "topk": "topk",
+    "num_draft_tokens": "num_draft_tokens",
+}
+"""Flags of a speculative method and the keys of a speculative config that they stand for."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trtspec-bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    acceptance = commands.add_parser(
+        "acceptance", help="how many draft tokens a speculative method gets accepted, offline"
+    )
+    acceptance.set_defaults(run=run_acceptance)
+    add = acceptance.add_argument
+    add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
+    add("--method", help="ngram, draft_model, eagle or eagle3")
+    add("--draft", help="draft: HF folder or id, or an embedded name")
+    add("--num_speculative_tokens", type=int, help="K of a chain, depth D of a tree")
+    add("--topk", type=int, help="k of a tree (k, D, N)")
+    add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
+    add(
+        "--speculative_config",
+        "--speculative-config",
+        help='all of these as JSON: {"method": ..., "num_speculative_tokens": ..., ...}',
+    )
+    add(
+        "--dataset",
+        default=STDLIB,
+        help="Spec-Bench or MT-Bench question.jsonl (its first turns), .jsonl of {prompt}, a text "
+        f"file of one prompt a line, or {STDLIB}: held-out code (default)",
+    )
+    add("--num_prompts", type=int, default=16, help="at even distances over the file; 0: all")
+    add(
+        "--prompt_tokens",
+        type=int,
+        help=f"tokens of a prompt: its length with {STDLIB} (default {STDLIB_TOKENS}), else where "
+        "longer texts are cut (default: nowhere)",
+    )
+    add("--no_chat_template", action="store_true", help="ask turns of conversations as bare text")
+    add("--max_tokens", type=int, default=256, help="tokens to generate for a prompt")
+    add("--temperature", type=float, default=0.0)
+    add("--batch_size", type=int, default=1)
+    add("--seed", type=int, default=0)
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--backend", help="aoti (default) or eager")
+    add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
+    add("--ignore_eos", action="store_true", help="always generate max_tokens")
+    add("--output", type=Path, help="write everything measured to this file, as JSON")
+
+    fixture = commands.add_parser(
+        "make-fixture",
+        help="widen a small model, and its drafts, to the cost of a large one: same text, same "
+        "acceptance",
+    )
+    fixture.set_defaults(run=run_make_fixture)
+    add = fixture.add_argument
+    add("--like", required=True, choices=SHAPES, help="whose cost to copy")
+    add("--from", dest="source", default="trtspec-tiny", help="target to widen")
+    add("--drafts", nargs="*", default=[], help="draft models or EAGLE-3 heads of that target")
+    add("--output", type=Path, required=True, help="folder to write the checkpoints into")
+    add("--dtype", help="float32, bfloat16 or float16 (default: the source's own)")
+    add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
+    add("--seed", type=int, default=0, help="of the weights that only cost")
+    return parser
+
+
+def speculation(args: argparse.Namespace) -> DecodingConfig | None:
+    """The speculative config that the flags describe.
+
+    Raises:
+        ConfigError: no method, both ways of naming one, or bad JSON.
+    """
+    flags = {flag: getattr(args, flag) for flag in DRAFT_FLAGS}
+    given: dict[str, Any] = {
+        DRAFT_FLAGS[f]: value for f, value in flags.items() if value is not None
+    }
+    if args.speculative_config is not None:
+        if given:
+            raise ConfigError(
+                f"--speculative_config holds the whole method; leave out {', '.join(given)}"
+            )
+        try:
+            return parse_speculative_config(json.loads(args.speculative_config))
+        except ValueError as error:
+            if isinstance(error, TrtspecError):
+                raise
+            raise ConfigError(f"--speculative_config is not JSON: {error}") from error
+    if given:
+        return parse_speculative_config(given)
+    if not is_engine_folder(find_model(args.model)):
+        raise ConfigError(
+            "no speculative method is named; give --method, --draft or --speculative_config"
+        )
+    return None  # the engine's own
+
+
+def run_acceptance(args: argparse.Namespace) -> None:
+    wanted = speculation(args)
+    for name in ("num_prompts", "prompt_tokens", "batch_size"):
+        value, least = getattr(args, name), 0 if name == "num_prompts" else 1
+        if value is not None and value < least:
+            raise ConfigError(f"--{name} {value} must be at least {least}")
+    if args.output is not None and not args.output.parent.is_dir():
+        raise ConfigError(f"--output {args.output}: there is no folder {args.output.parent}")
+    count = args.num_prompts or None
+    questions = None
+    if args.dataset != STDLIB:
+        questions = spread(read_questions(Path(args.dataset)), count)
+    params = SamplingParams(
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        seed=args.seed,
+        ignore_eos=args.ignore_eos,
+    )
+    options = {"max_seq_len": args.max_seq_len, "backend": args.backend}
+    with LLM(
+        args.model, wanted, dtype=args.dtype, max_batch_size=args.batch_size, **options
+    ) as llm:
+        prompts: list[BenchPrompt]
+        if questions is None:
+            length = args.prompt_tokens or STDLIB_TOKENS
+            prompts = held_out_prompts(llm.tokenizer, count or sys.maxsize, length)
+        else:
+            prompts = encode_questions(
+                questions, llm.tokenizer, args.prompt_tokens, not args.no_chat_template
+            )
+        report = measure(llm, prompts, params)
+    print(
+        f"{args.model}: {len(prompts)} prompts of {args.dataset}, up to {args.max_tokens} new "
+        f"tokens, batch {args.batch_size}, temperature {args.temperature}, seed {args.seed}"
+    )
+    if wanted is not None:
+        print(f"speculation {json.dumps(speculative_to_dict(wanted))}")
+    print(report.describe())
+    for prompt, error in report.failures:
+        print(f"trtspec-bench: prompt {prompt.question.id} failed: {error}", file=sys.stderr)
+    if args.output is not None:
+        names = ("model", "dataset", "max_tokens", "temperature", "batch_size", "seed", "dtype")
+        settings = {name: getattr(args, name) for name in names}
+        settings["speculative_config"] = speculative_to_dict(wanted) if wanted else None
+        text = json.dumps({**settings, **report.to_dict()}, indent=2)
+        args.output.write_text(text + "\n", encoding="utf-8")
+
+
+def run_make_fixture(args: argparse.Namespace) -> None:
+    shape = SHAPES[args.like]
+    for line in make_fixture(
+        shape, args.source, args.drafts, args.output, args.dtype, args.vocab_size, args.seed
+    ):
+        print(line, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = make_parser().parse_args(argv)
+    log_to_stderr()
+    try:
+        args.run(args)
+    except TrtspecError as error:
+        print(f"trtspec-bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
