@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kMaxRows = 192;      // rows of one task: their sums take 48 KiB of stack
 constexpr std::int64_t kMinRows = 24;       // fewer are not worth a task of their own
 constexpr std::int64_t kStepBytes = 32768;  // weights that stay in the first-level cache for a step
-constexpr double kGrain = 1 << 18;          // multiply-adds that are worth a thread
+constexpr double kGrain = 1 << 20;          // multiply-adds that are worth a thread: tens of microseconds
 
 // One panel of 64 outputs for `rows` rows: the weights are read once, a step of k at a time; the
 // sums wait in memory between steps.
