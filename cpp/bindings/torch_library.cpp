@@ -8,10 +8,9 @@ namespace {
 std::string get_isa() { return trtspec::isa_name(trtspec::active_isa()); }
 
 std::string set_isa(std::string name) {
-  using trtspec::Isa;
-  TORCH_CHECK(name == "generic" || name == "avx2" || name == "avx512",
-              "instruction set must be generic, avx2 or avx512, got ", name);
-  const Isa isa = name == "avx512" ? Isa::avx512 : name == "avx2" ? Isa::avx2 : Isa::generic;
+  trtspec::Isa isa;
+  TORCH_CHECK(trtspec::isa_named(name.c_str(), isa),
+              "instruction set must be generic, avx2, avx512 or avx512_bf16, got ", name);
   return trtspec::isa_name(trtspec::set_isa(isa));
 }
 

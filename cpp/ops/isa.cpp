@@ -1,9 +1,12 @@
 #include <trtspec/isa.hpp>
 
 #include <atomic>
+#include <cstring>
 
 namespace trtspec {
 namespace {
+
+constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16"};
 
 Isa detect() {
 #if defined(__x86_64__)
@@ -12,7 +15,9 @@ Isa detect() {
                     __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx2 && avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::generic;
+  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  if (avx2 && avx512) return bf16 ? Isa::avx512_bf16 : Isa::avx512;
+  return avx2 ? Isa::avx2 : Isa::generic;
 #else
   return Isa::generic;
 #endif
@@ -34,8 +39,16 @@ Isa active_isa() { return current().load(std::memory_order_relaxed); }
 
 Isa set_isa(Isa isa) { return current().exchange(isa < detected_isa() ? isa : detected_isa()); }
 
-const char* isa_name(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic";
+const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
+
+bool isa_named(const char* name, Isa& isa) {
+  for (int i = 0; i < 4; ++i) {
+    if (std::strcmp(name, kNames[i]) == 0) {
+      isa = static_cast<Isa>(i);
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace trtspec

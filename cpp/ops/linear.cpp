@@ -13,6 +13,13 @@ void linear(const LinearParams& params) {
                      params.in_features);
     return;
   }
+#if defined(TRTSPEC_HAS_AVX512_BF16)
+  if (params.dtype == DType::bf16 && params.in_features % 2 == 0 &&
+      active_isa() == Isa::avx512_bf16) {
+    avx512_bf16::linear_dot(params);
+    return;
+  }
+#endif
   // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
   const std::int64_t stride = params.in_features + 16;
   const std::unique_ptr<float[]> x(new float[static_cast<std::size_t>(params.rows * stride)]);

@@ -1,15 +1,11 @@
 #include "linear_kernel.hpp"
 
 #include "gemm_block.hpp"
+#include "linear_panels.hpp"
 #include "parallel.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
-
-constexpr std::int64_t kMaxRows = 192;      // rows of one task: their sums take 48 KiB of stack
-constexpr std::int64_t kMinRows = 24;       // fewer are not worth a task of their own
-constexpr std::int64_t kStepBytes = 32768;  // weights that stay in the first-level cache for a step
-constexpr double kGrain = 1 << 20;          // multiply-adds that are worth a thread: tens of microseconds
 
 // One panel of 64 outputs for `rows` rows: the weights are read once, a step of k at a time; the
 // sums wait in memory between steps.
@@ -31,58 +27,12 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, const float*
   }
 }
 
-template <class Weight, class Out>
-void finish_panel(const LinearParams& params, std::int64_t panel, std::int64_t first_row,
-                  std::int64_t rows, float* sums) {
-  const std::int64_t first = panel * kPanel;
-  const std::int64_t columns =
-      params.out_features - first < kPanel ? params.out_features - first : kPanel;
-  const Weight* bias =
-      params.bias == nullptr ? nullptr : static_cast<const Weight*>(params.bias) + first;
-  Out* out = static_cast<Out*>(params.out) + first_row * params.out_features + first;
-  for (std::int64_t r = 0; r < rows; ++r, out += params.out_features, sums += kPanel) {
-    std::int64_t c = 0;
-    for (; c + kLanes <= columns; c += kLanes) {
-      const VF sum = load(sums + c);
-      store(out + c, bias == nullptr ? sum : sum + load(bias + c));
-    }
-    for (; c < columns; ++c) {
-      from_float(bias == nullptr ? sums[c] : sums[c] + to_float(bias[c]), out + c);
-    }
-  }
-}
-
-template <class Weight, class Out>
-void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  const std::int64_t panels = (params.out_features + kPanel - 1) / kPanel;
-  const double per_row = double(params.in_features) * double(params.out_features);
-  const int threads =
-      threads_for(per_row * double(params.rows < 4 ? 4 : params.rows), kGrain);
-  std::int64_t chunks = (params.rows + kMaxRows - 1) / kMaxRows;
-  while (threads > 1 && panels * chunks < 4 * threads && params.rows / chunks >= 2 * kMinRows) {
-    ++chunks;
-  }
-  parallel_for(panels * chunks, threads, [&](std::int64_t task, int) {
-    const std::int64_t panel = task / chunks;
-    const std::int64_t chunk = task % chunks;
-    const std::int64_t first = params.rows * chunk / chunks;
-    const std::int64_t rows = params.rows * (chunk + 1) / chunks - first;
-    alignas(64) float sums[kMaxRows * kPanel];
-    multiply_panel<Weight>(params, panel, x + first * x_stride, x_stride, rows, sums);
-    finish_panel<Weight, Out>(params, panel, first, rows, sums);
-  });
-}
-
 template <class Weight>
 void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  switch (params.out_dtype) {
-    case DType::f32:
-      return run<Weight, float>(params, x, x_stride);
-    case DType::bf16:
-      return run<Weight, bf16>(params, x, x_stride);
-    case DType::f16:
-      return run<Weight, f16>(params, x, x_stride);
-  }
+  run_panels<Weight>(params, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
+                                 float* sums) {
+    multiply_panel<Weight>(params, panel, x + first * x_stride, x_stride, rows, sums);
+  });
 }
 
 template <class Value>

@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-@pytest.fixture(params=["generic", "avx2", "avx512"])
+@pytest.fixture(params=["generic", "avx2", "avx512", "avx512_bf16"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set of this processor in turn."""
     before = torch.ops.trtspec._set_isa(request.param)

@@ -4,7 +4,7 @@
 
 namespace trtspec {
 
-enum class Isa { generic = 0, avx2 = 1, avx512 = 2 };
+enum class Isa { generic = 0, avx2 = 1, avx512 = 2, avx512_bf16 = 3 };
 
 // The best instruction set that this processor and operating system support.
 Isa detected_isa();
@@ -17,5 +17,8 @@ Isa active_isa();
 Isa set_isa(Isa isa);
 
 const char* isa_name(Isa isa);
+
+// The instruction set of that name into `isa`; false if there is none.
+bool isa_named(const char* name, Isa& isa);
 
 }  // namespace trtspec

@@ -21,7 +21,8 @@ struct LinearParams {
 };
 
 // Each output is one chain of float multiply-adds over k = 0 .. in_features - 1 from zero, plus the
-// bias, rounded once. So its bits do not depend on the other rows or on the number of threads.
+// bias, rounded once. (Of each pair of k the second comes first where the processor's bfloat16 dot
+// product is used.) So its bits do not depend on the other rows or on the number of threads.
 void linear(const LinearParams& params);
 
 }  // namespace trtspec
