@@ -1,6 +1,6 @@
 """Speed and acceptance of speculation beside its own baseline, on code no embedded model has seen.
 
-    python -m trtspec.bench.speculation [--model M --draft D --max_tokens N --batch_size B ...]
+    python -m trtspec.bench.speculation [--methods ngram:4 draft_model:4 eagle3:5 eagle3:4,5,24 ...]
 
 Prompts are the beginnings of held-out standard library files. Every method decodes all of them in
 the same process; rounds alternate between methods so that a drifting machine treats all alike, and
@@ -18,6 +18,7 @@ from typing import Any
 
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.config.sampling import SamplingParams
+from trtspec.errors import ConfigError
 from trtspec.llmapi.llm import LLM
 
 BASELINE = "none"
@@ -40,27 +41,47 @@ class Contender:
 
 
 def report(contender: Contender, baseline: Contender) -> str:
-    """One line of the table."""
+    """One line of the table; times are means of a step."""
     metrics: dict[str, Any] = contender.llm.get_metrics()
     count = sum(map(len, contender.tokens))
     ratios = [b / c for b, c in zip(baseline.seconds, contender.seconds, strict=True)]
     same = "yes" if contender.tokens == baseline.tokens else "NO"
-    return (
-        f"{contender.name:24} {median(ratios):6.2f} x {count / median(contender.seconds):10.1f} "
-        f"{metrics['acceptance_length']:8.2f} {metrics['acceptance_rate']:8.2f} "
-        f"{metrics['step_ms']:9.3f} {metrics['host_share']:8.1%}   {same}"
+    parts = " ".join(
+        f"{metrics[name] / max(metrics['num_engine_steps'], 1):7.3f}"
+        for name in ("target_ms", "draft_ms", "host_ms")
     )
+    return (
+        f"{contender.name:20} {median(ratios):6.2f} x {count / median(contender.seconds):9.1f} "
+        f"{metrics['acceptance_length']:7.2f} {metrics['acceptance_rate']:6.2f} "
+        f"{metrics['step_ms']:8.3f} {parts} {metrics['host_share']:6.1%}   {same}"
+    )
+
+
+def method_config(text: str, drafts: dict[str, str]) -> dict[str, Any]:
+    """The speculative config that ``method:K`` (a chain) or ``method:k,D,N`` (a tree) stands for."""
+    method, _, numbers = text.partition(":")
+    names = ("num_speculative_tokens",), ("topk", "num_steps", "num_draft_tokens")
+    values = numbers.split(",")
+    keys = {len(n): n for n in names}.get(len(values))
+    if keys is None or not all(value.isdecimal() for value in values):
+        raise ConfigError(f"{text!r} is not method:K or method:k,D,N, such as eagle3:4,5,24")
+    config: dict[str, Any] = {"method": method, **dict(zip(keys, map(int, values), strict=True))}
+    return {**config, "model": drafts[method]} if method in drafts else config
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("--model", default="trtspec-tiny")
-    add("--draft", default="trtspec-tiny-draft")
+    add("--draft", default="trtspec-tiny-draft", help="draft model")
+    add("--eagle", default="trtspec-tiny-eagle3", help="EAGLE head")
     add("--dtype", default="auto")
-    add("--draft_lens", type=int, nargs="*", default=[2, 4, 6], help="K of the draft model")
-    add("--ngram_lens", type=int, nargs="*", default=[4], help="K of n-gram lookup")
-    add("--trees", nargs="*", default=[], help="trees k,D,N of the draft model")
+    add(
+        "--methods",
+        nargs="*",
+        default=["ngram:4", "draft_model:4", "eagle3:5", "eagle3:4,5,24"],
+        help="method:K for a chain, method:k,D,N for a tree (default: %(default)s)",
+    )
     add("--num_prompts", type=int, default=16)
     add("--prompt_tokens", type=int, default=128)
     add("--max_tokens", type=int, default=128)
@@ -69,16 +90,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--rounds", type=int, default=3)
     args = parser.parse_args(argv)
 
+    drafts = {"draft_model": args.draft, "eagle": args.eagle, "eagle3": args.eagle}
     methods: dict[str, dict[str, Any] | None] = {BASELINE: None}
-    for length in args.ngram_lens:
-        methods[f"ngram K={length}"] = {"method": "ngram", "num_speculative_tokens": length}
-    draft = {"method": "draft_model", "model": args.draft}
-    for length in args.draft_lens:
-        methods[f"draft_model K={length}"] = {**draft, "num_speculative_tokens": length}
-    for tree in args.trees:
-        k, depth, rows = map(int, tree.split(","))
-        shape = {"topk": k, "num_steps": depth, "num_draft_tokens": rows}
-        methods[f"draft_model ({tree})"] = {**draft, **shape}
+    methods |= {text: method_config(text, drafts) for text in args.methods}
 
     options = {"dtype": args.dtype, "max_batch_size": args.batch_size}
     options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
@@ -100,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{args.batch_size}, temperature {args.temperature}, {args.rounds} rounds"
     )
     print(
-        f"{'method':24} {'speed-up':>8} {'tokens/s':>10} {'length':>8} {'rate':>8} {'step ms':>9} "
-        f"{'host':>8}   same text"
+        f"{'method':20} {'speed-up':>8} {'tokens/s':>9} {'length':>7} {'rate':>6} {'step ms':>8} "
+        f"{'target':>7} {'draft':>7} {'host':>7} {'host':>6}   same text"
     )
     for contender in contenders:
         print(report(contender, contenders[0]))
