@@ -58,7 +58,7 @@ def report(contender: Contender, baseline: Contender) -> str:
 
 
 def method_config(text: str, drafts: dict[str, str]) -> dict[str, Any]:
-    """The speculative config that ``method:K`` (a chain) or ``method:k,D,N`` (a tree) stands for."""
+    """What ``method:K`` (a chain) or ``method:k,D,N`` (a tree) stands for."""
     method, _, numbers = text.partition(":")
     names = ("num_speculative_tokens",), ("topk", "num_steps", "num_draft_tokens")
     values = numbers.split(",")
