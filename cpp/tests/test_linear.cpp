@@ -59,7 +59,7 @@ void check_size(std::int64_t rows, std::int64_t depth, std::int64_t width) {
 }  // namespace
 
 int main() {
-  for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
     if (isa > trtspec::detected_isa()) continue;
     trtspec::set_isa(isa);
     CHECK(trtspec::active_isa() == isa);

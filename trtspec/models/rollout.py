@@ -153,7 +153,9 @@ class TreeRollout(nn.Module):
         self, ready: Tensor, columns: SamplingColumns, count: int
     ) -> tuple[Tensor, Tensor]:
         """The best ``count`` children of every row and the log probability of each."""
-        return draft_candidates(self.model.head(ready), *columns, self.model.token_map, count)
+        ids, gains = draft_candidates(self.model.head(ready), *columns, self.model.token_map, count)
+        # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
+        return ids, gains.clamp(max=0)
 
     def _keep(
         self, tokens: Tensor, parents: Tensor, scores: Tensor

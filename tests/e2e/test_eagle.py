@@ -1,0 +1,235 @@
+"""EAGLE-1 and EAGLE-3 heads change no token, at any temperature and however prompts are fed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtspec import SamplingParams
+from trtspec.config.eagle import EagleConfig
+from trtspec.errors import EngineError
+
+from .eagle_heads import eagle, random_eagle1, random_eagle3
+from .helpers import (
+    PARAMS_40,
+    TinyModels,
+    assert_no_leak,
+    open_llm,
+    random_prompt,
+    tokens,
+    watch,
+)
+
+PROMPTS = [random_prompt(160 + i, n) for i, n in enumerate((30, 1, 32, 3, 16, 17, 40))]
+PROMPTS += [random_prompt(170, 6) * 4]
+GREEDY = SamplingParams(max_tokens=24)
+SAMPLED = [
+    SamplingParams(max_tokens=24, temperature=0.8, seed=seed)
+    for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
+]
+SHAPES: dict[str, dict[str, Any]] = {
+    "chain": {"num_speculative_tokens": 4},
+    "static": {"eagle_choices": [[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 0, 0], [2, 0, 1]]},
+    "tree": {"num_speculative_tokens": 3, "topk": 4, "num_draft_tokens": 16},
+}
+METHODS = ("eagle", "eagle3")
+CROSS = [("llama", m, s) for m in METHODS for s in SHAPES]
+CROSS += [("qwen3", m, "tree") for m in METHODS]
+EACH = [("llama", "eagle3", "tree"), ("qwen3", "eagle", "static"), ("llama", "eagle", "chain")]
+
+
+class Heads:
+    """Random heads for the tiny targets. EAGLE-3's covers the commonest tokens of the greedy texts,
+    so that guesses are right now and then."""
+
+    def __init__(self, models: TinyModels, root: Path) -> None:
+        self.models, self.root = models, root
+        self.folder = cache(self._folder)
+
+    def greedy(self, case: str) -> list[list[int]]:
+        return [self.models.greedy(case, prompt, 24) for prompt in PROMPTS]
+
+    def _folder(self, case: str, method: str) -> Path:
+        hf, folder = self.models.hf(case), self.root / f"{case}-{method}"
+        if method == "eagle":
+            return random_eagle1(hf, folder)
+        counts = Counter(token for text in self.greedy(case) for token in text)
+        common = [token for token, _ in counts.most_common(16)]
+        return random_eagle3(hf, folder, common, modelopt=case == "llama")
+
+    def config(self, case: str, method: str, shape: str) -> dict[str, Any]:
+        return eagle(self.folder(case, method), method, **SHAPES[shape])
+
+    @cache  # noqa: B019  one object, alive as long as the module
+    def sampled(self, case: str) -> list[list[int]]:
+        """The texts without speculation, each prompt alone."""
+        with open_llm(self.models.folder(case), max_batch_size=1) as llm:
+            pairs = zip(PROMPTS, SAMPLED, strict=True)
+            return tokens([llm.generate(prompt, params) for prompt, params in pairs])
+
+
+@pytest.fixture(scope="module")
+def heads(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Heads:
+    return Heads(models, tmp_path_factory.mktemp("heads"))
+
+
+@pytest.mark.parametrize(("case", "method", "shape"), CROSS)
+def test_same_tokens(heads: Heads, case: str, method: str, shape: str) -> None:
+    """transformers' greedy text and the sampled text without speculation; eight at once in chunks
+    and with few rows for drafts, and again over cached prefixes; then alone."""
+    config, folder = heads.config(case, method, shape), heads.models.folder(case)
+    with open_llm(folder, config, max_batch_size=8, max_num_tokens=60) as llm:
+        steps = watch(llm)
+        for _ in range(2):
+            assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy(case)
+            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
+            assert tokens(outputs) == heads.sampled(case)
+        metrics = llm.get_metrics()
+        assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
+        prefills = [item for step in steps for item in step.items if not item.is_generation]
+        assert any(not item.samples for item in prefills), "no prompt was cut"
+        assert any(item.start and item.start % 16 == 0 for item in prefills), "no prefix was reused"
+        assert_no_leak(llm)
+    with open_llm(folder, config, max_batch_size=1) as llm:
+        for i in (0, 1):
+            alone = [llm.generate(PROMPTS[i], params) for params in (GREEDY, SAMPLED[i])]
+            assert tokens(alone) == [heads.greedy(case)[i], heads.sampled(case)[i]]
+
+
+@pytest.mark.parametrize(("case", "method", "shape"), EACH)
+def test_preemption(heads: Heads, case: str, method: str, shape: str) -> None:
+    kv = {"max_tokens": 160}
+    options = {"kv_cache_config": kv, "tokens_per_block": 4, "max_batch_size": 8}
+    with open_llm(heads.models.folder(case), heads.config(case, method, shape), **options) as llm:
+        steps = watch(llm)
+        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy(case)
+        assert tokens(llm.generate(PROMPTS, SAMPLED, use_tqdm=False)) == heads.sampled(case)
+        assert sum(step.num_preempted for step in steps) > 0
+        assert_no_leak(llm)
+        assert not llm._executor._drafter._pending and not llm._executor._drafter._fed
+
+
+@pytest.mark.parametrize(("case", "method", "shape"), EACH)
+def test_prefix_reuse(heads: Heads, case: str, method: str, shape: str) -> None:
+    """Blocks of a prompt and of its output are found; a block whose last row was made of another
+    next token is not, though the target's own is."""
+    text = heads.greedy(case)[0]
+    continued = PROMPTS[0] + text[:23]
+    border = continued[:32]
+    diverging = [*border, (continued[32] + 1) % 200, 5]
+    following = [*border, continued[32], 6]
+    with open_llm(heads.models.folder(case), heads.config(case, method, shape)) as llm:
+        steps = watch(llm)
+        assert tokens([llm.generate(PROMPTS[0], GREEDY)]) == [text]
+        steps.clear()
+        prompts = [diverging, following, [*PROMPTS[0][:20], 9], continued]
+        found = tokens(llm.generate(prompts, GREEDY, use_tqdm=False))
+        assert found == [heads.models.greedy(case, prompt, 24) for prompt in prompts]
+        # 16 tokens a block; the draft's second block ends with a row made of the token at 32.
+        assert [item.start for item in steps[0].items] == [16, 32, 16, 48]
+        assert_no_leak(llm)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_two_engine_calls_a_step(heads: Heads, method: str, shape: str) -> None:
+    with open_llm(heads.models.folder("llama"), heads.config("llama", method, shape)) as llm:
+        steps = watch(llm)
+        llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)
+    pure = [step for step in steps if step.only_generates]
+    assert len(pure) >= 7
+    for step in pure:
+        drafts = any(item.max_nodes for item in step.items)
+        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)
+    assert sum(step.draft_calls == 0 for step in pure) <= len(PROMPTS)
+    mixed = [step for step in steps if not step.only_generates]
+    assert mixed
+    assert all(step.target_calls == 1 and step.draft_calls in (1, 2) for step in mixed)
+
+
+def test_a_prompt_of_one_token(heads: Heads) -> None:
+    """Its first step has no state of the target to draft from, and emits one token, as a prefill
+    does; the next one drafts."""
+    with open_llm(heads.models.folder("llama"), heads.config("llama", "eagle3", "chain")) as llm:
+        steps = watch(llm)
+        output = llm.generate([77], SamplingParams(max_tokens=10))
+        assert output.outputs[0].token_ids == heads.models.greedy("llama", [77], 10)
+    assert [step.draft_calls for step in steps[:2]] == [0, 1]
+    assert output.metrics.num_steps - output.metrics.num_drafts >= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_aborts_in_the_middle(heads: Heads, method: str) -> None:
+    """After any step: of requests that generate, of half-fed prompts and of waiting ones."""
+    config, expected = heads.config("llama", method, "tree"), heads.greedy("llama")
+    limits = {"max_batch_size": 3, "max_num_tokens": 24}
+    with open_llm(heads.models.folder("llama"), config, **limits) as llm:
+        executor = llm._executor
+        step, reasons = executor.step, []
+        for moment in (1, 2, 5, 11):
+            handles: list[Any] = []
+            left = [moment]
+
+            def interrupted(left: list[int] = left, handles: list[Any] = handles) -> Any:
+                outputs = step()
+                left[0] -= len(handles) == len(PROMPTS)
+                if left[0] == 0:
+                    for handle in handles[::3]:
+                        handle.abort()
+                return outputs
+
+            executor.step = interrupted
+            handles += [llm.generate_async(prompt, GREEDY) for prompt in PROMPTS]
+            for i, handle in enumerate(handles):
+                output = handle.result(timeout=60).outputs[0]
+                reasons.append(output.finish_reason)
+                if output.finish_reason == "abort":
+                    assert output.token_ids == expected[i][: len(output.token_ids)]
+                else:
+                    assert output.token_ids == expected[i]
+            assert_no_leak(llm)
+            assert not executor._drafter._pending and not executor._drafter._fed
+        assert reasons.count("abort") >= 8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_states_that_are_nan(heads: Heads, method: str) -> None:
+    """A request whose logits are NaN fails alone; its neighbours' drafts read nothing of it."""
+    bans = SamplingParams(bad_words=[[token] for token in range(203)])
+    with open_llm(heads.models.folder("llama"), heads.config("llama", method, "tree")) as llm:
+        outputs = llm.generate(PROMPTS[:3], [GREEDY, bans, GREEDY], use_tqdm=False)
+        assert isinstance(outputs[1].error, EngineError)
+        assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
+        assert_no_leak(llm)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(heads: Heads, method: str, dtype: str) -> None:
+    folder = heads.models.folder("llama")
+    with open_llm(folder, dtype=dtype) as llm:
+        expected = [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY, SAMPLED)]
+    with open_llm(folder, heads.config("llama", method, "tree"), dtype=dtype) as llm:
+        for params, texts in zip((GREEDY, SAMPLED), expected, strict=True):
+            assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
+        assert llm.get_metrics()["num_accepted_tokens"] > 0
+
+
+def test_formats_are_read_alike(heads: Heads, tmp_path: Path) -> None:
+    """The same head in ModelOpt's and in yuhuili's format drafts the same."""
+    hf, figures = heads.models.hf("llama"), []
+    for modelopt in (True, False):
+        folder = random_eagle3(hf, tmp_path / str(modelopt), range(5, 60), modelopt)
+        with open_llm(
+            heads.models.folder("llama"), eagle(folder, "eagle3", **SHAPES["tree"])
+        ) as llm:
+            draft = llm.config.draft
+            assert isinstance(draft, EagleConfig) and draft.capture_layers == (0, 1)
+            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
+            assert tokens(outputs) == heads.sampled("llama")
+            figures.append([output.metrics.to_dict() for output in outputs])
+    assert figures[0] == figures[1]

@@ -1,0 +1,200 @@
+"""One compiled engine with an EAGLE-3 head, built once: it gives what the eager modules give."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtspec.builder.graph_cache as graph_cache
+from trtspec import LLM, SamplingParams
+from trtspec.builder.build import cached_engine
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.eagle import EagleConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.engine.folder import WEIGHTS_NAME, read_weights
+from trtspec.errors import ConfigError
+
+from .eagle_heads import eagle, random_eagle3
+from .helpers import (
+    PARAMS_40,
+    TinyModels,
+    assert_no_leak,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    watch,
+)
+
+pytestmark = pytest.mark.slow
+
+CASE = "llama"  # its embedding is borrowed, its head is not
+IDS = range(10, 34)
+TREE: dict[str, Any] = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 6}
+PROMPTS = [random_prompt(210, 30), [77], random_prompt(211, 6) * 4, random_prompt(212, 14)]
+LIKELY = dict.fromkeys(IDS, 3.0)
+SAMPLED = [SamplingParams(40, temperature=0.8, seed=seed, logit_bias=LIKELY) for seed in range(4)]
+PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SAMPLED]
+LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
+
+
+@pytest.fixture(scope="module")
+def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_eagle3(models.hf(CASE), tmp_path_factory.mktemp("head"), IDS)
+
+
+@pytest.fixture(scope="module")
+def folder(models: TinyModels, head: Path) -> Path:
+    speculation = parse_speculative_config(eagle(head, "eagle3", **TREE))
+    build = BuildConfig("float32", **LIMITS)
+    return cached_engine(plan_build(models.folder(CASE), build, speculation))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with LLM(folder, skip_tokenizer_init=True) as llm:
+        yield llm
+
+
+def test_the_folder(folder: Path, llm: LLM) -> None:
+    """Nothing that the head borrows is stored or held a second time."""
+    draft = llm.config.draft
+    assert isinstance(draft, EagleConfig) and draft.capture_layers == (0, 1)
+    assert llm.config.speculation is not None and llm.config.speculation.method == "eagle3"
+    stored = read_weights(folder / "draft" / WEIGHTS_NAME)
+    assert stored["token_map"].tolist() == list(IDS)
+    assert not any(name.startswith("target.") or "embed" in name for name in stored)
+    engine: Any = llm
+    shared = engine._target._session._weights["embed.weight"]
+    for session in (engine._draft._session, engine._draft._rollout):
+        borrowed = [w for n, w in session._weights.items() if n.endswith("target.embed.weight")]
+        assert [w.data_ptr() for w in borrowed] == [shared.data_ptr()]
+
+
+@pytest.mark.parametrize(
+    "params", [[PARAMS_40] * 4, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+)
+def test_equals_eager(
+    models: TinyModels, head: Path, llm: LLM, params: list[SamplingParams]
+) -> None:
+    """Tokens and even the drafts: the same trees are proposed and accepted."""
+    # Prompts that no earlier test has left in the prefix cache, in parts longer than a block.
+    prompts = [
+        [int(params[0].repetition_penalty > 1), int(params[0].temperature == 0), *p]
+        for p in PROMPTS
+    ]
+    before = llm.get_metrics()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    after = llm.get_metrics()
+    config = eagle(head, "eagle3", **TREE)
+    with open_llm(models.folder(CASE), config, **LIMITS) as eager:
+        expected = eager.generate(prompts, params, use_tqdm=False)
+    with open_llm(models.folder(CASE), **LIMITS) as plain:
+        assert tokens(plain.generate(prompts, params, use_tqdm=False)) == tokens(expected)
+    assert tokens(outputs) == tokens(expected)
+    for ours, other in zip(outputs, expected, strict=True):
+        assert ours.metrics.to_dict() == other.metrics.to_dict()
+    if params[0].temperature:
+        assert after["num_accepted_tokens"] > before["num_accepted_tokens"]
+    assert_no_leak(llm)
+
+
+def test_greedy_equals_transformers(models: TinyModels, llm: LLM) -> None:
+    expected = [models.greedy(CASE, prompt) for prompt in PROMPTS]
+    assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "ngram", "shallow", "chunked", "preempted", "without_reuse"]
+)
+def test_other_ways_with_the_same_engine(folder: Path, head: Path, llm: LLM, name: str) -> None:
+    shallow = {"num_speculative_tokens": 2, "topk": 2, "num_draft_tokens": 4}
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "none": (False, {}),
+        "ngram": (ngram(6), {}),
+        "shallow": (eagle(head, "eagle3", **shallow), {}),
+        "chunked": (None, {"max_num_tokens": 9}),
+        "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
+        "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
+    }
+    config, options = ways[name]
+    with LLM(folder, config, skip_tokenizer_init=True, **options) as other:
+        steps = watch(other)
+        for params in ([PARAMS_40] * 4, PENALISED):
+            expected = tokens(llm.generate(PROMPTS, params, use_tqdm=False))
+            assert tokens(other.generate(PROMPTS, params, use_tqdm=False)) == expected
+        assert (sum(step.num_preempted for step in steps) > 0) == (name == "preempted")
+        assert_no_leak(other)
+
+
+def test_two_engine_calls_a_step(llm: LLM) -> None:
+    steps = watch(llm)
+    llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)
+    pure = [step for step in steps if step.only_generates]
+    assert len(pure) > 5
+    for step in pure:
+        drafts = any(item.max_nodes for item in step.items)
+        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "eagle"}, "method 'eagle' was asked for, the engine's .* built for 'eagle3'"),
+        ({"method": "draft_model"}, "method 'draft_model' .* built for 'eagle3'"),
+        ({"topk": 3}, "topk=3 was asked for, the engine's rollout has 2"),
+        ({"topk": 1, "num_draft_tokens": 4}, "topk=1 was asked for, .* has 2"),
+        ({"num_speculative_tokens": 4}, "num_steps=4 was asked for, .* at most 3"),
+        ({"num_draft_tokens": 7}, "num_draft_tokens=7 was asked for, .* at most 6"),
+    ],
+)
+def test_another_contract_is_refused(
+    folder: Path, head: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(folder, {**eagle(head, "eagle3", **TREE), **change}, skip_tokenizer_init=True)
+
+
+def test_a_static_tree_is_refused(folder: Path, head: Path) -> None:
+    static = eagle(head, "eagle3", eagle_choices=[[0], [1], [0, 0]])
+    with pytest.raises(ConfigError, match=r"choices \[\[0\], \[1\], \[0, 0\]\].*\(dynamic\)"):
+        LLM(folder, static, skip_tokenizer_init=True)
+
+
+def test_another_head_is_refused(models: TinyModels, folder: Path, tmp_path: Path) -> None:
+    other = random_eagle3(models.hf(CASE), tmp_path, IDS, seed=8)
+    with pytest.raises(ConfigError, match=r"fingerprint .* is not the one in the engine"):
+        LLM(folder, eagle(other, "eagle3", **TREE), skip_tokenizer_init=True)
+
+
+def test_compiled_once(
+    models: TinyModels, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another target and another head of these shapes start without a compiler."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(graph_cache, "_compile_all", refuse)
+    hf = copy.deepcopy(models.hf(CASE))
+    with torch.no_grad():
+        hf.get_input_embeddings().weight.mul_(1.5)
+    target = models.save(hf, "llama-louder")
+    other = random_eagle3(hf, tmp_path / "other", range(60, 84), seed=9)
+    config = eagle(other, "eagle3", **TREE)
+    with (
+        open_llm(target, config, backend="aoti", **LIMITS) as compiled,
+        open_llm(target, config, **LIMITS) as eager,
+    ):
+        found, expected = (
+            [(tokens([o]), o.metrics.to_dict()) for o in llm.generate(PROMPTS, SAMPLED)]
+            for llm in (compiled, eager)
+        )
+        assert found == expected
