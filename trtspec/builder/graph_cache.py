@@ -24,16 +24,23 @@ from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 
 _MESSAGE_TAIL = 2000  # characters of a failed worker's output
+# Where the code of a graph comes from: its modules, the ops that they call, and how it is compiled.
+_SOURCES = (
+    (trtspec.models, "*.py"),
+    (trtspec.ops, "attention.py"),
+    (trtspec.ops, "linear.py"),
+    (trtspec.ops, "sampling.py"),
+    (trtspec.engine, "graphs.py"),
+    (trtspec.builder, "compile.py"),
+)
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
     """A key over everything the compiled code depends on: shapes, source and environment."""
     source = hashlib.blake2b(digest_size=16)
-    for package in (trtspec.models, trtspec.ops):
-        for path in sorted(Path(package.__path__[0]).glob("*.py")):
+    for package, pattern in _SOURCES:
+        for path in sorted(Path(package.__path__[0]).glob(pattern)):
             source.update(path.read_bytes())
-    for package, file in ((trtspec.engine, "graphs.py"), (trtspec.builder, "compile.py")):
-        source.update((Path(package.__path__[0]) / file).read_bytes())
     target = _shape(engine.target.to_dict())
     facts: list[object] = [name, engine.build.dtype, asdict(engine.layout), target]
     if name == TARGET_MODEL:
