@@ -1,4 +1,4 @@
-"""trtspec-bench: measure acceptance over a data set; make fixtures that cost like large models."""
+"""trtspec-bench: load on a server, acceptance over data, fixtures that cost like large models."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from trtspec.bench.dataset import (
 from trtspec.bench.fixture import make_fixture
 from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.builder.locate import find_model
+from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import (
     DecodingConfig,
@@ -101,6 +102,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dtype", help="float32, bfloat16 or float16 (default: the source's own)")
     add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
     add("--seed", type=int, default=0, help="of the weights that only cost")
+
+    add_serve_commands(commands)
     return parser
 
 
@@ -191,14 +194,16 @@ def run_make_fixture(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
     args = make_parser().parse_args(argv)
+    args.argv = list(argv)
     log_to_stderr()
     try:
-        args.run(args)
+        code: int | None = args.run(args)
     except TrtspecError as error:
         print(f"trtspec-bench: {error}", file=sys.stderr)
         return 1
-    return 0
+    return code or 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""A benchmark client for any OpenAI-compatible server: load, latencies, acceptance, comparisons."""
