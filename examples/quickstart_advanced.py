@@ -37,6 +37,7 @@ EXAMPLE_PROMPTS = [
 METHODS = {
     "NONE": None,
     "NGRAM": "ngram",
+    "SUFFIX": "suffix",
     "DRAFT_TARGET": "draft_model",
     "EAGLE": "eagle",
     "EAGLE3": "eagle3",
@@ -100,6 +101,7 @@ def parse_arguments() -> argparse.Namespace:
         help=f"K of a chain, depth D of a tree (default {DEFAULT_DRAFT_LEN})",
     )
     add("--max_matching_ngram_size", type=int, help="longest n of NGRAM")
+    add("--suffix_decoding_max_tree_depth", type=int, help="match and draft together, of SUFFIX")
     add(
         "--dynamic_tree_max_topK",
         "--eagle_topk",
@@ -142,7 +144,7 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if embedded:
         draft = EMBEDDED_DRAFTS.get(algorithm)
-    if draft is None and method != "ngram":
+    if draft is None and method not in ("ngram", "suffix"):
         raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
     flags = {
         "model": draft,
@@ -153,11 +155,12 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         "eagle_choices": args.eagle_choices,
         "speculative_token_map": args.speculative_token_map,
         "max_matching_ngram_size": args.max_matching_ngram_size,
+        "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
     }
     config = {key: value for key, value in flags.items() if value is not None}
     if method in ("eagle", "eagle3") and not any(key in config for key in SHAPE):
         config.update(DEFAULT_TREE)
-    if "eagle_choices" not in config:
+    if "eagle_choices" not in config and method != "suffix":  # whose text decides the length
         config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
     return {"method": method, **config}
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Eagle3DecodingConfig,
         EagleDecodingConfig,
         NGramDecodingConfig,
+        SuffixDecodingConfig,
     )
     from trtspec.errors import TrtspecError
     from trtspec.llmapi.build import build
@@ -34,6 +35,7 @@ __all__ = [
     "NGramDecodingConfig",
     "RequestOutput",
     "SamplingParams",
+    "SuffixDecodingConfig",
     "TrtspecError",
     "__version__",
     "build",
@@ -50,6 +52,7 @@ _HOMES = {
     "EagleDecodingConfig": "trtspec.config.speculative",
     "Eagle3DecodingConfig": "trtspec.config.speculative",
     "NGramDecodingConfig": "trtspec.config.speculative",
+    "SuffixDecodingConfig": "trtspec.config.speculative",
     "TrtspecError": "trtspec.errors",
 }
 

@@ -104,6 +104,11 @@ def test_methods_by_default(flags: Callable[..., dict[str, Any]]) -> None:
     assert flags("--draft_model_dir", "d") == {**embedded_model, "model": "d"}
     ngram = {"method": "ngram", "max_draft_len": 4}
     assert flags("--model_dir", "t") == flags("--spec_decode_algo", "NGRAM") == ngram
+    assert flags("--spec_decode_algo", "SUFFIX") == {"method": "suffix"}
+    depth = ("--suffix_decoding_max_tree_depth", "64", "--spec_decode_max_draft_len", "16")
+    assert flags("--model_dir", "t", "--spec_decode_algo", "suffix", *depth) == {
+        "method": "suffix", "suffix_decoding_max_tree_depth": 64, "max_draft_len": 16,
+    }  # fmt: skip
 
 
 EAGLE3 = ("--model_dir", "t", "--eagle_model_dir", "h", "--spec_decode_algo", "EAGLE3")
@@ -239,7 +244,9 @@ def test_without_speculation(quickstart: Callable[..., tuple[int, str, str]]) ->
 def test_an_unknown_algorithm_is_an_error(quickstart: Callable[..., tuple[int, str, str]]) -> None:
     with pytest.raises(SystemExit) as error:
         quickstart("--spec_decode_algo", "EAGLE9")
-    assert "'EAGLE9' is unknown; choose one of NONE, NGRAM, DRAFT_TARGET" in str(error.value)
+    assert "'EAGLE9' is unknown; choose one of NONE, NGRAM, SUFFIX, DRAFT_TARGET" in str(
+        error.value
+    )
 
 
 def test_errors_of_the_library_are_one_line(

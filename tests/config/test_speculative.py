@@ -9,6 +9,7 @@ import pytest
 from trtspec.config.speculative import (
     DraftTargetDecodingConfig,
     NGramDecodingConfig,
+    SuffixDecodingConfig,
     method_name,
     parse_speculative_config,
     speculative_to_dict,
@@ -57,6 +58,51 @@ def test_ngram_range() -> None:
     assert lengths(prompt_lookup_min=1, prompt_lookup_max=3) == (1, 3)
     with pytest.raises(ConfigError, match="prompt_lookup_min=4 must be <= prompt_lookup_max=3"):
         lengths(prompt_lookup_min=4, prompt_lookup_max=3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {
+            "method": "suffix",
+            "num_speculative_tokens": 16,
+            "suffix_decoding_max_tree_depth": 64,
+            "suffix_decoding_max_cached_requests": 100,
+            "suffix_decoding_max_spec_factor": 2,
+            "suffix_decoding_min_token_prob": 0.25,
+            "model": None,
+        },
+        {
+            "method": "SUFFIX",
+            "model": "suffix",
+            "enable_suffix_decoding": True,
+            "suffix_speculative_tokens": 16,
+            "suffix_cache_max_depth": 64,
+            "suffix_cache_max_requests": 100,
+            "suffix_max_spec_factor": 2.0,
+            "suffix_max_spec_offset": 0.0,
+            "suffix_min_token_prob": 0.25,
+        },
+    ],
+)
+def test_suffix(data: dict[str, Any]) -> None:
+    config = parse_speculative_config(data)
+    assert config == SuffixDecodingConfig(
+        max_draft_len=16,
+        suffix_decoding_max_tree_depth=64,
+        suffix_decoding_max_cached_requests=100,
+        suffix_decoding_max_spec_factor=2.0,
+        suffix_decoding_min_token_prob=0.25,
+    )
+    assert parse_speculative_config(speculative_to_dict(config)) == config
+
+
+def test_suffix_defaults() -> None:
+    config = parse_speculative_config({"method": "suffix", "num_speculative_tokens": None})
+    assert isinstance(config, SuffixDecodingConfig)
+    assert config == SuffixDecodingConfig() == SuffixDecodingConfig(max_draft_len=24)
+    assert (config.num_rows, config.suffix_decoding_max_cached_requests) == (25, 10000)
+    assert SuffixDecodingConfig(suffix_decoding_max_tree_depth=60).max_draft_len == 60
 
 
 @pytest.mark.parametrize(
@@ -112,6 +158,7 @@ def test_tree() -> None:
 
 DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+SUFFIX = {"method": "suffix"}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +168,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
         ({"num_speculative_tokens": 3}, "names no method"),
         (
             {"method": "pard", "model": "d"},
-            "not available in this version.*ngram, draft_model, eagle, eagle3",
+            "not available in this version.*ngram, suffix, draft_model, eagle, eagle3",
         ),
         ({"method": "deepseek_mtp"}, "not available in this version"),
         ({"method": "Medusa"}, "not available in this version"),
@@ -136,6 +183,19 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
         ({**NGRAM, "is_use_oldest": True}, "most recent occurrence"),
         ({**NGRAM, "is_public_pool": True}, "own text"),
         ({**NGRAM, "max_matching_ngram_size": -1}, "prompt_lookup_max=-1 must be at least 1"),
+        ({**SUFFIX, "num_speculative_tokens": -1}, "max_draft_len=-1 must be at least 1"),
+        ({**SUFFIX, "suffix_decoding_max_tree_depth": 1}, "=1 must be between 2 .* and 1024"),
+        ({**SUFFIX, "suffix_decoding_max_tree_depth": 1025}, "=1025 must be between 2"),
+        ({**SUFFIX, "suffix_decoding_max_cached_requests": -2}, "=-2 must be -1 or more"),
+        ({**SUFFIX, "suffix_decoding_max_cached_tokens": -1}, "=-1 must be 0 or more"),
+        ({**SUFFIX, "suffix_decoding_max_spec_factor": -0.5}, "=-0.5 must be 0 or more"),
+        ({**SUFFIX, "suffix_decoding_max_spec_factor": float("nan")}, "=nan must be 0 or more"),
+        ({**SUFFIX, "suffix_max_spec_offset": float("inf")}, "=inf must be a number"),
+        ({**SUFFIX, "suffix_decoding_min_token_prob": 1.5}, r"=1.5 must be in \[0, 1\]"),
+        ({**SUFFIX, "model": "d"}, "suffix decoding has no draft model"),
+        ({**SUFFIX, "topk": 4}, "text decides the shape"),
+        ({**SUFFIX, "prompt_lookup_max": 4}, "belongs to"),
+        ({**SUFFIX, "suffix_decoding_max_depth": 4}, "did you mean `suffix_decoding_max_tree_"),
         ({**DRAFT, "prompt_lookup_max": 3}, "belongs to"),
         ({**DRAFT, "tensor_parallel_size": 1}, "pass `draft_tensor_parallel_size` instead"),
         ({**DRAFT, "draft_tensor_parallel_size": 2}, "one device"),
@@ -174,13 +234,14 @@ def test_method_names() -> None:
     names = ("draft_model", "Draft_Target", "DRAFT_TARGET", "DraftTarget", "STANDALONE")
     assert {method_name(name) for name in names} == {"draft_model"}
     assert {method_name(name) for name in ("ngram", "NGram", "NGRAM")} == {"ngram"}
+    assert {method_name(name) for name in ("suffix", "SUFFIX", "suffix_decoding")} == {"suffix"}
     assert {method_name(name) for name in ("eagle", "Eagle", "EAGLE", "eagle2")} == {"eagle"}
     assert {method_name(name) for name in ("eagle3", "Eagle3", "EAGLE3", "EAGLE-3")} == {"eagle3"}
     with pytest.raises(ConfigError, match="must be None, a mapping or a DecodingConfig, got str"):
         parse_speculative_config("ngram")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("base", [NGRAM, DRAFT, {**DRAFT, "method": "eagle3"}])
+@pytest.mark.parametrize("base", [NGRAM, SUFFIX, DRAFT, {**DRAFT, "method": "eagle3"}])
 def test_simulated_acceptance(base: dict[str, Any]) -> None:
     config = parse_speculative_config({**base, "simulate_acceptance": [1, 0.5]})
     assert config is not None and config.simulate_acceptance == (1.0, 0.5)

@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--backend", help="aoti (default) or eager")
     add(
         "--speculative_decoding_mode",
-        help="eagle3, eagle, draft_model, or ngram (which needs no engine of its own)",
+        help="eagle3, eagle, draft_model, or ngram or suffix (which need no engine of their own)",
     )
     add(
         "--draft_checkpoint_dir",

@@ -8,6 +8,7 @@ from typing import Any
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE, MODEL_ALIASES
 from trtspec.config.strict import from_dict, nearest, to_dict
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
     Eagle3DecodingConfig,
@@ -23,6 +24,7 @@ __all__ = [
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
     "NGramDecodingConfig",
+    "SuffixDecodingConfig",
     "TreeDecodingConfig",
     "method_name",
     "parse_speculative_config",
@@ -33,6 +35,7 @@ METHODS: Mapping[str, type[DecodingConfig]] = {
     cls.method: cls
     for cls in (
         NGramDecodingConfig,
+        SuffixDecodingConfig,
         DraftTargetDecodingConfig,
         EagleDecodingConfig,
         Eagle3DecodingConfig,
@@ -41,6 +44,8 @@ METHODS: Mapping[str, type[DecodingConfig]] = {
 # Spellings of the neighbours, compared without case, "_" and "-".
 _METHOD_NAMES: Mapping[str, str] = {
     "ngram": "ngram",
+    "suffix": "suffix",
+    "suffixdecoding": "suffix",
     "draftmodel": "draft_model",
     "drafttarget": "draft_model",
     "standalone": "draft_model",
@@ -57,11 +62,11 @@ def parse_speculative_config(
 ) -> DecodingConfig | None:
     """A typed config from what a user passed: None (no speculation), a config object, or a mapping.
 
-    The mapping names its method as vLLM does, {"method": "ngram", "draft_model", "eagle" or
-    "eagle3", ...}, by TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target", "Eagle", "Eagle3")
-    or by SGLang's `speculative_algorithm` ("STANDALONE", "EAGLE", "EAGLE3"). Without any, a mapping
-    with `model` is "draft_model", as in vLLM; nothing else is guessed. ConfigError for anything
-    else.
+    The mapping names its method as vLLM does, {"method": "ngram", "suffix", "draft_model", "eagle"
+    or "eagle3", ...}, by TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target", "Eagle",
+    "Eagle3") or by SGLang's `speculative_algorithm` ("STANDALONE", "EAGLE", "EAGLE3"). Without any,
+    a mapping with `model` is "draft_model", as in vLLM; nothing else is guessed. ConfigError for
+    anything else.
     """
     if config is None or isinstance(config, DecodingConfig):
         return config

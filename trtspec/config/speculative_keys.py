@@ -13,6 +13,14 @@ COMMON_ALIASES: Mapping[str, str] = {
     "synthetic_acceptance_rates": "simulate_acceptance",
 }
 NGRAM_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
+SUFFIX_ALIASES: Mapping[str, str] = {
+    "suffix_speculative_tokens": "max_draft_len",
+    "suffix_cache_max_depth": "suffix_decoding_max_tree_depth",
+    "suffix_cache_max_requests": "suffix_decoding_max_cached_requests",
+    "suffix_max_spec_factor": "suffix_decoding_max_spec_factor",
+    "suffix_max_spec_offset": "suffix_decoding_max_spec_offset",
+    "suffix_min_token_prob": "suffix_decoding_min_token_prob",
+}
 TREE_ALIASES: Mapping[str, str] = {
     "num_steps": "max_draft_len",
     "speculative_num_steps": "max_draft_len",
@@ -152,6 +160,26 @@ NGRAM_FOREIGN: Mapping[str, Foreign] = {
     ),
 }
 
+SUFFIX_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
+        Foreign("suffix decoding has no draft model", (None, "suffix")),
+    ),
+    "enable_suffix_decoding": Foreign("the method says so; leave it out", (None, True)),
+    **dict.fromkeys(
+        ("topk", "eagle_topk", "speculative_eagle_topk", "use_dynamic_tree"),
+        Foreign("the text decides the shape of a draft; give suffix_decoding_tree", (None,)),
+    ),
+    **dict.fromkeys(
+        ("num_draft_tokens", "speculative_num_draft_tokens", "num_steps", "max_total_draft_tokens"),
+        Foreign("give `num_speculative_tokens`", (None,)),
+    ),
+    **dict.fromkeys(
+        ("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+        Foreign('it belongs to {"method": "ngram"}', (None,)),
+    ),
+}
+
 DRAFT_ENGINE_FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
         (
@@ -193,7 +221,6 @@ EAGLE_FOREIGN: Mapping[str, Foreign] = {
 METHODS_ELSEWHERE: frozenset[str] = frozenset(
     (
         "ngramgpu",
-        "suffix",
         "sa",
         "nextn",
         "frozenkvmtp",

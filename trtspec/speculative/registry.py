@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
     Eagle3DecodingConfig,
@@ -19,6 +20,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.suffix import SuffixDrafter
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ def _rollout_method(drafter: type[DraftModelDrafter] | type[EagleDrafter]) -> Me
 
 METHODS: Mapping[type[DecodingConfig], Method] = {
     NGramDecodingConfig: Method(NGramDrafter.needs_of, lambda config, draft: NGramDrafter(config)),
+    SuffixDecodingConfig: Method(
+        SuffixDrafter.needs_of, lambda config, draft: SuffixDrafter(config)
+    ),
     DraftTargetDecodingConfig: _rollout_method(DraftModelDrafter),
     EagleDecodingConfig: _rollout_method(EagleDrafter),
     Eagle3DecodingConfig: _rollout_method(EagleDrafter),

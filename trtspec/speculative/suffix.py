@@ -1,0 +1,111 @@
+"""Suffix decoding: drafts continue the text as it, or an earlier response, went on before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.request import Request
+from trtspec.ops.suffix import SuffixCache, SuffixOptions
+from trtspec.ops.tree import TokenTree
+
+
+class SuffixDrafter:
+    """Drafter over a `SuffixCache`; no model, no K/V.
+
+    The text of a request enters its own tree while its prompt is prefilled, and both trees as its
+    tokens are accepted. A response stays in the cache when its request finishes, is aborted or is
+    preempted; a preempted one goes on with it.
+    """
+
+    def __init__(self, config: SuffixDecodingConfig) -> None:
+        self.needs = self.needs_of(config)
+        self._options = SuffixOptions(
+            factor=config.suffix_decoding_max_spec_factor,
+            offset=config.suffix_decoding_max_spec_offset,
+            min_prob=config.suffix_decoding_min_token_prob,
+            tree=config.suffix_decoding_tree,
+        )
+        self._cache = SuffixCache(
+            config.suffix_decoding_max_tree_depth,
+            config.suffix_decoding_max_cached_requests,
+            config.suffix_decoding_max_cached_tokens,
+        )
+        self._known: dict[int, int] = {}  # request id -> tokens of its text in the cache
+
+    @staticmethod
+    def needs_of(config: SuffixDecodingConfig) -> DrafterNeeds:
+        """The longest match allows the largest draft, and both fit into the tree's depth."""
+        match = config.suffix_decoding_max_tree_depth - 1
+        allowed = (
+            config.suffix_decoding_max_spec_factor * match + config.suffix_decoding_max_spec_offset
+        )
+        nodes = max(int(min(allowed + 1e-6, config.max_draft_len)), 0)
+        return DrafterNeeds(max_nodes=nodes, max_depth=min(nodes, match))
+
+    @property
+    def cache(self) -> SuffixCache:
+        """The trees, for their sizes."""
+        return self._cache
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        """Set the draft of each generation item: at most max_nodes nodes, as many as its match
+        deserves."""
+        asked: dict[int, int] = {}
+        requests: list[Request] = []
+        for item in batch.items:
+            if not item.is_generation:
+                continue
+            request = item.request
+            depth = request.remaining_tokens - 1
+            nodes = min(item.max_nodes, self.needs.max_nodes)
+            if not self._options.tree:
+                nodes = min(nodes, depth)
+            if nodes <= 0 or depth <= 0:
+                request.draft = TokenTree.empty()
+                continue
+            self._take_in(request, len(request.tokens))
+            asked[request.id] = nodes
+            requests.append(request)
+        if not requests:
+            return
+        drafts = self._cache.speculate(list(asked), list(asked.values()), self._options)
+        for request, draft in zip(requests, drafts, strict=True):
+            if not draft.tokens:
+                request.draft = TokenTree.empty()
+                continue
+            # What follows an end token is never emitted, and the end itself needs no draft.
+            tree = TokenTree(draft.tokens, draft.parents).without(
+                {*request.eos_token_ids, *request.params.stop_token_ids}
+            )
+            depth = request.remaining_tokens - 1
+            request.draft = tree if len(tree) <= depth else tree.cut(max_depth=depth)
+
+    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+        """Take in what was fed of prompts and what was emitted. No draft cache: all 0."""
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            # A prompt chunk has taken the text to its end; a step that emits, to the newest token.
+            end = len(item.request.tokens) if outcome.tokens else item.start + item.num_rows
+            self._take_in(item.request, end)
+        return [0] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        """Drop the request's own tree; its response stays in the cache. Unknown ids are ignored."""
+        self._cache.stop(request_id)
+        self._known.pop(request_id, None)
+
+    def _take_in(self, request: Request, end: int) -> None:
+        """Append the text up to token `end`."""
+        known = self._known.get(request.id)
+        if known is None:
+            self._cache.start(request.id)
+            known = 0
+        self._known[request.id] = max(known, end)
+        prompt = request.num_prompt_tokens
+        if known < min(end, prompt):
+            self._cache.append_prompt(request.id, request.tokens[known : min(end, prompt)])
+            known = min(end, prompt)
+        if known < end:
+            self._cache.append_response(request.id, request.tokens[known:end])
