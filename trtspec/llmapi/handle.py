@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.executor.sampler import TokenLogprobs
 from trtspec.llmapi.outputs import RequestOutput
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What one sequence gained since its reader looked last; see `CompletionOutput`."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: str | None
 
 
 class GenerationHandle:
@@ -19,7 +36,8 @@ class GenerationHandle:
 
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
     tokens, the last one finished. Any number of callers may wait, also one that gave up before
-    (a timeout, a cancelled task); a snapshot goes to one iteration only.
+    (a timeout, a cancelled task); a snapshot goes to one iteration only. Waiting in an event loop
+    takes no thread.
     """
 
     def __init__(
@@ -30,11 +48,17 @@ class GenerationHandle:
         self._abort = abort
         self._changed = threading.Condition()
         self._snapshots: deque[RequestOutput] = deque()
+        self._listeners: list[Callable[[], None]] = []
         self._ended = False
 
     @property
     def request_id(self) -> int:
         return self._output.request_id
+
+    @property
+    def output(self) -> RequestOutput:
+        """The output itself, which grows until it is finished."""
+        return self._output
 
     def abort(self) -> None:
         """End the request early; what it has so far stays, with finish_reason "abort"."""
@@ -58,7 +82,7 @@ class GenerationHandle:
 
     async def aresult(self) -> RequestOutput:
         """`result`, without blocking the event loop."""
-        return await asyncio.to_thread(self.result)
+        return _checked(await self._when(lambda: self._output if self._ended else None))
 
     def __await__(self) -> Generator[Any, None, RequestOutput]:
         return self.aresult().__await__()
@@ -72,10 +96,32 @@ class GenerationHandle:
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         while True:
-            output = _checked(await asyncio.to_thread(self._next))
+            output = _checked(await self._when(self._take))
             yield output
             if output is self._output:
                 return
+
+    async def growth(self) -> AsyncIterator[list[Growth]]:
+        """What each sequence gained since the last time, until all have ended.
+
+        Steps that pass while the reader is busy come as one, so that a slow reader costs neither
+        memory nor the worker's time. Needs no ``streaming``.
+
+        Raises:
+            TrtspecError: the request failed.
+        """
+        seen = [_Seen() for _ in self._output.outputs]
+        while True:
+            grown, ended = await self._when(lambda: self._grown(seen))
+            if grown:
+                yield grown
+            if ended:
+                _checked(self._output)
+                return
+
+    def updating(self) -> AbstractContextManager[Any]:
+        """Worker's side: hold this while changing the output, so that no reader sees half of it."""
+        return self._changed
 
     def publish(self) -> None:
         """Worker's side: the output grew or ended."""
@@ -85,12 +131,74 @@ class GenerationHandle:
             elif self._streaming:
                 self._snapshots.append(_snapshot(self._output))
             self._changed.notify_all()
+            for listener in self._listeners:
+                listener()
+
+    async def _when(self, look: Callable[[], T | None]) -> T:
+        """What `look` finds, asked again after each change while it finds None."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # that loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(event.set)
+
+        with self._changed:
+            self._listeners.append(wake)
+        try:
+            while True:
+                event.clear()
+                with self._changed:
+                    found = look()
+                if found is not None:
+                    return found
+                await event.wait()
+        finally:
+            with self._changed:
+                self._listeners.remove(wake)
 
     def _next(self) -> RequestOutput:
-        """The oldest snapshot not yet taken, or the output itself once it has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._snapshots or self._ended)
-            return self._snapshots.popleft() if self._snapshots else self._output
+            taken = self._take()
+            assert taken is not None
+            return taken
+
+    def _take(self) -> RequestOutput | None:
+        """The oldest snapshot not yet taken, or the output itself once it has ended."""
+        if self._snapshots:
+            return self._snapshots.popleft()
+        return self._output if self._ended else None
+
+    def _grown(self, seen: list[_Seen]) -> tuple[list[Growth], bool] | None:
+        grown = []
+        for completion, past in zip(self._output.outputs, seen, strict=True):
+            tokens, text = completion.token_ids[past.tokens :], completion.text[past.chars :]
+            ends = completion.finished and not past.finished
+            if not (tokens or text or ends):
+                continue
+            entries = completion.logprobs
+            grown.append(
+                Growth(
+                    completion.index,
+                    text,
+                    tokens,
+                    None if entries is None else entries[past.tokens :],
+                    completion.finish_reason if ends else None,
+                )
+            )
+            past.tokens += len(tokens)
+            past.chars += len(text)
+            past.finished = completion.finished
+        return (grown, self._ended) if grown or self._ended else None
+
+
+@dataclass
+class _Seen:
+    """How far a reader of `growth` has read one sequence."""
+
+    tokens: int = 0
+    chars: int = 0
+    finished: bool = False
 
 
 def _snapshot(output: RequestOutput) -> RequestOutput:

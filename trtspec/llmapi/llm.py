@@ -25,7 +25,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.build import build_folder
 from trtspec.llmapi.handle import GenerationHandle
-from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
@@ -79,7 +79,8 @@ class LLM:
         )
         self._check_engine(engine, config)
         self.config = engine
-        self._limits = limits
+        self.speculation = wanted
+        self.limits = limits
         tokenizer = None
         if not config.skip_tokenizer_init:
             tokenizer = load_tokenizer(config.tokenizer or folder / TOKENIZER_FOLDER)
@@ -140,8 +141,21 @@ class LLM:
         Raises:
             RequestError: the prompt or the options are invalid.
         """
-        params = self._params_for([prompt], sampling_params)
-        return self._submit([prompt], params, streaming, raise_errors=True)[0]
+        return self.submit([prompt], sampling_params, streaming)[0]
+
+    def submit(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        streaming: bool = False,
+    ) -> list[GenerationHandle]:
+        """Start several prompts together and return at once; if one is invalid, none starts.
+
+        Raises:
+            RequestError: a prompt or the options are invalid.
+        """
+        params = self._params_for(prompts, sampling_params)
+        return self._submit(prompts, params, streaming, raise_errors=True)
 
     def chat(
         self,
@@ -159,6 +173,33 @@ class LLM:
         conversations = [messages] if single else messages
         prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
         return self.generate(prompts[0] if single else prompts, sampling_params, use_tqdm)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **template_options: Any) -> Prompt:
+        """The prompt that the chat template makes of a conversation.
+
+        Raises:
+            RequestError: there is no template, or it refused the conversation.
+        """
+        return self._prompts.chat(messages, template_options)
+
+    @property
+    def fault(self) -> TrtspecError | None:
+        """Why this LLM can serve nothing any more, or None while it can."""
+        return self._worker.fault
+
+    def load(self) -> Load:
+        """How busy it is now; may be called from any thread."""
+        executor, worker = self._executor, self._worker
+        scheduler, resources = executor._scheduler, executor._resources
+        caches = [c for c in (resources.target, resources.draft) if c is not None]
+        return Load(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            kv_cache_usage=max(1.0 - c.num_free_blocks / c.num_blocks for c in caches),
+            num_prompt_tokens=worker.num_prompt_tokens,
+            num_generated_tokens=worker.num_generated_tokens,
+            step_seconds=worker.step_seconds,
+        )
 
     def get_metrics(self) -> dict[str, Any]:
         """Figures since the start; every name is defined in `trtspec.executor.metrics`."""
@@ -225,7 +266,7 @@ class LLM:
                 prompt=output.prompt_token_ids,
                 params=params,
                 seed=seed,
-                max_seq_len=self._limits.max_seq_len,
+                max_seq_len=self.limits.max_seq_len,
                 sample_index=index,
                 eos_token_ids=eos,
             )

@@ -16,7 +16,8 @@ class CompletionOutput:
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
     "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
     were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
-    ``seed`` repeats this very sequence (with the same sample index).
+    ``seed`` repeats this very sequence (with the same sample index). The two times are of
+    `time.monotonic`, None until then.
     """
 
     index: int
@@ -27,6 +28,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
+    first_token_time: float | None = None
+    finish_time: float | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -55,3 +58,19 @@ class RequestOutput:
     def metrics(self) -> SpeculativeMetrics:
         """Speculation over all sequences of the prompt."""
         return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy an LLM is, and what it has done since its start.
+
+    ``kv_cache_usage`` is the part (0 to 1) of the fuller cache's blocks that requests hold;
+    ``step_seconds`` how long the step under way has taken so far.
+    """
+
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    step_seconds: float

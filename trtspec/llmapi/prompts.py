@@ -85,8 +85,7 @@ class PromptReader:
         except Exception as error:
             raise RequestError(f"the chat template refused the conversation: {error}") from error
         # The template writes its own special tokens.
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return {"prompt_token_ids": list(ids)}
+        return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
         """Tokenise `bad_words` and check every token id that the options name."""
@@ -98,7 +97,7 @@ class PromptReader:
                 )
             # A word begins a text or follows a space, and the two are different tokens.
             spelled = [v for word in words for v in (word, " " + word.lstrip())]
-            ids = [tuple(self.tokenizer(v, add_special_tokens=False)["input_ids"]) for v in spelled]
+            ids = [tuple(self._tokenize(v, add_special_tokens=False)) for v in spelled]
             known = (*params.bad_words_ids, *(i for i in ids if i))
             params = replace(params, bad_words_ids=tuple(dict.fromkeys(known)))
         if params.stop and self.tokenizer is None:
@@ -114,7 +113,17 @@ class PromptReader:
             raise RequestError(
                 "a text prompt needs a tokenizer, but skip_tokenizer_init=True; give token ids"
             )
-        return self._checked(self.tokenizer(text)["input_ids"])
+        return self._checked(self._tokenize(text))
+
+    def _tokenize(self, text: str, **options: Any) -> Any:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"character {error.start} of a text is {text[error.start]!r}, half of a character "
+                "(a lone surrogate), which no tokenizer can read"
+            ) from None
+        return self.tokenizer(text, **options)["input_ids"]
 
     def _checked(self, ids: Any) -> list[int]:
         if hasattr(ids, "tolist"):  # an array or a tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,21 +28,37 @@ class LiveSequence:
 
 
 class Worker:
-    """Feeds submitted sequences to the executor and steps it while there is work."""
+    """Feeds submitted sequences to the executor and steps it while there is work.
+
+    num_prompt_tokens counts a prompt once, when its first sequence has its first token;
+    num_generated_tokens counts what requests emitted. fault: why the thread died, if it did.
+    """
 
     def __init__(self, executor: PyExecutor) -> None:
+        self.num_prompt_tokens = 0
+        self.num_generated_tokens = 0
+        self.fault: EngineError | None = None
+        self._step_began: float | None = None
         self._executor = executor
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
         self._aborts: list[RequestOutput] = []
         self._closed = False
         self._live: dict[int, LiveSequence] = {}
-        self._thread = threading.Thread(target=self._loop, name="trtspec-worker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="trtspec-worker", daemon=True)
         self._thread.start()
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the step under way has taken so far; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def submit(self, sequences: Sequence[LiveSequence]) -> None:
         """Queue sequences together, so that they can share a first step."""
         with self._wake:
+            if self.fault is not None:
+                raise EngineError(*self.fault.args)
             if self._closed:
                 raise EngineError("this LLM was shut down; make a new one")
             self._arrivals.extend(sequences)
@@ -59,6 +76,20 @@ class Worker:
             self._closed = True
             self._wake.notify()
         self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            # Whatever it was, it was a bug of ours; but nobody may wait for a thread that is gone.
+            logger.exception("the worker died")
+            fault = EngineError(f"the engine's worker died: {error!r}; make a new LLM")
+            with self._wake:
+                self.fault, self._closed = fault, True
+                arrivals, self._arrivals = self._arrivals, []
+            for sequence in [*self._live.values(), *arrivals]:
+                self._finish(sequence, "error", fault)
+            self._live.clear()
 
     def _loop(self) -> None:
         while True:
@@ -88,6 +119,7 @@ class Worker:
             self._end(sequence.request.id, "error", error)
 
     def _step(self) -> None:
+        self._step_began = time.monotonic()
         try:
             for output in self._executor.step():
                 self._deliver(output)
@@ -98,20 +130,28 @@ class Worker:
             for request_id in list(self._live):
                 self._executor.abort(request_id)
                 self._end(request_id, "error", failure)
+        finally:
+            self._step_began = None
 
     def _deliver(self, step: StepOutput) -> None:
         sequence = self._live[step.request.id]
         completion = sequence.completion
-        completion.token_ids.extend(step.tokens)
-        completion.text = sequence.stop.text
-        completion.metrics = self._executor.metrics.of(step.request.id)
-        if step.logprobs is not None:
-            completion.logprobs = [*(completion.logprobs or []), *step.logprobs]
-        if step.request.finish_reason is not None:
-            completion.stop_reason = sequence.stop.stop_reason
-            self._end(step.request.id, step.request.finish_reason, step.error)
-        elif step.tokens:
-            sequence.handle.publish()
+        if step.tokens and completion.first_token_time is None:
+            completion.first_token_time = time.monotonic()
+            if completion.index == 0:
+                self.num_prompt_tokens += step.request.num_prompt_tokens
+        self.num_generated_tokens += len(step.tokens)
+        with sequence.handle.updating():
+            completion.token_ids.extend(step.tokens)
+            completion.text = sequence.stop.text
+            completion.metrics = self._executor.metrics.of(step.request.id)
+            if step.logprobs is not None:
+                completion.logprobs = [*(completion.logprobs or []), *step.logprobs]
+            if step.request.finish_reason is not None:
+                completion.stop_reason = sequence.stop.stop_reason
+                self._end(step.request.id, step.request.finish_reason, step.error)
+            elif step.tokens:
+                sequence.handle.publish()
 
     def _end(self, request_id: int, reason: str, error: TrtspecError | None = None) -> None:
         sequence = self._live.pop(request_id, None)
@@ -119,7 +159,13 @@ class Worker:
             return
         if reason == "abort":
             self._executor.abort(request_id)
-        sequence.completion.finish_reason = reason
         self._executor.metrics.release(request_id)
-        sequence.output.error = sequence.output.error or error
-        sequence.handle.publish()
+        self._finish(sequence, reason, error)
+
+    @staticmethod
+    def _finish(sequence: LiveSequence, reason: str, error: TrtspecError | None) -> None:
+        with sequence.handle.updating():
+            sequence.completion.finish_reason = reason
+            sequence.completion.finish_time = time.monotonic()
+            sequence.output.error = sequence.output.error or error
+            sequence.handle.publish()

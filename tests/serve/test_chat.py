@@ -1,0 +1,106 @@
+"""/v1/chat/completions with the official client: templates, streams, logprobs, contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from trtspec import SamplingParams
+
+from .conftest import Server
+
+MESSAGES = [{"role": "system", "content": "that is"}, {"role": "user", "content": "the cat?"}]
+OPTIONS: dict[str, Any] = {"model": "tiny", "max_tokens": 20, "temperature": 0.8, "seed": 4}
+
+
+def test_the_answer_is_that_of_the_llm(server: Server) -> None:
+    params = SamplingParams(max_tokens=20, temperature=0.8, seed=4)
+    expected = server.llm.chat(MESSAGES, params).outputs[0]
+    answer = server.client().chat.completions.create(messages=MESSAGES, **OPTIONS)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+    assert choice.finish_reason == expected.finish_reason
+    assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    assert answer._request_id == answer.id.removeprefix("chatcmpl-")
+
+
+def test_streaming(server: Server) -> None:
+    client = server.client()
+    whole = client.chat.completions.create(messages=MESSAGES, n=2, **OPTIONS)
+    chunks = list(
+        client.chat.completions.create(
+            messages=MESSAGES, n=2, stream=True, stream_options={"include_usage": True}, **OPTIONS
+        )
+    )
+    assert [c.choices[0].delta.role for c in chunks[:2]] == ["assistant"] * 2
+    assert not any(c.choices[0].delta.role for c in chunks[2:-1])
+    for index in range(2):
+        mine = [c.choices[0] for c in chunks[:-1] if c.choices[0].index == index]
+        text = "".join(choice.delta.content or "" for choice in mine)
+        assert text == whole.choices[index].message.content
+        assert [c.finish_reason for c in mine[:-1]] == [None] * (len(mine) - 1)
+        assert mine[-1].finish_reason == whole.choices[index].finish_reason
+    assert chunks[-1].usage == whole.usage
+
+
+def test_logprobs(server: Server) -> None:
+    client = server.client()
+    options = {**OPTIONS, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat.completions.create(**options)
+    entries = whole.choices[0].logprobs.content
+    assert len(entries) == whole.usage.completion_tokens
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+    said = b"".join(bytes(e.bytes) for e in entries if e.token != "<|end|>")
+    assert said.decode(errors="replace") == whole.choices[0].message.content
+    stream = client.chat.completions.create(stream=True, **options)
+    parts = [c.choices[0].logprobs for c in stream]
+    assert [entry for part in parts if part for entry in part.content] == entries
+    without = client.chat.completions.create(**{**options, "top_logprobs": None})
+    assert [e.logprob for e in without.choices[0].logprobs.content] == [e.logprob for e in entries]
+
+
+def test_contents_and_limits(server: Server) -> None:
+    """Parts of text count as lines; both names of the limit work; without one it is the model's."""
+    client = server.client()
+    parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "cat"}]
+    options = {**OPTIONS, "max_tokens": openai.omit, "max_completion_tokens": 5}
+    one = client.chat.completions.create(messages=[{"role": "user", "content": parts}], **options)
+    two = client.chat.completions.create(
+        messages=[{"role": "user", "content": "the\ncat"}], **options
+    )
+    assert one.choices == two.choices and one.usage.completion_tokens <= 5
+    full = client.chat.completions.create(
+        messages=MESSAGES, model="tiny", seed=1, extra_body={"ignore_eos": True}
+    )
+    assert full.usage.total_tokens == 256
+    # What clients send back of an earlier answer, with its empty fields, is a message again.
+    turn = full.choices[0].message.model_dump()
+    turn["content"] = "mat"
+    client.chat.completions.create(messages=[*MESSAGES, turn, MESSAGES[1]], **options)
+
+
+def test_template_options(server: Server) -> None:
+    client = server.client()
+
+    def length(**extra: Any) -> int:
+        answer = client.chat.completions.create(
+            messages=[*MESSAGES, {"role": "assistant", "content": "a mat"}],
+            extra_body=extra,
+            **OPTIONS,
+        )
+        return int(answer.usage.prompt_tokens)
+
+    assert length(add_generation_prompt=False) < length()
+    assert length(continue_final_message=True) < length(add_generation_prompt=False)
+    assert length(chat_template_kwargs={"enable_thinking": False}) == length()
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "return_dict"])
+def test_a_request_never_changes_the_template(server: Server, name: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"{name}.*no variable"):
+        server.client().chat.completions.create(
+            messages=MESSAGES, extra_body={"chat_template_kwargs": {name: "{{ 7 * 7 }}"}}, **OPTIONS
+        )

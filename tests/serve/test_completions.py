@@ -1,0 +1,214 @@
+"""/v1/completions with the official client: whole, streamed, and the same as the LLM itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from trtspec import LLM, SamplingParams
+
+from ..llmapi.conftest import TextModel
+from .conftest import Serve, Server, run_server
+
+PROMPTS = ["the cat sat", "a rat ate", "mat?"]
+
+
+@pytest.fixture(params=["none", "tree"], scope="module")
+def any_server(request: pytest.FixtureRequest, text_model: TextModel) -> Iterator[Server]:
+    with run_server(lambda: text_model.open(request.param)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reference(text_model: TextModel) -> Iterator[LLM]:
+    with text_model.open() as llm:
+        yield llm
+
+
+def streamed(stream: Any) -> tuple[dict[int, str], dict[int, Any], list[Any]]:
+    """Text and last choice by index, and all chunks."""
+    texts: dict[int, str] = {}
+    ends: dict[int, Any] = {}
+    chunks = list(stream)
+    for chunk in chunks:
+        for choice in chunk.choices:
+            assert choice.index not in ends, "something came after the end"
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            if choice.finish_reason is not None:
+                ends[choice.index] = choice
+    return texts, ends, chunks
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_text_is_that_of_the_llm(
+    any_server: Server, reference: LLM, temperature: float
+) -> None:
+    """With speculation and without, whole and streamed, several samples of several prompts."""
+    expected = [
+        completion
+        for output in reference.generate(
+            PROMPTS, SamplingParams(max_tokens=24, temperature=temperature, seed=7, n=2), False
+        )
+        for completion in output.outputs
+    ]
+    options = {"prompt": PROMPTS, "max_tokens": 24, "temperature": temperature, "seed": 7, "n": 2}
+    client = any_server.client()
+    whole = client.completions.create(model="tiny", **options)
+    assert [c.index for c in whole.choices] == list(range(6))
+    assert [c.text for c in whole.choices] == [c.text for c in expected]
+    assert [c.finish_reason for c in whole.choices] == [c.finish_reason for c in expected]
+    assert whole.usage.completion_tokens == sum(len(c.token_ids) for c in expected)
+    texts, ends, chunks = streamed(client.completions.create(model="tiny", stream=True, **options))
+    assert [texts[i] for i in range(6)] == [c.text for c in expected]
+    assert [ends[i].finish_reason for i in range(6)] == [c.finish_reason for c in expected]
+    assert len(chunks) > 6
+    assert all(len(chunk.choices) == 1 for chunk in chunks)
+    assert {chunk.id for chunk in chunks} != {whole.id}
+
+
+def test_token_prompts(server: Server, reference: LLM) -> None:
+    ids = [reference.tokenizer(p)["input_ids"] for p in PROMPTS[:2]]
+    client = server.client()
+    text = client.completions.create(model="tiny", prompt=PROMPTS[:2], temperature=0)
+    assert text.usage.prompt_tokens == sum(map(len, ids))
+    for prompt in (ids, ids[0]):
+        answer = client.completions.create(model="tiny", prompt=prompt, temperature=0)
+        assert [c.text for c in answer.choices] == [
+            c.text for c in text.choices[: len(answer.choices)]
+        ]
+
+
+def test_defaults_are_those_of_openai(server: Server) -> None:
+    """16 tokens, temperature 1; the seed that was drawn is reported and repeats the text."""
+    client = server.client()
+    first = client.completions.create(
+        model="tiny", prompt="the cat", extra_body={"ignore_eos": True}
+    )
+    assert first.usage.completion_tokens == 16
+    seeds = {
+        client.completions.create(model="tiny", prompt="the cat").choices[0].seed for _ in range(3)
+    }
+    assert len(seeds) == 3
+    again = client.completions.create(
+        model="tiny", prompt="the cat", seed=first.choices[0].seed, extra_body={"ignore_eos": True}
+    )
+    assert again.choices[0].text == first.choices[0].text
+
+
+def test_usage_in_a_stream(server: Server) -> None:
+    options = {"model": "tiny", "prompt": "the cat", "max_tokens": 9, "temperature": 0.5, "seed": 1}
+    client = server.client()
+    whole = client.completions.create(**options)
+    assert all(c.usage is None for c in client.completions.create(stream=True, **options))
+    *chunks, last = client.completions.create(
+        stream=True, stream_options={"include_usage": True}, **options
+    )
+    assert all(chunk.usage is None for chunk in chunks)
+    assert last.choices == [] and last.usage == whole.usage
+    wished = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = client.completions.create(stream=True, stream_options=wished, **options)
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == last.usage.completion_tokens
+
+
+def test_stop_strings_across_tokens(any_server: Server) -> None:
+    """A stop string is cut out wherever the borders of tokens and steps lie."""
+    options = {
+        "model": "tiny",
+        "prompt": "the cat",
+        "max_tokens": 24,
+        "temperature": 0.8,
+        "seed": 3,
+    }
+    client = any_server.client()
+    full = client.completions.create(**options).choices[0].text
+    stop = full[11:16]
+    whole = client.completions.create(stop=["never seen", stop], **options).choices[0]
+    assert whole.text == full[: full.index(stop)]
+    assert (whole.finish_reason, whole.stop_reason) == ("stop", stop)
+    texts, ends, _ = streamed(client.completions.create(stop=stop, stream=True, **options))
+    assert texts[0] == whole.text and ends[0].stop_reason == stop
+
+
+def test_no_half_characters_in_a_stream(any_server: Server) -> None:
+    """Euro signs, each three tokens of one byte: no chunk shows a part of one."""
+    tokens = any_server.llm.tokenizer("€")["input_ids"]
+    assert len(tokens) == 3
+    bias = {str(token): 60.0 for token in tokens}
+    stream = any_server.client().completions.create(
+        model="tiny", prompt="€€€€", max_tokens=24, temperature=1, seed=5, logit_bias=bias,
+        stream=True,
+    )  # fmt: skip
+    chunks = [chunk.choices[0].text for chunk in stream]
+    whole = any_server.client().completions.create(
+        model="tiny", prompt="€€€€", max_tokens=24, temperature=1, seed=5, logit_bias=bias
+    )
+    assert "".join(chunks) == whole.choices[0].text
+    assert "€" in "".join(chunks)
+    marks = "".join(chunks).count("\ufffd")
+    assert marks == whole.choices[0].text.count("\ufffd")
+
+
+def test_logprobs(any_server: Server, reference: LLM) -> None:
+    params = SamplingParams(max_tokens=12, temperature=0.7, seed=2, logprobs=3)
+    expected = reference.generate("the cat", params).outputs[0]
+    options = {
+        "model": "tiny", "prompt": "the cat", "max_tokens": 12, "temperature": 0.7, "seed": 2,
+        "logprobs": 3,
+    }  # fmt: skip
+    client = any_server.client()
+    whole = client.completions.create(**options).choices[0].logprobs
+    assert whole.token_logprobs == pytest.approx([e.logprob for e in expected.logprobs], abs=1e-4)
+    assert [len(top) for top in whole.top_logprobs] == [len(e.top) for e in expected.logprobs]
+    assert whole.text_offset[0] == 0 and len(whole.tokens) == len(expected.token_ids)
+    parts = [c.choices[0].logprobs for c in client.completions.create(stream=True, **options)]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert [v for part in parts for v in getattr(part, name)] == getattr(whole, name)
+    assert client.completions.create(model="tiny", prompt="a").choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("method", ["none", "tree"])
+def test_speculative_figures_on_request(serve: Serve, method: str) -> None:
+    """Asked for in the request, or for all of them by the server's flag."""
+    options = {"model": "tiny", "prompt": "the cat", "max_tokens": 20, "temperature": 0}
+    with serve(method) as server:
+        client = server.client()
+        assert not hasattr(client.completions.create(**options), "metrics")
+        wished = {"return_spec_tokens_details": True}
+        answer = client.completions.create(extra_body=wished, **options)
+        figures = answer.metrics["speculative_decoding"]
+        assert figures["num_emitted_tokens"] == answer.usage.completion_tokens - 1
+        assert (figures["acceptance_length"] > 1) == (method == "tree")
+        *_, last = client.completions.create(stream=True, extra_body=wished, **options)
+        assert last.metrics["speculative_decoding"] == figures
+    with serve(method, request_metrics=True) as server:
+        answer = server.client().completions.create(**options)
+        assert answer.metrics["speculative_decoding"] == figures
+
+
+def test_the_stream_on_the_wire(server: Server) -> None:
+    body = {"prompt": "the cat", "max_tokens": 3, "stream": True, "temperature": 0}
+    response = server.post(json=body, headers={"X-Request-Id": "abc-1"})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-request-id"] == "abc-1"
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    first = json.loads(events[0].removeprefix("data: "))
+    assert first["id"] == "cmpl-abc-1" and first["object"] == "text_completion"
+
+
+def test_what_the_client_reports(server: Server) -> None:
+    """Errors arrive as the client's own classes, with the text and the field at fault."""
+    client = server.client()
+    with pytest.raises(openai.BadRequestError, match="top_p") as bad:
+        client.completions.create(model="tiny", prompt="a", top_p=2.0)
+    assert bad.value.param == "top_p"
+    with pytest.raises(openai.NotFoundError, match="other"):
+        client.completions.create(model="other", prompt="a")
+    listed = client.models.list().data
+    assert [m.id for m in listed] == ["tiny"] and listed[0].max_model_len == 256
+    assert client.models.retrieve("tiny").id == "tiny"

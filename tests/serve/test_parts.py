@@ -1,0 +1,142 @@
+"""The small parts: growth of a handle, the intake, single tokens, the gate, the page."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+import trtspec.serve
+from trtspec import SamplingParams
+from trtspec.errors import ConfigError
+from trtspec.llmapi.handle import Growth
+from trtspec.serve.errors import ApiError
+from trtspec.serve.gate import Gate
+from trtspec.serve.settings import ServeSettings
+from trtspec.serve.token_text import TokenText, longest_token
+
+from .conftest import Server, wait_until
+from .test_load import LONG, is_idle
+
+PARAMS = SamplingParams(max_tokens=40, temperature=0.8, seed=1, n=2, logprobs=1)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.2])
+def test_growth(server: Server, delay: float) -> None:
+    """The pieces make up the whole; steps that pass while the reader is busy come as one. No
+    thread waits."""
+
+    async def read() -> tuple[list[list[Growth]], Any]:
+        handle = server.llm.generate_async("the cat", PARAMS)
+        pieces = []
+        async for grown in handle.growth():
+            pieces.append(grown)
+            await asyncio.sleep(delay)
+        return pieces, await handle
+
+    threads = threading.active_count()
+    pieces, output = asyncio.run(read())
+    assert threading.active_count() <= threads
+    assert (len(pieces) < 10) == (delay > 0)
+    for completion in output.outputs:
+        mine = [g for grown in pieces for g in grown if g.index == completion.index]
+        assert "".join(g.text for g in mine) == completion.text
+        assert [t for g in mine for t in g.token_ids] == completion.token_ids
+        assert [e for g in mine for e in g.logprobs or []] == completion.logprobs
+        assert [g.finish_reason for g in mine][-1] == completion.finish_reason
+        assert not any(g.finish_reason for g in mine[:-1])
+
+
+def test_a_client_that_leaves_while_its_prompt_is_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What starts after it has gone is aborted all the same."""
+    submit, handles = server.llm.submit, []
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.4)
+        handles.extend(submit(*args))
+        return handles
+
+    monkeypatch.setattr(server.llm, "submit", slow)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=0.15)
+    wait_until(lambda: handles, "it started")
+    wait_until(lambda: is_idle(server), "the server is idle")
+    assert handles[0].output.outputs[0].finish_reason == "abort"
+
+
+def test_tokens_of_a_byte_level_vocabulary(server: Server) -> None:
+    tokenizer = server.llm.tokenizer
+    tokens = TokenText(tokenizer)
+    text = "the hat, é€\n 😀"
+    ids = tokenizer(text)["input_ids"]
+    assert b"".join(map(tokens.raw, ids)).decode() == text
+    euro = tokenizer("€")["input_ids"]
+    assert [tokens.text(i) for i in euro] == ["bytes:\\xe2", "bytes:\\x82", "bytes:\\xac"]
+    assert tokens.text(0) == "<|end|>"
+    assert longest_token(tokenizer) == max(map(len, tokenizer.get_vocab()))
+
+
+def test_tokens_with_byte_fallback() -> None:
+    """As in Llama 2's vocabulary: ▁ is a space, and bytes have tokens of their own."""
+    words = ["<unk>", "▁the", "cat", "<0xE2>", "<0x82>"]
+    backend = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(steps)
+    tokens = TokenText(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
+    assert [tokens.raw(i) for i in range(6)] == [b"<unk>", b" the", b"cat", b"\xe2", b"\x82", b""]
+    assert tokens.text(1) == " the" and tokens.text(3) == "bytes:\\xe2"
+
+
+def test_the_gate() -> None:
+    gate = Gate(batch=2, queue=2)
+    with gate.enter(3):
+        with pytest.raises(ApiError) as full:
+            gate.enter(2).__enter__()
+        assert full.value.status == 429 and "Retry-After" in full.value.headers
+        with gate.enter(1):
+            assert (gate.num_sequences, gate.num_requests) == (4, 2)
+    with pytest.raises(ZeroDivisionError), gate.enter(4):
+        1 / 0  # noqa: B018
+    assert (gate.num_sequences, gate.num_requests) == (0, 0)
+    for _ in range(100):
+        gate.observe(1000.0)
+    with gate.enter(4):
+        assert 1.0 <= gate.expected_wait <= 60.0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"model_names": ()}, {"model_names": ("",)}, {"port": 70000}, {"api_keys": ("é",)},
+        {"request_timeout": 0.0}, {"request_timeout": float("nan")}, {"drain_timeout": -1.0},
+        {"max_body_bytes": 10}, {"metrics_prefix": "a b"}, {"root_path": "/api/"},
+        {"root_path": "api"}, {"worker": 2},
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_honoured(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad)).rstrip("s")[-4:]):
+        ServeSettings(**{"model_names": ("tiny",), **bad})
+
+
+def test_the_page_needs_nothing_else(server: Server) -> None:
+    response = server.get("/")
+    assert response.headers["content-type"].startswith("text/html")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert not re.search(r"(https?:)?//[a-z]", response.text)
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"uvicorn.*pip install 'trtspec\[serve\]'"):
+        importlib.reload(trtspec.serve)

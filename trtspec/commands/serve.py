@@ -1,0 +1,169 @@
+"""trtspec-serve: an OpenAI-compatible server for a checkpoint or an engine folder."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtspec.builder.locate import find_model
+from trtspec.config.llm import LLMConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.errors import ConfigError, TrtspecError
+from trtspec.llmapi.llm import LLM
+
+API_KEY_VARIABLE = "TRTSPEC_API_KEY"
+_ON_OFF = argparse.BooleanOptionalAction
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trtspec-serve", description=__doc__, allow_abbrev=False)
+    parser.add_argument("model", nargs="?", help="HF folder or id, embedded name or engine folder")
+    parser.add_argument("--model", dest="model_flag", help="the same, as a flag")
+
+    add = parser.add_argument_group("engine").add_argument
+    add(
+        "--speculative-config",
+        help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}',
+    )
+    add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
+    add("--max-seq-len", "--max-model-len", type=int, help="tokens of prompt and output together")
+    add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
+    add("--tokens-per-block", "--block-size", type=int, help="tokens of one KV cache block")
+    add("--backend", help="aoti (default) or eager")
+    add("--kv-cache-max-tokens", type=int, help="tokens that the KV caches hold at most")
+    add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
+    add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
+    add("--tokenizer", help="folder of another tokenizer")
+    add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
+    add("--seed", type=int, help="makes the seeds of requests without one reproducible")
+
+    add = parser.add_argument_group("server").add_argument
+    add("--host", default="127.0.0.1", help="0.0.0.0: all interfaces (default: %(default)s)")
+    add("--port", type=int, default=8000, help="(default: %(default)s)")
+    add("--served-model-name", nargs="+", help="name(s) that clients use (default: the model)")
+    add("--api-key", nargs="+", help=f"key(s) to ask for (better: ${API_KEY_VARIABLE})")
+    add("--max-queue", type=int, default=256, help="waiting sequences before 429 (%(default)s)")
+    add("--request-timeout", type=float, help="seconds that a request may take (no limit)")
+    add("--drain-timeout", type=float, default=30.0, help="seconds after SIGTERM (%(default)s)")
+    add("--step-timeout", type=float, default=300.0, help="an engine step is hung (%(default)s s)")
+    add("--max-body-bytes", type=int, default=8 * 2**20, help="(default: %(default)s)")
+    add("--allowed-origins", type=json.loads, default=[], help='JSON list for CORS, such as ["*"]')
+    add("--root-path", default="", help="path that a proxy puts before ours")
+    add("--ssl-certfile", help="serve HTTPS")
+    add("--ssl-keyfile", help="serve HTTPS")
+
+    add = parser.add_argument_group("figures and logs").add_argument
+    add(
+        "--metrics-prefix", default="trtspec", help="vllm: for dashboards made for it (%(default)s)"
+    )
+    add(
+        "--per-request-spec-decode-metrics",
+        choices=["none", "summary"],
+        default="none",
+        help="summary: speculative figures in every response, not only where asked for",
+    )
+    add("--log-interval", type=float, default=5.0, help="seconds; 0: never (default: %(default)s)")
+    add("--log-json", action="store_true", help="JSON lines")
+    add("--disable-log-requests", action="store_true", help="no line for each request")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = make_parser().parse_args(_hyphens(sys.argv[1:] if argv is None else argv))
+    try:
+        if (args.model is None) == (args.model_flag is None):
+            raise ConfigError("give one model: a folder, an id or an embedded checkpoint's name")
+        args.model = args.model or args.model_flag
+        # Imported here, as its packages are optional; a missing one is named.
+        process = importlib.import_module("trtspec.serve.process")
+        options, speculation = llm_options(args), speculative_config(args)
+        template = _read(args.chat_template)
+        find_model(args.model)  # a wrong name is found before the port is bound
+
+        def open_llm() -> LLM:
+            llm = LLM(args.model, speculation, **options)
+            if template is not None:
+                llm.tokenizer.chat_template = template
+            return llm
+
+        return int(process.serve(server_options(args), args.log_json, open_llm))
+    except TrtspecError as error:
+        print(f"trtspec-serve: {error}", file=sys.stderr)
+        return 1
+
+
+def llm_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of `LLM`, checked."""
+    cache = {
+        "max_tokens": args.kv_cache_max_tokens,
+        "free_memory_fraction": args.kv_cache_free_memory_fraction,
+        "enable_block_reuse": args.enable_prefix_caching,
+    }
+    names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
+    options = {name: getattr(args, name) for name in (*names, "backend", "tokenizer", "seed")}
+    options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
+    LLMConfig(**options).build_config()
+    return options
+
+
+def speculative_config(args: argparse.Namespace) -> dict[str, Any] | bool | None:
+    """What `LLM` takes: a mapping, None (an engine folder's own), False (none at all)."""
+    if args.speculative_config is None:
+        return False if args.no_speculation else None
+    if args.no_speculation:
+        raise ConfigError("--speculative-config and --no-speculation exclude each other")
+    try:
+        config = json.loads(args.speculative_config)
+    except ValueError as error:
+        raise ConfigError(f"--speculative-config is not JSON: {error}") from error
+    parse_speculative_config(config)
+    return config  # type: ignore[no-any-return]
+
+
+def server_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of `ServeSettings`."""
+    keys = args.api_key
+    if keys is None and os.environ.get(API_KEY_VARIABLE):
+        keys = [os.environ[API_KEY_VARIABLE]]
+    names = (
+        "host", "port", "max_queue", "request_timeout", "drain_timeout", "step_timeout",
+        "max_body_bytes", "allowed_origins", "root_path", "ssl_certfile", "ssl_keyfile",
+        "metrics_prefix", "log_interval",
+    )  # fmt: skip
+    return {
+        **{name: getattr(args, name) for name in names},
+        "model_names": args.served_model_name or [args.model],
+        "api_keys": keys or [],
+        "request_metrics": args.per_request_spec_decode_metrics == "summary",
+        "log_requests": not args.disable_log_requests,
+    }
+
+
+def _hyphens(argv: Sequence[str]) -> list[str]:
+    """Flags may be written with underscores, as those of the other programs are."""
+    spelled = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return spelled
+
+
+def _read(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--chat-template {path} cannot be read: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

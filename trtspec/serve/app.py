@@ -1,0 +1,120 @@
+"""make_app: the ASGI application of a server over one LLM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from trtspec.errors import RequestError, TrtspecError
+from trtspec.llmapi.llm import LLM
+from trtspec.serve.access import AccessLog
+from trtspec.serve.errors import ApiError, api_error
+from trtspec.serve.lifecycle import Lifecycle
+from trtspec.serve.routes import router
+from trtspec.serve.schemas import ChatRequest, CompletionRequest
+from trtspec.serve.security import ApiKeyGuard, BodyLimit
+from trtspec.serve.service import Service
+from trtspec.serve.settings import ServeSettings
+from trtspec.serve.trace import Trace
+from trtspec.version import __version__
+
+_PATHS = {
+    "/", "/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/live", "/version",
+    "/metrics", "/openapi.json",
+}  # fmt: skip
+_FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
+# Names that pydantic puts into the place of an error for the branches of a union.
+_BRANCHES = {"body", "str", "int"}
+
+
+def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGIApp, Lifecycle]:
+    """The application, and the life cycle that its lifespan events drive.
+
+    ``open_llm`` is called in a thread at startup; until it returns, requests get 503.
+    """
+    service = Service(settings)
+    lifecycle = Lifecycle(service, open_llm)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with lifecycle.running():
+            yield
+
+    # The interactive pages are left out: they load scripts from elsewhere.
+    api = FastAPI(
+        title="trtspec",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    api.state.service = service
+    api.include_router(router)
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(HTTPException, _http)
+    api.add_exception_handler(TrtspecError, _refused)
+
+    app: ASGIApp = BodyLimit(api, settings.max_body_bytes)
+    if settings.api_keys:
+        app = ApiKeyGuard(app, settings.api_keys)
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    return AccessLog(app, service.metrics, _PATHS, settings.log_requests), lifecycle
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    failure = api_error(error)
+    if isinstance(error, RequestError):
+        named = re.match(r"(?:SamplingParams: )?`?([a-z_]+)\b", str(error))
+        if named and named[1] in _FIELDS:
+            failure.param = named[1]
+    return _told(request, failure)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if error.status_code in (404, 405):
+        offered = ", ".join(sorted(_PATHS))
+        message = f"{request.method} {request.url.path[:128]} is not offered; there are {offered}"
+    return _told(request, ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """pydantic's findings: of several, for the branches of a union, the one found deepest."""
+    assert isinstance(error, RequestValidationError)
+    finding = max(error.errors(), key=lambda found: len(found["loc"]))
+    place = ""
+    for step in finding["loc"]:
+        if isinstance(step, int):
+            place += f"[{step}]"
+        elif step not in _BRANCHES and step.isidentifier() and len(step) <= 64:
+            place += f".{step}" if place else step
+    reason = finding["msg"].removeprefix("Value error, ")
+    if finding["type"] == "json_invalid":
+        place, reason = "", f"the body is not JSON: {finding['ctx']['error']}"
+    elif place:
+        reason = f"{place}: {reason}"
+    elif finding["loc"] == ("body",) and finding["type"] in ("missing", "model_attributes_type"):
+        reason = "the body must be a JSON object (Content-Type: application/json)"
+    return _told(request, ApiError(400, reason, "invalid_value", place or None))
+
+
+def _told(request: Request, failure: ApiError) -> Response:
+    """The response, with what may be logged of it: the message may repeat the request's text."""
+    Trace.of(request.scope).fields |= {"code": failure.code, "param": failure.param}
+    return failure.response()

@@ -1,0 +1,69 @@
+"""Engine: the asynchronous front of an `LLM`, which runs in threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.llm import LLM
+from trtspec.serve.errors import ApiError
+from trtspec.serve.token_text import TokenText, longest_token
+from trtspec.version import __version__
+
+
+class Engine:
+    """Starts requests without blocking the event loop.
+
+    Prompts are tokenised in one thread beside the loop: in order of arrival, and a long one delays
+    nobody's stream.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self.tokens = TokenText(llm.tokenizer)
+        self.fingerprint = f"trtspec-{__version__}-{llm.config.fingerprints['engine'][:12]}"
+        self._max_chars = llm.limits.max_seq_len * longest_token(llm.tokenizer)
+        self._intake = ThreadPoolExecutor(1, "trtspec-intake")
+
+    def check_lengths(self, prompts: Iterable[str | Sequence[int]], param: str) -> None:
+        """ApiError (400) for a prompt that cannot fit, whatever its tokens; so nobody's giant text
+        is ever tokenised."""
+        for prompt in prompts:
+            is_text = isinstance(prompt, str)
+            limit = self._max_chars if is_text else self.llm.limits.max_seq_len
+            if len(prompt) > limit:
+                raise ApiError(
+                    400,
+                    f"{param} has {len(prompt)} {'characters' if is_text else 'tokens'}; a model "
+                    f"of {self.llm.limits.max_seq_len} tokens cannot hold more than {limit}",
+                    "context_length_exceeded",
+                    param,
+                )
+
+    async def start(self, submit: Callable[[], list[GenerationHandle]]) -> list[GenerationHandle]:
+        """Run `submit` in the intake thread. If the caller is cancelled meanwhile, what was started
+        is aborted.
+
+        Raises:
+            RequestError, EngineError: from `submit`.
+        """
+        started = asyncio.get_running_loop().run_in_executor(self._intake, submit)
+        try:
+            return await asyncio.shield(started)
+        except asyncio.CancelledError:
+            started.add_done_callback(_abort)
+            raise
+
+    def close(self) -> None:
+        """Abort what runs and stop the threads."""
+        self._intake.shutdown(wait=False, cancel_futures=True)
+        self.llm.shutdown()
+
+
+def _abort(started: asyncio.Future[list[GenerationHandle]]) -> None:
+    with contextlib.suppress(Exception):
+        for handle in started.result():
+            handle.abort()

@@ -1,0 +1,81 @@
+"""ApiError: a refusal or failure as OpenAI's clients expect it, with its HTTP status."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from trtspec.errors import RequestError, TrtspecError
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ApiError(TrtspecError):
+    """An answer other than 200.
+
+    status: the HTTP status. param: the field of the request that is at fault, if one is.
+    code: a word for programs. retry_after: seconds after which another try makes sense.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+        self._headers = dict(headers or {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = _TYPES.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
+        details = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": details}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = dict(self._headers)
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(math.ceil(self.retry_after), 1))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+    def response(self) -> Response:
+        return json_response(self.to_dict(), self.status, self.headers)
+
+
+def api_error(error: BaseException) -> ApiError:
+    """Any failure of a request as an answer: its own fault is 400, everything else 500."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestError):
+        return ApiError(400, str(error), "invalid_value")
+    if isinstance(error, TrtspecError):
+        return ApiError(500, str(error), "engine_error")
+    return ApiError(500, f"the server failed: {type(error).__name__}", "internal_error")
+
+
+def to_json(content: Any) -> bytes:
+    """JSON in UTF-8. Half characters (lone surrogates) stay the escapes that they came as."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def json_response(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(to_json(content), status, headers, media_type="application/json")

@@ -1,0 +1,203 @@
+"""Lifecycle: load the engine, watch it, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from trtspec.errors import TrtspecError
+from trtspec.llmapi.llm import LLM
+from trtspec.log import logger
+from trtspec.serve.errors import ApiError
+from trtspec.serve.service import Service, Status
+from trtspec.serve.stats import Heartbeat
+
+_WATCH_SECONDS = 0.25
+_FAREWELL_SECONDS = 5.0
+
+
+class Lifecycle:
+    """Drives a `Service` from its start to its end; everything runs in the event loop's thread.
+
+    exit_code: what the process should return: 0, or 1 after a failure of the engine.
+    hung: the engine's thread answers no more, so nobody may wait for it.
+    loading: the thread that loads the engine is at work, and nothing can stop it.
+    on_stop: called once when the server should stop listening.
+    """
+
+    def __init__(self, service: Service, open_llm: Callable[[], LLM]) -> None:
+        self.service = service
+        self.exit_code = 0
+        self.hung = False
+        self.loading = False
+        self.on_stop: Callable[[], None] = lambda: None
+        self._open_llm = open_llm
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load in the background and watch; at the end, abort what is left and close the engine."""
+        self._loop = asyncio.get_running_loop()
+        self._begin(self._load())
+        try:
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.service.interrupt_all(ApiError(503, "the server is stopping", "server_stopped"))
+            if self.service.engine is not None and not self.hung:
+                await asyncio.to_thread(self.service.engine.close)
+
+    def drain(self) -> None:
+        """Take no new requests, let those under way finish, then stop. The second call ends those
+        under way as well. Callable from a signal handler or any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _begin(self, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _load(self) -> None:
+        """Open the LLM in a daemon thread: nothing can stop a build, no exit may wait for one."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[LLM] = loop.create_future()
+
+        def settle(llm: LLM | None, error: BaseException | None) -> None:
+            if opened.done():
+                if llm is not None:
+                    llm.shutdown()
+            elif llm is not None:
+                opened.set_result(llm)
+            else:
+                opened.set_exception(error or RuntimeError("nothing was opened"))
+
+        def run() -> None:
+            llm, failure = None, None
+            try:
+                llm = self._open_llm()
+            except BaseException as error:
+                failure = error
+            self.loading = False
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, llm, failure)
+
+        began = time.monotonic()
+        steps = _LastLine(self.service)
+        logger.addHandler(steps)
+        self.loading = True
+        threading.Thread(target=run, name="trtspec-load", daemon=True).start()
+        try:
+            llm = await opened
+        except TrtspecError as error:
+            self._fail(str(error))
+            return
+        except Exception as error:
+            logger.exception("the engine could not be loaded")
+            self._fail(f"the engine could not be loaded: {error}")
+            return
+        finally:
+            logger.removeHandler(steps)
+        try:
+            self.service.open(llm)
+        except Exception as error:
+            llm.shutdown()
+            logger.exception("the server could not be set up")
+            self._fail(f"the server could not be set up: {error}")
+            return
+        logger.info(
+            "ready after %.1f s: %s, batch %d, %d tokens, speculation %s",
+            time.monotonic() - began,
+            ", ".join(self.service.settings.model_names),
+            llm.limits.max_batch_size,
+            llm.limits.max_seq_len,
+            "off" if llm.speculation is None else llm.speculation.method,
+        )
+        self._begin(self._watch(llm))
+        if self.service.settings.log_interval:
+            self._begin(self._report(llm))
+
+    async def _watch(self, llm: LLM) -> None:
+        """Fail when the engine's thread has died, or hangs in a step."""
+        limit = self.service.settings.step_timeout
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if llm.fault is not None:
+                self._fail(str(llm.fault))
+                return
+            if llm.load().step_seconds > limit:
+                self.hung = True
+                self._fail(f"an engine step has taken more than {limit:g} s (--step-timeout)")
+                return
+
+    async def _report(self, llm: LLM) -> None:
+        heartbeat = Heartbeat(llm)
+        while True:
+            await asyncio.sleep(self.service.settings.log_interval)
+            heartbeat.beat()
+
+    def _drain(self) -> None:
+        service = self.service
+        if service.status is Status.DRAINING:
+            service.interrupt_all(ApiError(503, "the server was stopped", "server_stopped"))
+        elif service.status is not Status.FAILED:
+            logger.info("stopping: %d requests are under way", service.gate.num_requests)
+            service.status, service.detail = Status.DRAINING, "no new requests are taken"
+            self._begin(self._finish_requests(service.settings.drain_timeout))
+
+    async def _finish_requests(self, limit: float) -> None:
+        """Wait for the requests under way, then end the others, then stop."""
+        service = self.service
+        if not await self._none_left(limit):
+            left = service.gate.num_requests
+            if not service.interrupt.done():
+                logger.warning("%d requests were not done after %g s, they are ended", left, limit)
+            service.interrupt_all(
+                ApiError(503, "the server stopped before the request was done", "server_stopped")
+            )
+            await self._none_left(_FAREWELL_SECONDS, even_if_interrupted=True)
+        self._stop()
+
+    async def _none_left(self, limit: float, even_if_interrupted: bool = False) -> bool:
+        end = time.monotonic() + limit
+        while self.service.gate.num_requests:
+            interrupted = self.service.interrupt.done() and not even_if_interrupted
+            if interrupted or time.monotonic() >= end:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    def _fail(self, reason: str) -> None:
+        """The engine is lost: tell every request, then stop with exit code 1."""
+        service = self.service
+        logger.error("%s", reason)
+        service.status, service.detail = Status.FAILED, reason
+        self.exit_code = 1
+        service.interrupt_all(ApiError(500, reason, "engine_error"))
+        self._begin(self._finish_requests(0.0))
+
+    def _stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.on_stop()
+
+
+class _LastLine(logging.Handler):
+    """Shows the latest log line of a build in the service's detail."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(logging.INFO)
+        self._service = service
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = record.getMessage().splitlines()
+        if self._service.status is Status.STARTING and lines:
+            self._service.detail = lines[0]

@@ -1,0 +1,71 @@
+"""Log probabilities in the two forms of OpenAI's API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trtspec.executor.sampler import TokenLogprobs
+from trtspec.serve.token_text import TokenText
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot write."""
+
+
+class CompletionLogprobs:
+    """The form of /v1/completions: parallel lists; offsets count the characters of the tokens."""
+
+    def __init__(self, tokens: TokenText) -> None:
+        self._tokens = tokens
+        self._offset = 0
+
+    def __call__(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        texts = [self._tokens.text(entry.token) for entry in entries]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [_finite(entry.logprob) for entry in entries],
+            "top_logprobs": [
+                {self._tokens.text(token): _finite(value) for token, value in _best(entry)}
+                for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+class ChatLogprobs:
+    """The form of /v1/chat/completions: one object a token, with its bytes."""
+
+    def __init__(self, tokens: TokenText) -> None:
+        self._tokens = tokens
+
+    def __call__(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return {
+            "content": [
+                {
+                    **self._one(entry.token, entry.logprob),
+                    "top_logprobs": [self._one(*pair) for pair in _best(entry)],
+                }
+                for entry in entries
+            ],
+            "refusal": None,
+        }
+
+    def _one(self, token: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": self._tokens.text(token),
+            "logprob": _finite(logprob),
+            "bytes": list(self._tokens.raw(token)),
+        }
+
+
+def _best(entry: TokenLogprobs) -> list[tuple[int, float]]:
+    return sorted(entry.top.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else LOWEST

@@ -1,0 +1,158 @@
+"""Prometheus metrics: vLLM's names after the prefix, where the meaning is the same.
+
+What the engine counts is read from `LLM.get_metrics` and `LLM.load` when it is asked for; only the
+times and sizes of requests are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.outputs import RequestOutput
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_TOKENS = tuple(2**i for i in range(18))
+
+
+class ServerMetrics:
+    """The metrics of one server; `watch` adds those of its engine."""
+
+    def __init__(self, prefix: str, model: str) -> None:
+        self._prefix, self._model = prefix, model
+        self._registry = CollectorRegistry()
+        self._first_token = self._histogram(
+            "time_to_first_token_seconds", "Arrival to first token", _SECONDS
+        )
+        self._latency = self._histogram(
+            "e2e_request_latency_seconds", "Arrival to last token", _SECONDS
+        )
+        self._per_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "First to last token of a sequence, per token after the first",
+            _TOKEN_SECONDS,
+        )
+        self._prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt", _TOKENS)
+        self._generated = self._histogram(
+            "request_generation_tokens", "Tokens generated for a sequence", _TOKENS
+        )
+        self._success = Counter(
+            f"{prefix}:request_success",
+            "Sequences that ended, by how",
+            ["model_name", "finished_reason"],
+            registry=self._registry,
+        )
+        self._http = Counter(
+            "http_requests",
+            "Answers by path and status",
+            ["method", "handler", "status"],
+            registry=self._registry,
+        )
+
+    def watch(self, llm: LLM) -> None:
+        """Export the engine's figures too."""
+        self._registry.register(_EngineCollector(llm, self._prefix, self._model))
+
+    def http(self, method: str, handler: str, status: int) -> None:
+        self._http.labels(method, handler, str(status)).inc()
+
+    def finished(self, outputs: Sequence[RequestOutput], arrival: float) -> None:
+        """A request that came at `arrival` (of `time.monotonic`) has ended, in whatever way."""
+        for output in outputs:
+            self._prompt.labels(self._model).observe(len(output.prompt_token_ids))
+            for completion in output.outputs:
+                first, last = completion.first_token_time, completion.finish_time
+                tokens = len(completion.token_ids)
+                self._success.labels(self._model, completion.finish_reason or "abort").inc()
+                self._generated.labels(self._model).observe(tokens)
+                if first is None or last is None:
+                    continue
+                self._first_token.labels(self._model).observe(first - arrival)
+                self._latency.labels(self._model).observe(last - arrival)
+                if tokens > 1:
+                    self._per_token.labels(self._model).observe((last - first) / (tokens - 1))
+
+    def exposition(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(
+            f"{self._prefix}:{name}",
+            text,
+            ["model_name"],
+            buckets=buckets,
+            registry=self._registry,
+        )
+
+
+class _EngineCollector(Collector):
+    """Reads an LLM's figures whenever they are scraped."""
+
+    def __init__(self, llm: LLM, prefix: str, model: str) -> None:
+        self._llm, self._prefix, self._model = llm, prefix, model
+
+    def collect(self) -> Iterator[Metric]:
+        load, figures = self._llm.load(), self._llm.get_metrics()
+        yield self._gauge("num_requests_running", "Sequences in the batch", load.num_running)
+        yield self._gauge("num_requests_waiting", "Sequences in the queue", load.num_waiting)
+        yield self._gauge(
+            "kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1", load.kv_cache_usage
+        )
+        yield self._gauge(
+            "spec_decode_acceptance_length",
+            "Tokens emitted per verify step (accepted drafts + 1) since the start",
+            figures["acceptance_length"],
+        )
+        yield self._gauge(
+            "spec_decode_acceptance_rate",
+            "Accepted per drafted token since the start",
+            figures["acceptance_rate"],
+        )
+        counters = {
+            "prompt_tokens": ("Prompt tokens fed", load.num_prompt_tokens),
+            "generation_tokens": ("Tokens generated", load.num_generated_tokens),
+            "spec_decode_num_drafts": ("Verify steps with a draft", figures["num_drafts"]),
+            "spec_decode_num_draft_tokens": ("Draft tokens", figures["num_draft_tokens"]),
+            "spec_decode_num_accepted_tokens": (
+                "Draft tokens accepted and emitted",
+                figures["num_accepted_tokens"],
+            ),
+            "engine_steps": ("Executor steps", figures["num_engine_steps"]),
+            "engine_target_seconds": ("Time in the target", figures["target_ms"] / 1e3),
+            "engine_draft_seconds": ("Time in the draft", figures["draft_ms"] / 1e3),
+            "engine_host_seconds": ("Time of steps outside both", figures["host_ms"] / 1e3),
+        }
+        for name, (text, value) in counters.items():
+            family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
+            family.add_metric([self._model], value)
+            yield family
+        yield self._by(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted at a depth, the first one being 0",
+            "position",
+            figures["num_accepted_tokens_per_pos"],
+        )
+        yield self._by(
+            "spec_decode_steps",
+            "Verify steps by the number of draft tokens they accepted",
+            "accepted",
+            figures["histogram"],
+        )
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
+        family.add_metric([self._model], value)
+        return family
+
+    def _by(self, name: str, text: str, label: str, values: Sequence[int]) -> Metric:
+        family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name", label])
+        for index, value in enumerate(values):
+            family.add_metric([self._model, str(index)], value)
+        return family

@@ -1,0 +1,170 @@
+"""What answers are made of: the JSON of /v1/completions and /v1/chat/completions, whole or in
+chunks."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.executor.sampler import TokenLogprobs
+from trtspec.llmapi.handle import Growth
+from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+from trtspec.serve.logprobs import ChatLogprobs, CompletionLogprobs
+from trtspec.serve.token_text import TokenText
+
+LogprobsForm = Callable[[Sequence[TokenLogprobs]], dict[str, Any]]
+
+
+def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, int]:
+    """Tokens of a request so far, or with so many generated ones; a prompt counts once, whatever
+    `n`."""
+    prompt = sum(len(output.prompt_token_ids) for output in outputs)
+    if completion is None:
+        completion = sum(len(c.token_ids) for output in outputs for c in output.outputs)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def speculation(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """The speculative figures of a request, under the names of `SpeculativeMetrics`."""
+    merged = SpeculativeMetrics.merged(output.metrics for output in outputs)
+    return {"speculative_decoding": merged.to_dict()}
+
+
+class Payloads(ABC):
+    """Builds the JSON of one request. Choice i * n + j is sample j of prompt i."""
+
+    prefix: ClassVar[str]
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+
+    def __init__(
+        self, request_id: str, model: str, fingerprint: str, tokens: TokenText, samples: int
+    ) -> None:
+        self.id = f"{self.prefix}-{request_id}"
+        self._shared = {
+            "id": self.id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
+        self._tokens = tokens
+        self._samples = samples
+        self._forms: dict[int, LogprobsForm] = {}
+
+    def whole(self, outputs: Sequence[RequestOutput], metrics: bool) -> dict[str, Any]:
+        """The answer to a request that did not ask for a stream."""
+        choices = [
+            self._choice(i * self._samples + completion.index, completion)
+            for i, output in enumerate(outputs)
+            for completion in output.outputs
+        ]
+        answer = {**self._shared, "object": self.whole_object, "choices": choices}
+        answer["usage"] = usage(outputs)
+        if metrics:
+            answer["metrics"] = speculation(outputs)
+        return answer
+
+    def chunk(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """A chunk of a stream."""
+        return {**self._shared, "object": self.chunk_object, "choices": list(choices), **more}
+
+    def opening(self, prompt: int) -> list[dict[str, Any]]:
+        """Choices of the chunk that opens a stream; none if there is no such chunk."""
+        return []
+
+    def growth(
+        self, prompt: int, grown: Sequence[Growth], output: RequestOutput
+    ) -> list[dict[str, Any]]:
+        """Choices of the chunk for what the sequences of a prompt gained."""
+        choices = []
+        for g in grown:
+            completion = output.outputs[g.index]
+            choice = self._delta(prompt * self._samples + g.index, g)
+            choice["finish_reason"] = g.finish_reason
+            if g.finish_reason is not None:
+                choice["stop_reason"] = completion.stop_reason
+                choice["seed"] = completion.seed
+            choices.append(choice)
+        return choices
+
+    @abstractmethod
+    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _delta(self, index: int, grown: Growth) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _form(self) -> LogprobsForm: ...
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs] | None) -> Any:
+        if entries is None:
+            return None
+        if index not in self._forms:
+            self._forms[index] = self._form()
+        return self._forms[index](entries)
+
+    @staticmethod
+    def _end(completion: CompletionOutput) -> dict[str, Any]:
+        return {
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+            "seed": completion.seed,
+        }
+
+
+class CompletionPayloads(Payloads):
+    """Of /v1/completions."""
+
+    prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+
+    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]:
+        logprobs = self._logprobs(index, completion.logprobs)
+        text = completion.text
+        return {"index": index, "text": text, "logprobs": logprobs, **self._end(completion)}
+
+    def _delta(self, index: int, grown: Growth) -> dict[str, Any]:
+        logprobs = self._logprobs(index, grown.logprobs)
+        return {"index": index, "text": grown.text, "logprobs": logprobs}
+
+    def _form(self) -> LogprobsForm:
+        return CompletionLogprobs(self._tokens)
+
+
+class ChatPayloads(Payloads):
+    """Of /v1/chat/completions."""
+
+    prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, prompt: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "index": prompt * self._samples + sample,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+            for sample in range(self._samples)
+        ]
+
+    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]:
+        message = {"role": "assistant", "content": completion.text, "refusal": None}
+        logprobs = self._logprobs(index, completion.logprobs)
+        return {"index": index, "message": message, "logprobs": logprobs, **self._end(completion)}
+
+    def _delta(self, index: int, grown: Growth) -> dict[str, Any]:
+        delta = {"content": grown.text} if grown.text else {}
+        logprobs = self._logprobs(index, grown.logprobs)
+        return {"index": index, "delta": delta, "logprobs": logprobs}
+
+    def _form(self) -> LogprobsForm:
+        return ChatLogprobs(self._tokens)

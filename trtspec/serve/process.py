@@ -1,0 +1,110 @@
+"""run_server: the whole server in this process, from binding the port to the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from trtspec.errors import ConfigError
+from trtspec.llmapi.llm import LLM
+from trtspec.log import logger
+from trtspec.serve.app import make_app
+from trtspec.serve.lifecycle import Lifecycle
+from trtspec.serve.logs import set_up_logs
+from trtspec.serve.service import Status
+from trtspec.serve.settings import ServeSettings
+
+_CLOSING_SECONDS = 5
+# Threads that run Python hand the interpreter over after this long. The engine's thread needs it
+# for microseconds at a time between kernels, and must not wait 5 ms (the default) for the loop's.
+_SWITCH_SECONDS = 0.0005
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, but a signal drains first; signals are not raised again at the end, so the exit code
+    is ours."""
+
+    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle) -> None:
+        super().__init__(config)
+        self._lifecycle = lifecycle
+        lifecycle.on_stop = self._stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._lifecycle.drain()
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def serve(options: Mapping[str, Any], log_json: bool, open_llm: Callable[[], LLM]) -> int:
+    """`run_server` with its settings by name, its log lines going to standard error."""
+    settings = ServeSettings(**options)
+    set_up_logs(log_json)
+    return run_server(settings, open_llm)
+
+
+def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
+    """Serve until a signal or a failure; returns the exit code.
+
+    The port is bound first, so that a taken one is found before a long build, and probes see an
+    engine that is still being built: /live answers 200, /health and requests 503.
+
+    Raises:
+        ConfigError: the port cannot be bound.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    listener = listen(settings.host, settings.port)
+    app, lifecycle = make_app(settings, open_llm)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        root_path=settings.root_path,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+    )
+    scheme = "https" if settings.ssl_certfile else "http"
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    logger.info("listening on %s://%s:%d", scheme, shown, listener.getsockname()[1])
+    DrainingServer(config, lifecycle).run(sockets=[listener])
+    service = lifecycle.service
+    if lifecycle.hung or lifecycle.loading:
+        # A thread is inside the engine, or builds one, and nobody can wait for it.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        _end_children()
+        os._exit(lifecycle.exit_code)
+    logger.info("stopped%s", "" if service.status is not Status.FAILED else " after a failure")
+    return lifecycle.exit_code
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; ConfigError if the port cannot be bound."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or "
+            "--port"
+        ) from error
+
+
+def _end_children() -> None:
+    """End what a build has started (Linux); without its parent nobody would use the result."""
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in path.read_text().split():
+                os.kill(int(pid), signal.SIGTERM)

@@ -1,0 +1,201 @@
+"""The HTTP routes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.llmapi.handle import GenerationHandle
+from trtspec.serve.answer import Answer, Wishes
+from trtspec.serve.engine import Engine
+from trtspec.serve.errors import ApiError, json_response
+from trtspec.serve.page import page_response
+from trtspec.serve.payloads import ChatPayloads, CompletionPayloads, Payloads
+from trtspec.serve.schemas import ChatRequest, CompletionRequest, ErrorResponse
+from trtspec.serve.service import Service, Status
+from trtspec.serve.trace import Trace
+from trtspec.version import __version__
+
+router = APIRouter()
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorResponse, "description": "The request is refused"},
+    "5XX": {"model": ErrorResponse, "description": "The server cannot serve it"},
+}
+
+
+def _service(request: Request) -> Service:
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+@router.post("/v1/completions", responses=_ERRORS)
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    """Continue one prompt or several."""
+    service = _service(request)
+    engine = service.ready()
+    model, params, prompts = service.model_name(body.model), body.params(), body.prompts
+    engine.check_lengths(prompts, "prompt")
+
+    def submit() -> list[GenerationHandle]:
+        return engine.llm.submit(prompts, params)
+
+    return _answer(request, engine, body, params, len(prompts), model, CompletionPayloads, submit)
+
+
+@router.post("/v1/chat/completions", responses=_ERRORS)
+async def chat_completions(body: ChatRequest, request: Request) -> Response:
+    """Answer a conversation."""
+    service = _service(request)
+    engine = service.ready()
+    model, params, options = service.model_name(body.model), body.params(), _template_options(body)
+    messages = [message.to_template() for message in body.messages]
+    engine.check_lengths(["".join(m["content"] for m in messages)], "messages")
+    engine.check_lengths([json.dumps(options)], "chat_template_kwargs")
+
+    def submit() -> list[GenerationHandle]:
+        return engine.llm.submit([engine.llm.chat_prompt(messages, **options)], params)
+
+    _check_template_names(engine, options)
+    return _answer(request, engine, body, params, 1, model, ChatPayloads, submit)
+
+
+@router.get("/v1/models", responses=_ERRORS)
+async def models(request: Request) -> Response:
+    """The names under which the model is served."""
+    service = _service(request)
+    engine = service.ready()
+    names = service.settings.model_names
+    return json_response({"object": "list", "data": [_model(engine, name) for name in names]})
+
+
+@router.get("/v1/models/{name:path}", responses=_ERRORS)
+async def one_model(name: str, request: Request) -> Response:
+    """One of them."""
+    service = _service(request)
+    engine = service.ready()
+    return json_response(_model(engine, service.model_name(name)))
+
+
+@router.get("/health", responses={503: {"description": "Not ready; the body says why"}})
+async def health(request: Request) -> Response:
+    """Readiness: 200 when requests are served, 503 while starting, draining or after a failure."""
+    service = _service(request)
+    ready = service.status is Status.READY
+    state = {"status": service.status.value, "detail": service.detail}
+    return json_response(state, 200 if ready else 503)
+
+
+@router.get("/live")
+async def live(request: Request) -> Response:
+    """Liveness: 200 as long as the server's loop runs, also while an engine is being built."""
+    return json_response({"status": "alive"})
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The version of trtspec."""
+    return json_response({"version": __version__})
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(_service(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """A page to try the model with."""
+    return page_response()
+
+
+def _answer(
+    request: Request,
+    engine: Engine,
+    body: CompletionRequest | ChatRequest,
+    params: SamplingParams,
+    num_prompts: int,
+    model: str,
+    payloads: type[Payloads],
+    submit: Callable[[], list[GenerationHandle]],
+) -> Answer:
+    service = _service(request)
+    wishes = Wishes(
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
+        metrics=bool(body.return_spec_tokens_details) or service.settings.request_metrics,
+        timeout=_timeout(request, service.settings.request_timeout),
+    )
+    request_id = Trace.of(request.scope).request_id
+    built = payloads(request_id, model, engine.fingerprint, engine.tokens, params.n)
+    return Answer(service, engine, submit, num_prompts * params.n, built, wishes)
+
+
+def _timeout(request: Request, limit: float | None) -> float | None:
+    """The server's limit, or the client's own (header X-Request-Timeout) if it is shorter."""
+    text = request.headers.get("x-request-timeout")
+    if text is None:
+        return limit
+    try:
+        wanted = float(text)
+    except ValueError:
+        wanted = math.nan
+    if not (math.isfinite(wanted) and wanted > 0):
+        raise ApiError(
+            400,
+            f"the header X-Request-Timeout is {text[:32]!r}; it must be seconds above 0",
+            "invalid_value",
+            "X-Request-Timeout",
+        )
+    return wanted if limit is None else min(wanted, limit)
+
+
+def _template_options(body: ChatRequest) -> dict[str, Any]:
+    options = dict(body.chat_template_kwargs or {})
+    for name in ("add_generation_prompt", "continue_final_message"):
+        value = getattr(body, name)
+        if value is not None:
+            options[name] = value
+    if options.get("continue_final_message"):
+        options.setdefault("add_generation_prompt", False)
+    return options
+
+
+def _check_template_names(engine: Engine, options: dict[str, Any]) -> None:
+    """A request may set variables of the template, and nothing else of what renders it."""
+    own = set(inspect.signature(engine.llm.tokenizer.apply_chat_template).parameters)
+    own -= {"add_generation_prompt", "continue_final_message"}
+    for name in options:
+        if name in own or not name.isidentifier():
+            raise ApiError(
+                400,
+                f"chat_template_kwargs names {name[:64]!r}, which is no variable of a template",
+                "invalid_value",
+                "chat_template_kwargs",
+            )
+
+
+def _model(engine: Engine, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "trtspec",
+        "root": name,
+        "parent": None,
+        "max_model_len": engine.llm.limits.max_seq_len,
+    }
+
+
+_STARTED = int(time.time())

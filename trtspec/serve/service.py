@@ -1,0 +1,86 @@
+"""Service: what the parts of a running server share, and whether it may serve."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+
+from trtspec.llmapi.llm import LLM
+from trtspec.serve.engine import Engine
+from trtspec.serve.errors import ApiError
+from trtspec.serve.gate import Gate
+from trtspec.serve.metrics import ServerMetrics
+from trtspec.serve.settings import ServeSettings
+
+_RETRY_SECONDS = 5.0
+
+
+class Status(Enum):
+    """Where the server is in its life; only a ready one takes requests."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Service:
+    """Made before the event loop runs; everything but `detail` belongs to the loop's thread."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.metrics = ServerMetrics(settings.metrics_prefix, settings.model_names[0])
+        self.status = Status.STARTING
+        self.detail = "loading the engine"
+        self.engine: Engine | None = None
+        self.gate = Gate(1, settings.max_queue)
+        self._interrupt: asyncio.Future[ApiError] | None = None
+
+    @property
+    def interrupt(self) -> asyncio.Future[ApiError]:
+        """Done when every request under way must end at once, with this error."""
+        if self._interrupt is None:
+            self._interrupt = asyncio.get_running_loop().create_future()
+        return self._interrupt
+
+    def interrupt_all(self, error: ApiError) -> None:
+        if not self.interrupt.done():
+            self.interrupt.set_result(error)
+
+    def open(self, llm: LLM) -> None:
+        """The engine is loaded: serve from now on."""
+        self.engine = Engine(llm)
+        self.gate = Gate(llm.limits.max_batch_size, self.settings.max_queue)
+        self.metrics.watch(llm)
+        if self.status is Status.STARTING:
+            self.status, self.detail = Status.READY, ""
+
+    def ready(self) -> Engine:
+        """The engine.
+
+        Raises:
+            ApiError: 503 with the reason unless the server is ready.
+        """
+        if self.status is Status.READY and self.engine is not None:
+            return self.engine
+        code = f"server_{self.status.value}"
+        raise ApiError(503, self.describe(), code, retry_after=_RETRY_SECONDS)
+
+    def describe(self) -> str:
+        """The status in words."""
+        detail = f": {self.detail}" if self.detail else ""
+        return f"the server is {self.status.value}{detail}"
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to report for the model that a request asks for; ApiError (404) if unknown."""
+        names = self.settings.model_names
+        if asked is None or asked == names[0]:
+            return names[0]
+        if asked not in names:
+            raise ApiError(
+                404,
+                f"the model {asked[:128]!r} does not exist; this server has {', '.join(names)}",
+                "model_not_found",
+                "model",
+            )
+        return asked

@@ -1,0 +1,81 @@
+"""ServeSettings: what the server itself needs to know, beside the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from trtspec.config.strict import strict_config
+from trtspec.errors import ConfigError
+
+
+@strict_config()
+@dataclass(frozen=True)
+class ServeSettings:
+    """Checked options of the server; ConfigError names a bad value. Times are seconds.
+
+    model_names: what clients may write as ``model``; the first one is reported.
+    api_keys: a client must send one of them as a bearer token; none: everybody is served.
+    max_queue: sequences that may wait beyond a full batch before requests get 429.
+    request_timeout: a request that takes longer is ended with 504; None: no limit.
+    drain_timeout: how long requests may still run after SIGTERM.
+    step_timeout: an engine step that takes longer counts as hung: the server fails what runs and
+        exits with code 1.
+    max_body_bytes: larger request bodies get 413 before they are read.
+    allowed_origins: origins of web pages whose scripts may call the server; none by default.
+    metrics_prefix: what the names of metrics begin with, before the colon.
+    request_metrics: report speculative figures with every response, not only when asked.
+    log_requests, log_interval: a line for each request; one on the whole every so many seconds
+        while there is work (0: never).
+    """
+
+    model_names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    max_queue: int = 256
+    request_timeout: float | None = None
+    drain_timeout: float = 30.0
+    step_timeout: float = 300.0
+    max_body_bytes: int = 8 * 2**20
+    allowed_origins: tuple[str, ...] = ()
+    metrics_prefix: str = "trtspec"
+    request_metrics: bool = False
+    log_requests: bool = True
+    log_interval: float = 5.0
+    root_path: str = ""
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model_names or not all(self.model_names):
+            raise ConfigError("served_model_name must have at least one name, none of them empty")
+        if any(not key for key in self.api_keys):
+            raise ConfigError("api_key is empty, which every client would match; leave it out")
+        if any(not key.isascii() or not key.isprintable() for key in self.api_keys):
+            raise ConfigError("api_key may hold printable ASCII only, as an HTTP header carries it")
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"port={self.port} must be between 0 and 65535 (0: any free one)")
+        if self.max_queue < 0:
+            raise ConfigError(f"max_queue={self.max_queue} must be 0 or more")
+        if self.max_body_bytes < 1024:
+            raise ConfigError(f"max_body_bytes={self.max_body_bytes} must be at least 1024")
+        for name in ("request_timeout", "step_timeout"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}={value!r} must be a number of seconds above 0")
+        for name in ("drain_timeout", "log_interval"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name}={value!r} must be a number of seconds, 0 or more")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.metrics_prefix):
+            raise ConfigError(
+                f"metrics_prefix={self.metrics_prefix!r} must be letters, digits and _"
+            )
+        if self.root_path and not re.fullmatch(r"(/[^/?#]+)+", self.root_path):
+            raise ConfigError(
+                f"root_path={self.root_path!r} must begin with / and not end with it, as /api"
+            )
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ConfigError("ssl_certfile and ssl_keyfile go together; give both or neither")

@@ -1,0 +1,109 @@
+"""Fields that clients of neighbouring servers may send and that are not offered here.
+
+A value that asks for what is done anyway is accepted; any other is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtspec.config.strict import Foreign, nearest
+
+_GUIDED = "guided (grammar) decoding is not offered"
+_TOOLS = "tool calls are not offered"
+_BEAM = "beam search is not offered; use `n`"
+_AUDIO = "only text is offered"
+_STORE = "nothing is stored"
+_PROCESSOR = "user code inside the sampler is not offered"
+_PROMPT = "only the log probabilities of generated tokens are returned"
+
+_SAMPLING: dict[str, Foreign] = {
+    "use_beam_search": Foreign(_BEAM),
+    "length_penalty": Foreign(_BEAM, (None, 1, 1.0)),
+    "prompt_logprobs": Foreign(_PROMPT, (None,)),
+    "guided_json": Foreign(_GUIDED),
+    "guided_regex": Foreign(_GUIDED),
+    "guided_choice": Foreign(_GUIDED),
+    "guided_grammar": Foreign(_GUIDED),
+    "structured_outputs": Foreign(_GUIDED),
+    "logits_processors": Foreign(_PROCESSOR, (None, [])),
+    "allowed_token_ids": Foreign("give `logit_bias` or `bad_words` instead"),
+    "truncate_prompt_tokens": Foreign("shorten the prompt before the call"),
+    "spaces_between_special_tokens": Foreign("the tokenizer decides", (None, True)),
+    "add_special_tokens": Foreign("the tokenizer decides; pass token ids to leave them out"),
+    "priority": Foreign("requests are served in order of arrival", (None, 0)),
+    "request_id": Foreign("send it as the header X-Request-Id"),
+    "return_tokens_as_token_ids": Foreign("tokens are returned as text"),
+    "kv_transfer_params": Foreign("caches are not transferred"),
+    "mm_processor_kwargs": Foreign(_AUDIO),
+    "prompt_cache_key": Foreign("equal prefixes are always shared", (None,)),
+    "cache_salt": Foreign("equal prefixes are always shared"),
+}
+COMPLETION: Mapping[str, Foreign] = _SAMPLING | {
+    "best_of": Foreign(
+        "only best_of == n is offered; all n sequences are returned",
+        lambda value, given: value is None or value == (given.get("n") or 1),
+    ),
+    "echo": Foreign("outputs never repeat the prompt"),
+    "suffix": Foreign("text is only continued, not filled in", (None,)),
+    "prompt_embeds": Foreign("a prompt is text or token ids"),
+    "response_format": Foreign(_GUIDED, (None, {"type": "text"})),
+}
+CHAT: Mapping[str, Foreign] = _SAMPLING | {
+    "response_format": Foreign(_GUIDED, (None, {"type": "text"})),
+    "tools": Foreign(_TOOLS, (None, [])),
+    "tool_choice": Foreign(_TOOLS, (None, "none", "auto")),
+    "parallel_tool_calls": Foreign(_TOOLS, (None, True, False)),
+    "functions": Foreign(_TOOLS, (None, [])),
+    "function_call": Foreign(_TOOLS, (None, "none")),
+    "audio": Foreign(_AUDIO, (None,)),
+    "modalities": Foreign(_AUDIO, (None, ["text"])),
+    "prediction": Foreign("predicted outputs are not offered; speculate with ngram", (None,)),
+    "reasoning_effort": Foreign("give the template's own switch in `chat_template_kwargs`"),
+    "include_reasoning": Foreign("the text is returned as it is"),
+    "verbosity": Foreign("it is a matter of the prompt", (None,)),
+    "web_search_options": Foreign("nothing is looked up", (None,)),
+    "store": Foreign(_STORE, (None, False)),
+    "metadata": Foreign(_STORE, (None, {})),
+    "service_tier": Foreign("there is one tier", (None, "auto", "default")),
+    "prompt_cache_retention": Foreign("the server decides", (None,)),
+    "moderation": Foreign("nothing is moderated", (None,)),
+    "chat_template": Foreign("the template is the checkpoint's own, never a request's", (None,)),
+    "documents": Foreign("write them into the messages", (None, [])),
+    "echo": Foreign("outputs never repeat the prompt"),
+    "best_of": COMPLETION["best_of"],
+}
+MESSAGE: Mapping[str, Foreign] = {
+    "tool_calls": Foreign(_TOOLS, (None, [])),
+    "tool_call_id": Foreign(_TOOLS, (None,)),
+    "function_call": Foreign(_TOOLS, (None,)),
+    "refusal": Foreign("a refusal is no part of a conversation here", (None,)),
+    "audio": Foreign(_AUDIO, (None,)),
+    "annotations": Foreign("they are no part of a conversation here", (None, [])),
+    "reasoning": Foreign("write it into the content", (None,)),
+    "reasoning_content": Foreign("write it into the content", (None,)),
+}
+STREAM_OPTIONS: Mapping[str, Foreign] = {
+    "include_obfuscation": Foreign("chunks are not padded"),
+}
+
+
+def without_unsupported(data: Any, known: Mapping[str, Any], foreign: Mapping[str, Foreign]) -> Any:
+    """`data` less the foreign fields that ask for nothing; what is no mapping stays as it is.
+
+    Raises:
+        ValueError: a foreign field asks for something, or a field is unknown; it is named.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    kept = {}
+    for key, value in data.items():
+        if key in known:
+            kept[key] = value
+        elif key not in foreign:
+            shown = key if len(key) <= 64 else key[:64] + "..."
+            raise ValueError(f"unknown field `{shown}`{nearest(shown, [*known, *foreign])}")
+        elif not foreign[key].allows(value, data):
+            raise ValueError(f"`{key}` is refused: {foreign[key].reason}")
+    return kept
