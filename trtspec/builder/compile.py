@@ -13,7 +13,10 @@ from trtspec.errors import BuildError
 
 # Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:
 # a fork costs more than they do; the matrix products and attention parallelise inside their ops.
+# Fused kernels round to 16 bits where the modules do: so the bits of a model do not depend on what
+# the compiler fuses, and a target that captures states says what the same target says without.
 INDUCTOR_CONFIG: dict[str, Any] = {
+    "emulate_precision_casts": True,
     "aot_inductor.package_constants_in_so": False,
     "cpp.threads": 1,
 }
