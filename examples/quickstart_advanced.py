@@ -42,10 +42,7 @@ METHODS = {
     "EAGLE": "eagle",
     "EAGLE3": "eagle3",
 }
-DEFAULT_DRAFT_LEN = 4
-# (k, D, N) of EAGLE where no flag says anything about the shape.
-DEFAULT_TREE = {"topk": 4, "max_draft_len": 5, "num_draft_tokens": 24}
-SHAPE = ("max_draft_len", "topk", "num_draft_tokens", "use_dynamic_tree", "eagle_choices")
+DEFAULT_DRAFT_LEN = 5
 
 
 @dataclass
@@ -106,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
         "--dynamic_tree_max_topK",
         "--eagle_topk",
         type=int,
-        help="k of a tree (k, D, N); EAGLE and EAGLE3 without any shape: 4, 5, 24",
+        help="k of a tree (k, D, N); a chain without it",
     )
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add("--use_dynamic_tree", action="store_true", help="a tree is wanted (implied by its k)")
@@ -158,8 +155,6 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
     }
     config = {key: value for key, value in flags.items() if value is not None}
-    if method in ("eagle", "eagle3") and not any(key in config for key in SHAPE):
-        config.update(DEFAULT_TREE)
     if "eagle_choices" not in config and method != "suffix":  # whose text decides the length
         config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
     return {"method": method, **config}

@@ -94,15 +94,13 @@ def flags(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def test_methods_by_default(flags: Callable[..., dict[str, Any]]) -> None:
-    """The embedded head with its tree, a draft that was given, or no draft at all."""
-    assert flags() == {
-        "method": "eagle3", "model": "trtspec-tiny-eagle3",
-        "topk": 4, "max_draft_len": 5, "num_draft_tokens": 24,
-    }  # fmt: skip
-    embedded_model = {"method": "draft_model", "model": "trtspec-tiny-draft", "max_draft_len": 4}
+    """The embedded head, a draft that was given, or no draft at all."""
+    head = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "max_draft_len": 5}
+    assert flags() == head
+    embedded_model = {"method": "draft_model", "model": "trtspec-tiny-draft", "max_draft_len": 5}
     assert flags("--spec_decode_algo", "draft_target") == embedded_model
     assert flags("--draft_model_dir", "d") == {**embedded_model, "model": "d"}
-    ngram = {"method": "ngram", "max_draft_len": 4}
+    ngram = {"method": "ngram", "max_draft_len": 5}
     assert flags("--model_dir", "t") == flags("--spec_decode_algo", "NGRAM") == ngram
     assert flags("--spec_decode_algo", "SUFFIX") == {"method": "suffix"}
     depth = ("--suffix_decoding_max_tree_depth", "64", "--spec_decode_max_draft_len", "16")
@@ -117,10 +115,10 @@ EAGLE3 = ("--model_dir", "t", "--eagle_model_dir", "h", "--spec_decode_algo", "E
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        ((), (4, 5, 24)),
+        ((), (1, 5, 6)),
         (("--spec_decode_max_draft_len", "3"), (1, 3, 4)),
         (("--num_steps", "3", "--eagle_topk", "2", "--num_draft_tokens", "7"), (2, 3, 7)),
-        (("--use_dynamic_tree", "--dynamic_tree_max_topK", "2"), (2, 4, 9)),
+        (("--use_dynamic_tree", "--dynamic_tree_max_topK", "2"), (2, 5, 11)),
         (("--eagle_choices", "[[0],[1],[0,0]]"), (2, 2, 4)),
     ],
 )
