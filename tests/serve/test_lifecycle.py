@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -233,3 +234,11 @@ def test_a_taken_port() -> None:
     taken = listen("127.0.0.1", 0)
     with taken, pytest.raises(Exception, match=r"cannot listen on 127\.0\.0\.1:\d+: Address"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_replies_do_not_wait_for_acknowledgements() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        with client, accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

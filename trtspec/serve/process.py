@@ -94,12 +94,16 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket; ConfigError if the port cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or "
             "--port"
         ) from error
+    # Connections inherit it. asyncio sets it only on sockets that were made with the protocol's
+    # number; without it a reply's second packet waits for an acknowledgement, 40 ms on Linux.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _end_children() -> None:
