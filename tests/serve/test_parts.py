@@ -70,8 +70,9 @@ def test_a_client_that_leaves_while_its_prompt_is_read(
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=0.15)
     wait_until(lambda: handles, "it started")
-    wait_until(lambda: is_idle(server), "the server is idle")
+    wait_until(lambda: handles[0].output.outputs[0].finish_reason, "it ended")
     assert handles[0].output.outputs[0].finish_reason == "abort"
+    wait_until(lambda: is_idle(server), "the server is idle")
 
 
 def test_tokens_of_a_byte_level_vocabulary(server: Server) -> None:

@@ -69,6 +69,21 @@ class PyExecutor:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold none yet, or lost theirs."""
+        return self._scheduler.num_waiting
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks that nobody else could have now, of the fuller cache; 0 to 1."""
+        return self._resources.usage
+
     def add(self, request: Request, stop: StopChecker) -> None:
         """Queue a request.
 

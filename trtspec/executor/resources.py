@@ -97,6 +97,12 @@ class ResourceManager:
         assert self.draft is not None, "there is no draft cache"
         return self.draft.block_table(request.id)
 
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, of the fuller cache; those cached for reuse count as free."""
+        caches = [cache for cache in (self.target, self.draft) if cache is not None]
+        return max(1.0 - cache.num_free_blocks / cache.num_blocks for cache in caches)
+
     def check_invariants(self) -> None:
         """AssertionError unless both caches' books balance and agree; for tests and debugging."""
         self.target.check_invariants()

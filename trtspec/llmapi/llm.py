@@ -190,12 +190,10 @@ class LLM:
     def load(self) -> Load:
         """How busy it is now; may be called from any thread."""
         executor, worker = self._executor, self._worker
-        scheduler, resources = executor._scheduler, executor._resources
-        caches = [c for c in (resources.target, resources.draft) if c is not None]
         return Load(
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            kv_cache_usage=max(1.0 - c.num_free_blocks / c.num_blocks for c in caches),
+            num_running=executor.num_running,
+            num_waiting=executor.num_waiting,
+            kv_cache_usage=executor.kv_cache_usage,
             num_prompt_tokens=worker.num_prompt_tokens,
             num_generated_tokens=worker.num_generated_tokens,
             step_seconds=worker.step_seconds,
