@@ -90,31 +90,37 @@ __attribute__((noinline)) void gemm_rows(std::int64_t columns, std::int64_t dept
 // Blocks that `rows` rows are divided into.
 constexpr std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
+template <int N>
+struct RowCount {
+  static constexpr int value = N;
+};
+
+// body(RowCount<n>, first row) for every block of n rows that `rows` rows are divided into.
+template <class Body>
+TRTSPEC_INLINE void for_row_blocks(std::int64_t rows, const Body& body) {
+  const std::int64_t blocks = row_blocks(rows);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::int64_t first = rows * b / blocks;  // blocks of nearly equal size
+    switch (rows * (b + 1) / blocks - first) {
+      case 1: body(RowCount<1>{}, first); break;
+      case 2: body(RowCount<2>{}, first); break;
+      case 3: body(RowCount<3>{}, first); break;
+      case 4: body(RowCount<4>{}, first); break;
+      case 5: body(RowCount<5>{}, first); break;
+      case 6: body(RowCount<6>{}, first); break;
+    }
+  }
+}
+
 // The same for any number of rows and columns (columns a multiple of kLanes).
 template <class Weight, class Ahead>
 inline void gemm_block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* x,
                        std::int64_t x_stride, const Weight* w, std::int64_t w_stride, float* sums,
                        std::int64_t sums_stride, bool fresh, Ahead& ahead) {
-  const std::int64_t blocks = row_blocks(rows);
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::int64_t first = rows * b / blocks;  // blocks of nearly equal size
-    const float* block_x = x + first * x_stride;
-    float* block_sums = sums + first * sums_stride;
-#define TRTSPEC_ROWS(n)                                                                   \
-  case n:                                                                                 \
-    gemm_rows<n>(columns, depth, block_x, x_stride, w, w_stride, block_sums, sums_stride, \
-                 fresh, ahead);                                                           \
-    break;
-    switch (rows * (b + 1) / blocks - first) {
-      TRTSPEC_ROWS(1)
-      TRTSPEC_ROWS(2)
-      TRTSPEC_ROWS(3)
-      TRTSPEC_ROWS(4)
-      TRTSPEC_ROWS(5)
-      TRTSPEC_ROWS(6)
-    }
-#undef TRTSPEC_ROWS
-  }
+  for_row_blocks(rows, [&](auto count, std::int64_t first) {
+    gemm_rows<decltype(count)::value>(columns, depth, x + first * x_stride, x_stride, w, w_stride,
+                                      sums + first * sums_stride, sums_stride, fresh, ahead);
+  });
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

@@ -78,30 +78,6 @@ __attribute__((noinline)) void dot_rows(std::int64_t depth, const bf16* x, std::
   }
 }
 
-template <class Ahead>
-void dot_block(std::int64_t rows, std::int64_t depth, const bf16* x, std::int64_t x_stride,
-               const bf16* w, float* sums, bool fresh, Ahead& ahead) {
-  const std::int64_t blocks = row_blocks(rows);
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::int64_t first = rows * b / blocks;  // blocks of nearly equal size
-    const bf16* block_x = x + first * x_stride;
-    float* block_sums = sums + first * kPanel;
-#define TRTSPEC_ROWS(n)                                                        \
-  case n:                                                                      \
-    dot_rows<n>(depth, block_x, x_stride, w, block_sums, fresh, ahead);        \
-    break;
-    switch (rows * (b + 1) / blocks - first) {
-      TRTSPEC_ROWS(1)
-      TRTSPEC_ROWS(2)
-      TRTSPEC_ROWS(3)
-      TRTSPEC_ROWS(4)
-      TRTSPEC_ROWS(5)
-      TRTSPEC_ROWS(6)
-    }
-#undef TRTSPEC_ROWS
-  }
-}
-
 }  // namespace
 
 void linear_dot(const LinearParams& params) {
@@ -120,7 +96,10 @@ void linear_dot(const LinearParams& params) {
       // this loop reads two rows of weights.
       StreamAhead<2 * kRowBytes / 64> ahead{reinterpret_cast<const char*>(part + n * kPanel),
                                             2 * kRowBytes / row_blocks(rows)};
-      dot_block(rows, n, x + k, depth, part, sums, k == 0, ahead);
+      for_row_blocks(rows, [&](auto count, std::int64_t block) {
+        dot_rows<decltype(count)::value>(n, x + block * depth + k, depth, part,
+                                         sums + block * kPanel, k == 0, ahead);
+      });
     }
   });
 }
