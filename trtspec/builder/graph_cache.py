@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import trtspec.builder
@@ -37,10 +38,6 @@ _SOURCES = (
 
 def graph_key(engine: EngineConfig, name: str) -> str:
     """A key over everything the compiled code depends on: shapes, source and environment."""
-    source = hashlib.blake2b(digest_size=16)
-    for package, pattern in _SOURCES:
-        for path in sorted(Path(package.__path__[0]).glob(pattern)):
-            source.update(path.read_bytes())
     target = _shape(engine.target.to_dict())
     facts: list[object] = [name, engine.build.dtype, asdict(engine.layout), target]
     if name == TARGET_MODEL:
@@ -50,8 +47,18 @@ def graph_key(engine: EngineConfig, name: str) -> str:
         facts.append(_shape(engine.draft.to_dict()))
         if name == DRAFT_ROLLOUT:
             facts.append(asdict(engine.speculation.tree))
-    text = json.dumps([facts, source.hexdigest(), asdict(Environment.here())], sort_keys=True)
+    text = json.dumps([facts, _source_hash(), asdict(Environment.here())], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@cache
+def _source_hash() -> str:
+    """Of the files in `_SOURCES`, which the running process has imported already."""
+    source = hashlib.blake2b(digest_size=16)
+    for package, pattern in _SOURCES:
+        for path in sorted(Path(package.__path__[0]).glob(pattern)):
+            source.update(path.read_bytes())
+    return source.hexdigest()
 
 
 def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:
@@ -61,16 +68,16 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
     Raises:
         BuildError: no C++ compiler, or a compilation failed.
     """
-    cache = cache_root() / "compiled"
-    stored = {name: cache / f"{graph_key(engine, name)}.pt2" for name in names}
+    root = cache_root() / "compiled"
+    stored = {name: root / f"{graph_key(engine, name)}.pt2" for name in names}
     missing = [name for name in names if not stored[name].exists()]
     for name in names:
         if name not in missing:
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
         _require_compiler()
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as scratch:
             packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}
             with progress(f"compile {', '.join(missing)}"):
                 _compile_all(engine, packages)
@@ -87,7 +94,7 @@ def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
     with tempfile.TemporaryDirectory() as logs:
         try:
             while waiting or running:
-                while waiting and len(running) < max(1, os.cpu_count() or 1):
+                while waiting and len(running) < (os.cpu_count() or 1):
                     name, package = waiting.pop(0)
                     log = Path(logs) / package.name
                     running[name] = _start(engine, name, package, log)
