@@ -133,3 +133,45 @@ def assert_no_leak(llm: LLM) -> None:
     resources.check_invariants()
     for cache_ in (resources.target, resources.draft):
         assert cache_ is None or cache_.num_free_blocks == cache_.num_blocks
+
+
+WAYS = ("none", "ngram", "shallow", "chunked", "preempted", "without_reuse")
+
+
+def assert_way(
+    folder: Path,
+    llm: LLM,
+    name: str,
+    shallow: dict[str, Any],
+    prompts: list[list[int]],
+    runs: Sequence[Any],
+) -> None:
+    """An engine folder opened in one of `WAYS` gives the texts that ``llm`` gives for every set of
+    sampling options in ``runs``. ``shallow``: a smaller tree of the folder's own draft."""
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "none": (False, {}),
+        "ngram": (ngram(6), {}),
+        "shallow": (shallow, {}),
+        "chunked": (None, {"max_num_tokens": 9}),
+        "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
+        "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
+    }
+    config, options = ways[name]
+    with LLM(folder, config, skip_tokenizer_init=True, **options) as other:
+        steps = watch(other)
+        for params in runs:
+            expected = tokens(llm.generate(prompts, params, use_tqdm=False))
+            assert tokens(other.generate(prompts, params, use_tqdm=False)) == expected
+        assert (sum(step.num_preempted for step in steps) > 0) == (name == "preempted")
+        assert_no_leak(other)
+
+
+def assert_two_engine_calls(llm: LLM, prompts: list[list[int]]) -> None:
+    """One call of the target in every pure generation step, and one of the draft if it drafts."""
+    steps = watch(llm)
+    llm.generate(prompts, PARAMS_40, use_tqdm=False)
+    pure = [step for step in steps if step.only_generates]
+    assert len(pure) > 5
+    for step in pure:
+        drafts = any(item.max_nodes for item in step.items)
+        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)

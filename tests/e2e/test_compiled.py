@@ -25,15 +25,16 @@ from trtspec.ops.tree import TokenTree
 from ..models.tiny_hf import VOCAB
 from .helpers import (
     PARAMS_40,
+    WAYS,
     TinyModels,
     assert_no_leak,
+    assert_two_engine_calls,
+    assert_way,
     chain,
-    ngram,
     open_llm,
     random_prompt,
     tokens,
     tree,
-    watch,
 )
 
 pytestmark = pytest.mark.slow
@@ -99,36 +100,13 @@ def test_equals_eager(
     assert_no_leak(llm)
 
 
-@pytest.mark.parametrize(
-    "name", ["none", "ngram", "shallow", "chunked", "preempted", "without_reuse"]
-)
+@pytest.mark.parametrize("name", WAYS)
 def test_other_ways_with_the_same_engine(folder: Path, draft: Path, llm: LLM, name: str) -> None:
-    ways: dict[str, tuple[Any, dict[str, Any]]] = {
-        "none": (False, {}),
-        "ngram": (ngram(6), {}),
-        "shallow": (tree(draft, 2, 2, 4), {}),
-        "chunked": (None, {"max_num_tokens": 9}),
-        "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
-        "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
-    }
-    config, options = ways[name]
-    with LLM(folder, config, skip_tokenizer_init=True, **options) as other:
-        steps = watch(other)
-        for params in ([PARAMS_40] * 4, PENALISED):
-            expected = tokens(llm.generate(PROMPTS, params, use_tqdm=False))
-            assert tokens(other.generate(PROMPTS, params, use_tqdm=False)) == expected
-        assert (sum(step.num_preempted for step in steps) > 0) == (name == "preempted")
-        assert_no_leak(other)
+    assert_way(folder, llm, name, tree(draft, 2, 2, 4), PROMPTS, ([PARAMS_40] * 4, PENALISED))
 
 
 def test_two_engine_calls_a_step(llm: LLM) -> None:
-    steps = watch(llm)
-    llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)
-    pure = [step for step in steps if step.only_generates]
-    assert len(pure) > 5
-    for step in pure:
-        drafts = any(item.max_nodes for item in step.items)
-        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)
+    assert_two_engine_calls(llm, PROMPTS)
 
 
 def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:

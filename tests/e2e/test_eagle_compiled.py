@@ -24,13 +24,14 @@ from trtspec.errors import ConfigError
 from .eagle_heads import eagle, random_eagle3
 from .helpers import (
     PARAMS_40,
+    WAYS,
     TinyModels,
     assert_no_leak,
-    ngram,
+    assert_two_engine_calls,
+    assert_way,
     open_llm,
     random_prompt,
     tokens,
-    watch,
 )
 
 pytestmark = pytest.mark.slow
@@ -111,37 +112,15 @@ def test_greedy_equals_transformers(models: TinyModels, llm: LLM) -> None:
     assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["none", "ngram", "shallow", "chunked", "preempted", "without_reuse"]
-)
+@pytest.mark.parametrize("name", WAYS)
 def test_other_ways_with_the_same_engine(folder: Path, head: Path, llm: LLM, name: str) -> None:
-    shallow = {"num_speculative_tokens": 2, "topk": 2, "num_draft_tokens": 4}
-    ways: dict[str, tuple[Any, dict[str, Any]]] = {
-        "none": (False, {}),
-        "ngram": (ngram(6), {}),
-        "shallow": (eagle(head, "eagle3", **shallow), {}),
-        "chunked": (None, {"max_num_tokens": 9}),
-        "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
-        "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
-    }
-    config, options = ways[name]
-    with LLM(folder, config, skip_tokenizer_init=True, **options) as other:
-        steps = watch(other)
-        for params in ([PARAMS_40] * 4, PENALISED):
-            expected = tokens(llm.generate(PROMPTS, params, use_tqdm=False))
-            assert tokens(other.generate(PROMPTS, params, use_tqdm=False)) == expected
-        assert (sum(step.num_preempted for step in steps) > 0) == (name == "preempted")
-        assert_no_leak(other)
+    numbers = {"num_speculative_tokens": 2, "topk": 2, "num_draft_tokens": 4}
+    shallow = eagle(head, "eagle3", **numbers)
+    assert_way(folder, llm, name, shallow, PROMPTS, ([PARAMS_40] * 4, PENALISED))
 
 
 def test_two_engine_calls_a_step(llm: LLM) -> None:
-    steps = watch(llm)
-    llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)
-    pure = [step for step in steps if step.only_generates]
-    assert len(pure) > 5
-    for step in pure:
-        drafts = any(item.max_nodes for item in step.items)
-        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)
+    assert_two_engine_calls(llm, PROMPTS)
 
 
 @pytest.mark.parametrize(
