@@ -44,6 +44,8 @@ class BuildOps(build_ext):
         options = {
             "TRTSPEC_PYTHON": sys.executable,
             "TRTSPEC_LIB_DIR": lib_dir,
+            "TRTSPEC_BUILD_RUNTIME": "OFF",
+            "TRTSPEC_BUILD_PLUGINS": "OFF",
             "TRTSPEC_BUILD_TESTS": "OFF",
         }
         defines = [f"-D{name}={value}" for name, value in options.items()]

@@ -1,0 +1,88 @@
+// KVCacheManager: which block of a paged KV cache belongs to whom. Bookkeeping only, no tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace trtspec {
+
+// Blocks of one cache: num_blocks of block_size token rows each.
+//
+// Every block is exactly one of: *free* (no content), *cached* (content of nobody, found by match,
+// evicted least recently used first) or *referenced* by one or more sequences. Only blocks full of
+// committed rows are ever shared; a sequence writes at and after its committed length only, hence
+// only into blocks that are its own.
+//
+// Reuse is exact: a block is keyed by (identity of its prefix, its tokens), where every distinct
+// prefix in the table has an identity of its own that is never used again. Tokens are compared, so
+// a hash collision cannot join two prefixes, and a block is hashed once, when it becomes full. If
+// two sequences commit equal blocks the first stays in the table; the second keeps its private copy
+// and continues under the same prefix identity.
+//
+// Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
+class KVCacheManager {
+ public:
+  // lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
+  // p is made of the target's features at p and of token p + 1); they are part of its key.
+  // Throws std::invalid_argument for sizes below 1 or a negative lookahead.
+  KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse = true,
+                 std::int64_t lookahead = 0);
+  ~KVCacheManager();
+  KVCacheManager(KVCacheManager&&) noexcept;
+  KVCacheManager& operator=(KVCacheManager&&) noexcept;
+
+  std::int64_t num_blocks() const;
+  std::int64_t block_size() const;
+  // Token rows in the whole cache.
+  std::int64_t capacity() const { return num_blocks() * block_size(); }
+  // Blocks that reserve can hand out: free ones and cached ones that may be evicted.
+  std::int64_t num_free_blocks() const;
+
+  // Length of the longest cached prefix: a multiple of block_size, at most tokens.size() - 1, since
+  // the last token's row must be computed to have its logits.
+  std::int64_t match(std::span<const std::int64_t> tokens) const;
+  // Starts a sequence on the first num_cached rows of the cached prefix of `tokens` (at most
+  // match(tokens), a multiple of block_size); they count as committed.
+  void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached);
+  // Rows of the request whose K/V is valid.
+  std::int64_t committed(std::int64_t request) const;
+  // Rows in the blocks of the request that were offered for reuse: commit need not be told the
+  // tokens before that.
+  std::int64_t offered(std::int64_t request) const;
+  // Blocks of the request in order of position; valid until the next change of the request.
+  std::span<const std::int32_t> block_table(std::int64_t request) const;
+  // Most tokens for which reserve would succeed now.
+  std::int64_t room(std::int64_t request) const;
+  // Makes the table cover num_tokens rows in all. False, and nothing changed, if there are not
+  // enough blocks. Never shrinks.
+  bool reserve(std::int64_t request, std::int64_t num_tokens);
+  // Rows 0 .. num_committed - 1 now hold the K/V of that many verified tokens. Offers newly full
+  // blocks for reuse and returns blocks beyond the committed rows.
+  //
+  // tokens: the verified tokens of the request from index `first` on, as far as they are known,
+  // where first <= offered(request); with a lookahead, a block waits until the tokens after it are
+  // known. num_committed: at least the committed length so far, at most what is reserved, and at
+  // most first + tokens.size().
+  void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
+              std::int64_t num_committed);
+  // Keeps at most the first num_tokens committed rows; returns how many were kept.
+  //
+  // The kept rows must still be those of the request's tokens, and `lookahead` tokens after them
+  // unchanged. The next write goes to row num_tokens, and a block that others can find is never
+  // rewritten: if that row lies inside a block of the reuse table, the block leaves the table when
+  // this request is its only holder; held by others as well, this request lets go of it, and the
+  // kept length falls to the block's start. Whole blocks behind stay reusable.
+  std::int64_t rewind(std::int64_t request, std::int64_t num_tokens);
+  // Ends the sequence: blocks in the reuse table stay cached, others are free again.
+  void free(std::int64_t request);
+
+  // Throws std::logic_error unless the books balance; walks all blocks, for tests and debugging.
+  void check_invariants() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trtspec

@@ -1,0 +1,74 @@
+// ModelEngine: one compiled model with its KV cache, as the executor and the drafters see it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <trtspec/token_tree.hpp>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace trtspec {
+
+// The fixed sizes of an engine's inputs.
+struct CacheLayout {
+  std::int64_t tokens_per_block;
+  std::int64_t blocks_per_sequence;
+  std::int64_t mask_words;
+};
+
+// The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree
+// needs its root to be the only token. last_logits: the logits of the last token and of every node
+// are wanted; without it none (the middle of a prefill). What it points to outlives the call.
+struct RowGroup {
+  std::span<const std::int64_t> tokens;
+  std::int64_t context = 0;
+  std::span<const std::int32_t> blocks;
+  const TokenTree* tree = nullptr;
+  bool last_logits = true;
+
+  std::int64_t num_rows() const {
+    return static_cast<std::int64_t>(tokens.size()) + (tree ? tree->size() : 0);
+  }
+};
+
+// The sampling values of some rows, in the order and with the dtypes of the sampling ops:
+// temperature, top_k, top_p, min_p, seed, sample_index, output_index.
+using SamplingColumns = std::vector<at::Tensor>;
+
+class ModelEngine {
+ public:
+  // logits [R, V] f32 of the wanted rows; hidden [T, n * H], undefined unless the engine captures.
+  struct Output {
+    at::Tensor logits;
+    at::Tensor hidden;
+  };
+  // Each [B, N - 1]: tokens i64, parents i32, scores f32.
+  struct Rollout {
+    at::Tensor tokens;
+    at::Tensor parents;
+    at::Tensor scores;
+  };
+
+  virtual ~ModelEngine() = default;
+
+  virtual const CacheLayout& layout() const = 0;
+  virtual std::int64_t vocab_size() const = 0;
+  // Feeds rows and writes their K/V.
+  virtual Output forward(std::span<const RowGroup> groups) = 0;
+  // Writes the K/V of rows of a network that reads the target's states, hidden [T, n * H].
+  virtual void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) = 0;
+  // Feeds accepted rows and drafts behind each request's last one, in one call. `hidden` is
+  // undefined for a network that reads no states.
+  virtual Rollout rollout(std::span<const RowGroup> groups, const SamplingColumns& sampling,
+                          const at::Tensor& hidden) = 0;
+  // Moves K/V rows of every layer between flat slots.
+  virtual void compact(std::span<const std::int64_t> src_slots,
+                       std::span<const std::int64_t> dst_slots) = 0;
+
+  // Calls so far, and the seconds spent in them.
+  virtual std::int64_t num_calls() const = 0;
+  virtual double seconds() const = 0;
+};
+
+}  // namespace trtspec

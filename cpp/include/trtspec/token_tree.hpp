@@ -1,0 +1,67 @@
+// TokenTree: the draft tokens of one request, as a value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace trtspec {
+
+// Draft tokens with their parents; a chain is a tree of width one. Row 0 of a verify step is the
+// root (the newest accepted token, not part of the tree); node n is row n + 1.
+class TokenTree {
+ public:
+  static constexpr std::int64_t kBitsPerWord = 64;
+
+  TokenTree() = default;  // no nodes
+  // parents[i] is the index of node i's parent, -1 for a child of the root; a parent comes before
+  // its children. Throws std::invalid_argument if the two do not fit.
+  TokenTree(std::vector<std::int64_t> tokens, std::vector<std::int32_t> parents);
+
+  // Node i is the child of node i - 1.
+  static TokenTree chain(std::vector<std::int64_t> tokens);
+  // The union by token path: a path that several trees hold appears once. Nodes keep the order in
+  // which they first come, so an earlier tree's nodes come first.
+  static TokenTree merge(std::span<const TokenTree> trees);
+
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
+  bool empty() const { return tokens_.empty(); }
+  const std::vector<std::int64_t>& tokens() const { return tokens_; }
+  const std::vector<std::int32_t>& parents() const { return parents_; }
+  bool operator==(const TokenTree&) const = default;
+
+  bool is_chain() const;
+  // Of each node; a child of the root has depth 1.
+  std::vector<std::int32_t> depths() const;
+  // 0 without nodes.
+  std::int32_t max_depth() const;
+  // For every row (the root first): its first child's row and the next row with the same parent,
+  // -1 where there is none; siblings are in the order of their rows.
+  struct Links {
+    std::vector<std::int32_t> first_child;
+    std::vector<std::int32_t> next_sibling;
+  };
+  Links links() const;
+
+  // Words of 64 bits that one row of the mask needs; at least 1.
+  std::int64_t mask_words() const { return size() / kBitsPerWord + 1; }
+  // Writes [size() + 1, words]: bit j % 64 of word j / 64 of row r says that row r sees row j. The
+  // root sees itself; a node sees the root, its ancestors and itself. Throws std::invalid_argument
+  // for fewer than mask_words() words.
+  void write_mask(std::int64_t words, std::int64_t* out) const;
+
+  // Without the nodes deeper than max_depth, and of what is left the first max_nodes.
+  TokenTree cut(std::optional<std::int64_t> max_depth, std::optional<std::int64_t> max_nodes) const;
+  // Without the nodes that carry one of `tokens`, and their descendants.
+  TokenTree without(std::span<const std::int64_t> tokens) const;
+  // Nodes from a child of the root down to `node`, inclusive; none for the root, -1. Throws
+  // std::invalid_argument for a node that is not there.
+  std::vector<std::int32_t> path(std::int64_t node) const;
+
+ private:
+  std::vector<std::int64_t> tokens_;
+  std::vector<std::int32_t> parents_;
+};
+
+}  // namespace trtspec
