@@ -76,6 +76,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--max_seq_len", type=int)
     add("--max_num_tokens", type=int)
     add("--backend", help="aoti (compiled, the default) or eager (for debugging)")
+    add("--device", help="cpu (the default), cuda, or auto: cuda where torch finds one")
     add("--kv_cache_fraction", type=float, help="share of the free memory for the KV cache")
     add("--disable_kv_cache_reuse", action="store_true", help="do not share equal prefixes")
 
@@ -165,7 +166,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     kv: dict[str, Any] = {"enable_block_reuse": not args.disable_kv_cache_reuse}
     if args.kv_cache_fraction is not None:
         kv["free_memory_fraction"] = args.kv_cache_fraction
-    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend")
+    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend", "device")
     limits = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
     return {"dtype": args.dtype, "kv_cache_config": kv, **limits}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trtspec.version import __version__
 
 if TYPE_CHECKING:
+    from trtspec.config.cuda_graph import CudaGraphConfig
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
     from trtspec.config.speculative import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "CompletionOutput",
+    "CudaGraphConfig",
     "DraftTargetDecodingConfig",
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
@@ -47,6 +49,7 @@ _HOMES = {
     "CompletionOutput": "trtspec.llmapi.outputs",
     "RequestOutput": "trtspec.llmapi.outputs",
     "SamplingParams": "trtspec.config.sampling",
+    "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
     "DraftTargetDecodingConfig": "trtspec.config.speculative",
     "EagleDecodingConfig": "trtspec.config.speculative",

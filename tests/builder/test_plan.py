@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import trtspec.builder.plan as module
+import trtspec.engine.folder as folder_module
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
@@ -71,6 +73,40 @@ def test_fingerprint_of_every_choice(models: TinyModels) -> None:
     ]
     assert len({plan.fingerprint for plan in plans}) == len(plans)
     assert plan_of(target).fingerprint == plans[0].fingerprint
+
+
+def test_a_device_that_is_not_here(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA in torch, no device, no kernels of ours: each is said, with what to do."""
+    asked = r"device 'cuda' was asked for, but"
+    monkeypatch.setattr("torch.version.cuda", None)
+    with pytest.raises(ConfigError, match=rf"{asked} torch .* has no CUDA; .*device 'cpu'"):
+        plan_of(models.folder("llama"), device="cuda")
+    assert plan_of(models.folder("llama"), device="auto").engine.build.device == "cpu"
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=rf"{asked} torch .* finds no CUDA device; .*nvidia-smi"):
+        plan_of(models.folder("llama"), device="cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch._C._dispatch_has_kernel_for_dispatch_key", lambda op, key: False)
+    with pytest.raises(ConfigError, match=rf"{asked} this installation .*libtrtspec_cuda_ops\.so"):
+        plan_of(models.folder("llama"), device="auto")
+
+
+def test_engines_of_other_gpus_are_other_engines(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graphs and the engine are keyed by the device and its architecture; the plan names it."""
+    target = models.folder("llama")
+    plans = [plan_of(target)]
+    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    for capability in ("8.0", "9.0"):
+        monkeypatch.setattr(folder_module, "compute_capability", lambda c=capability: c)
+        monkeypatch.setattr(folder_module, "gpu_name", lambda: "NVIDIA H200")
+        plans.append(plan_of(target, device="cuda"))
+    assert len({plan.fingerprint for plan in plans}) == 3
+    assert "build    eager on cuda (NVIDIA H200, 9.0), float32" in plans[-1].describe()
+    environment = plans[-1].engine.to_dict()["environment"]
+    assert (environment["gpu"], environment["compute_capability"]) == ("NVIDIA H200", "9.0")
 
 
 def resized(models: TinyModels, vocab: int) -> Path:

@@ -52,6 +52,8 @@ def test_dtype_spellings(name: str, full: str) -> None:
         ({"tokens_per_block": 12}, "tokens_per_block=12 must be a power of two"),
         ({"backend": "tensorrt"}, "'tensorrt' is not available in this version"),
         ({"backend": "aotii"}, "'aotii' is unknown; did you mean `aoti`"),
+        ({"device": "gpu"}, r"device 'gpu' is unknown.* \(available: auto, cpu, cuda\)"),
+        ({"device": "cuda:1"}, "'cuda:1' is unknown; .* with CUDA_VISIBLE_DEVICES"),
         ({"max_beam_width": 4}, "beam search"),
         ({"max_input_len": 4}, "max_seq_len"),
         ({"max_batch": 4}, "did you mean `max_batch_size`"),
@@ -66,6 +68,18 @@ def test_build_round_trip() -> None:
     config = BuildConfig(dtype="bf16", max_seq_len=64)
     assert BuildConfig.from_dict(config.to_dict()) == config
     assert BuildConfig.from_dict({"max_model_len": 64, "max_num_seqs": 8}).max_seq_len == 64
+
+
+def test_the_device_is_resolved_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, device, words in ((True, "cuda", "finds a CUDA"), (False, "cpu", "finds no CUDA")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda found=found: found)
+        resolved, reasons = resolve_build(BuildConfig(device="auto"), MODEL)
+        assert resolved.device == device
+        assert any(f"device {device}" in reason and words in reason for reason in reasons)
+        for given in ("cpu", "cuda"):
+            resolved, reasons = resolve_build(BuildConfig(device=given), MODEL)
+            assert resolved.device == given
+            assert not any("device" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])

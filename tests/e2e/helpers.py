@@ -135,7 +135,10 @@ def assert_no_leak(llm: LLM) -> None:
         assert cache_ is None or cache_.num_free_blocks == cache_.num_blocks
 
 
-WAYS = ("none", "ngram", "shallow", "chunked", "preempted", "without_reuse")
+WAYS = (
+    "none", "ngram", "shallow", "chunked", "preempted", "without_reuse", "padded", "padded_none",
+    "padded_ngram",
+)  # fmt: skip
 
 
 def assert_way(
@@ -155,6 +158,9 @@ def assert_way(
         "chunked": (None, {"max_num_tokens": 9}),
         "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
         "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
+        "padded": (None, {"cuda_graph_config": True}),
+        "padded_none": (False, {"cuda_graph_config": True}),
+        "padded_ngram": (ngram(6), {"cuda_graph_config": True}),
     }
     config, options = ways[name]
     with LLM(folder, config, skip_tokenizer_init=True, **options) as other:

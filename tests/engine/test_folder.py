@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+import trtspec.engine.folder as module
 from trtspec import LLM
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
@@ -100,6 +101,44 @@ def test_another_environment(folder: Path, name: str, other: object) -> None:
     here = getattr(Environment.here(), name)
     with pytest.raises(EngineError, match=rf"compiled for {name} {other} \(here {here}\)"):
         open_folder(folder)
+
+
+def test_a_device_that_is_not_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before a weight is read, whatever the backend."""
+    gpu = {"gpu": "NVIDIA H200", "compute_capability": "9.0"}
+    edit(
+        folder, lambda data: (data["build"].update(device="cuda"), data["environment"].update(gpu))
+    )
+    built = r"was built for cuda \(NVIDIA H200, compute capability 9\.0\), but"
+    monkeypatch.setattr("torch.version.cuda", None)
+    with pytest.raises(EngineError, match=rf"{built} torch .* has no CUDA; .* --device cpu"):
+        open_folder(folder)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(EngineError, match=rf"{built} torch .* finds no CUDA device; check"):
+        open_folder(folder)
+
+
+def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The architecture must match, the name need not."""
+    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    monkeypatch.setattr(module, "compute_capability", lambda: "8.6")
+    monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA RTX A4000")
+    gpu = {"gpu": "NVIDIA A10", "compute_capability": "8.6"}
+    edit(folder, lambda data: data["build"].update(device="cuda", backend="aoti"))
+    edit(folder, lambda data: data["environment"].update(gpu))
+    config = EngineConfig.read(folder)
+    assert config.environment.gpu == "NVIDIA A10"
+    assert config.to_dict()["environment"].keys() >= gpu.keys()
+    edit(folder, lambda data: data["environment"].update(compute_capability="9.0"))
+    with pytest.raises(EngineError, match=r"compiled for compute_capability 9\.0 \(here 8\.6\)"):
+        EngineConfig.read(folder)
+
+
+def test_a_cpu_folder_names_no_gpu(built: Path) -> None:
+    data = json.loads((built / "config.json").read_text())
+    assert data["build"]["device"] == "cpu"
+    assert data["environment"].keys() == {"torch", "machine", "vector_isa", "ops"}
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])

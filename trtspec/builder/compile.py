@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from trtspec.engine.graphs import Graph
 from trtspec.errors import BuildError
@@ -22,19 +24,24 @@ INDUCTOR_CONFIG: dict[str, Any] = {
 }
 
 
-def compile_graph(graph: Graph, package: Path) -> None:
-    """Export and compile ``graph`` into ``package``.
+def compile_graph(graph: Graph, package: Path, device: str) -> None:
+    """Export and compile ``graph`` into ``package`` for a device, cpu or cuda, of this machine.
+
+    The module moves to the device: there its weights, which may be uninitialised, take memory.
 
     Raises:
         BuildError: the compiler failed.
     """
-    args, dims = graph.signature.args, graph.signature.dims
+
+    def placed(example: Any) -> Any:
+        return example.to(device) if isinstance(example, Tensor) else example
+
+    args, dims = pytree.tree_map(placed, graph.signature.args), graph.signature.dims
+    module = graph.module.to(device).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(
-                graph.module.eval(), args, dynamic_shapes=dims, strict=False
-            )
+            program = torch.export.export(module, args, dynamic_shapes=dims, strict=False)
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(package), inductor_configs=INDUCTOR_CONFIG
             )

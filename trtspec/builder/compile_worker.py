@@ -21,7 +21,7 @@ def main() -> int:
     engine = EngineConfig.from_dict(json.load(sys.stdin))
     module = target_module(engine) if name == TARGET_MODEL else draft_module(engine)
     try:
-        compile_graph(make_graph(engine, name, module), Path(package))
+        compile_graph(make_graph(engine, name, module), Path(package), engine.build.device)
     except TrtspecError as error:
         print(error, file=sys.stderr)
         return 1

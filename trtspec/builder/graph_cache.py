@@ -39,7 +39,8 @@ _SOURCES = (
 def graph_key(engine: EngineConfig, name: str) -> str:
     """A key over everything the compiled code depends on: shapes, source and environment."""
     target = _shape(engine.target.to_dict())
-    facts: list[object] = [name, engine.build.dtype, asdict(engine.layout), target]
+    build = engine.build
+    facts: list[object] = [name, build.device, build.dtype, asdict(engine.layout), target]
     if name == TARGET_MODEL:
         facts.append(engine.capture_layers)
     else:
@@ -47,7 +48,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
         facts.append(_shape(engine.draft.to_dict()))
         if name == DRAFT_ROLLOUT:
             facts.append(asdict(engine.speculation.tree))
-    text = json.dumps([facts, _source_hash(), asdict(Environment.here())], sort_keys=True)
+    environment = Environment.here(build.device).facts
+    text = json.dumps([facts, _source_hash(), environment], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

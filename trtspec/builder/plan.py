@@ -24,9 +24,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.resolve import resolve_build
 from trtspec.config.speculative import DecodingConfig
 from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.engine.device import device_problem
 from trtspec.engine.folder import EngineConfig, Environment, SpeculationContract
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.errors import ConfigError
 
 _GIB = 1 << 30
 
@@ -51,8 +53,9 @@ class BuildPlan:
         lines = [
             f"target   {self.target_dir} ({_model_line(engine.target)})",
             *([f"draft    {self.draft_dir} ({_model_line(engine.draft)})"] if engine.draft else []),
-            f"build    {build.backend}, {build.dtype}, max_batch_size {build.max_batch_size}, "
-            f"max_seq_len {build.max_seq_len}, max_num_tokens {build.max_num_tokens}",
+            f"build    {build.backend}{_device_part(engine)}, {build.dtype}, max_batch_size "
+            f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
+            f"{build.max_num_tokens}",
         ]
         if engine.speculation:
             tree = engine.speculation
@@ -85,11 +88,16 @@ def plan_build(
 
     Raises:
         CheckpointError: a checkpoint that cannot be read.
-        ConfigError: values, or a pair of models, that do not fit.
+        ConfigError: values, or a pair of models, that do not fit, or a device that is not there.
     """
     target_dir = find_model(checkpoint)
     target = read_config(target_dir)
     build, reasons = resolve_build(config, target, speculative)
+    problem = device_problem(build.device)
+    if problem is not None:
+        raise ConfigError(
+            f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
+        )
     if speculative is not None:
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
@@ -115,7 +123,7 @@ def plan_build(
         build=build,
         speculation=contract,
         fingerprints=fingerprints,
-        environment=Environment.here(),
+        environment=Environment.here(build.device),
     )
     key = json.dumps(
         [fingerprints, asdict(build), [graph_key(engine, name) for name in graph_names(engine)]],
@@ -123,6 +131,14 @@ def plan_build(
     )
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     return BuildPlan(target_dir, draft_dir, engine, tuple(reasons), token_map)
+
+
+def _device_part(engine: EngineConfig) -> str:
+    """Nothing for a CPU."""
+    if engine.build.device == "cpu":
+        return ""
+    environment = engine.environment
+    return f" on {engine.build.device} ({environment.gpu}, {environment.compute_capability})"
 
 
 def _model_line(model: ModelConfig | EagleConfig | None) -> str:

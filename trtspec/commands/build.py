@@ -27,6 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
     add("--backend", help="aoti (default) or eager")
+    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
     add(
         "--speculative_decoding_mode",
         help="eagle3, eagle, draft_model, or ngram or suffix (which need no engine of their own)",
@@ -78,7 +79,9 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     log_to_stderr()
-    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
+    names = (
+        "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend", "device",
+    )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
         config = BuildConfig(dtype=args.dtype, **limits)

@@ -38,6 +38,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
     add("--tokens-per-block", "--block-size", type=int, help="tokens of one KV cache block")
     add("--backend", help="aoti (default) or eager")
+    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
+    add(
+        "--cuda-graph-config",
+        type=json.loads,
+        help='JSON such as {"batch_sizes": [1, 2, 4]}; false: no graphs (default: on CUDA)',
+    )
+    add("--enforce-eager", action="store_true", help="no CUDA graphs")
     add("--kv-cache-max-tokens", type=int, help="tokens that the KV caches hold at most")
     add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
     add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
@@ -108,7 +115,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
         "enable_block_reuse": args.enable_prefix_caching,
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
-    options = {name: getattr(args, name) for name in (*names, "backend", "tokenizer", "seed")}
+    more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
+    options = {name: getattr(args, name) for name in (*names, *more)}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
     LLMConfig(**options).build_config()
     return options

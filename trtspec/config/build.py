@@ -11,6 +11,7 @@ from trtspec.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 BACKENDS = ("aoti", "eager")
+DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
 
@@ -45,7 +46,8 @@ class BuildConfig:
     None: what the model was made for. max_num_tokens: rows in one step, prefill chunks and draft
     nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
     of the KV cache, a power of two. backend: aoti (compiled) or eager (the same modules uncompiled,
-    for tests and debugging). `resolve_build` replaces auto and None.
+    for tests and debugging). device: cpu, cuda (the first device that CUDA_VISIBLE_DEVICES leaves)
+    or auto (cuda where torch finds one). `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -54,6 +56,7 @@ class BuildConfig:
     max_num_tokens: int | None = None
     tokens_per_block: int = 16
     backend: str = "aoti"
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
@@ -77,6 +80,12 @@ class BuildConfig:
             raise ConfigError(
                 f"backend {self.backend!r}{absent or ' is unknown'}"
                 f"{nearest(self.backend, BACKENDS)} (available: {', '.join(BACKENDS)})"
+            )
+        if self.device not in DEVICES:
+            numbered = "; choose one of several GPUs with CUDA_VISIBLE_DEVICES"
+            raise ConfigError(
+                f"device {self.device!r} is unknown{numbered * self.device.startswith('cuda:')}"
+                f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
 
     def to_dict(self) -> dict[str, Any]:

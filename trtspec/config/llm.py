@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.config.build import BuildConfig
+from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config
+from trtspec.errors import ConfigError
 
 _ONE_DEVICE = "an engine runs on one device"
 _ALIASES = {
@@ -19,9 +21,6 @@ _FOREIGN = {
     "tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
     "pipeline_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
     "data_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
-    "enforce_eager": Foreign(
-        "give True or False; CPU engines have no graphs to leave out", (None, False, True)
-    ),
     "async_scheduling": Foreign("steps are synchronous", (None, False)),
     "disable_overlap_scheduler": Foreign("steps are synchronous", (None, True)),
     "enable_chunked_prefill": Foreign("long prompts are always fed in chunks", (None, True)),
@@ -29,7 +28,6 @@ _FOREIGN = {
     "quantization": Foreign("quantised checkpoints are not supported", (None,)),
     "load_format": Foreign("checkpoints are safetensors", (None, "auto", "safetensors")),
     "revision": Foreign("download the revision and give its folder", (None,)),
-    "device": Foreign("engines of this version run on the CPU", (None, "auto", "cpu")),
     "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
     "enable_prefix_caching": Foreign(
         "write kv_cache_config={'enable_block_reuse': False} to turn prefix reuse off", (None, True)
@@ -47,10 +45,14 @@ class LLMConfig:
     """Checked options of `LLM`.
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
-    ``tokens_per_block`` and ``backend`` describe the engine to build (see BuildConfig). For an
-    engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the seeds
-    drawn for requests without one reproducible. ``skip_tokenizer_init``: prompts are token ids and
-    outputs have no text.
+    ``tokens_per_block``, ``backend`` and ``device`` describe the engine to build (see BuildConfig).
+    For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
+    seeds drawn for requests without one reproducible. ``skip_tokenizer_init``: prompts are token
+    ids and outputs have no text.
+
+    ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
+    graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
+    are no graphs, but steps are padded as they would be if they are asked for.
     """
 
     dtype: str = "auto"
@@ -59,13 +61,32 @@ class LLMConfig:
     max_num_tokens: int | None = None
     tokens_per_block: int | None = None
     backend: str | None = None
+    device: str | None = None
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
+    cuda_graph_config: CudaGraphConfig | bool | None = None
+    enforce_eager: bool = False
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.enforce_eager and self.cuda_graph_config:
+            raise ConfigError(
+                "enforce_eager=True runs without CUDA graphs, but cuda_graph_config asks for them; "
+                "give one of the two"
+            )
+
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        named = {name: getattr(self, name) for name in (*names, "device")}
+        given = {name: value for name, value in named.items() if value is not None}
         return BuildConfig(dtype=self.dtype, **given)
+
+    def graph_config(self, device: str) -> CudaGraphConfig | None:
+        """The graphs, or the padding alone, of an engine on that device; None for neither."""
+        asked = self.cuda_graph_config
+        if isinstance(asked, CudaGraphConfig):
+            return asked
+        wanted = device == "cuda" if asked is None else asked
+        return CudaGraphConfig() if wanted and not self.enforce_eager else None

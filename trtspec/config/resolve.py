@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from trtspec.config.build import BuildConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
@@ -23,6 +25,11 @@ def resolve_build(
     if dtype == "auto":
         dtype = model.dtype
         reasons.append(f"dtype {dtype}: that of the checkpoint")
+    device = config.device
+    if device == "auto":
+        found = torch.cuda.is_available()
+        device = "cuda" if found else "cpu"
+        reasons.append(f"device {device}: torch finds {'a' if found else 'no'} CUDA device")
 
     limit, max_seq_len = model.max_position_embeddings, config.max_seq_len
     if max_seq_len is None:
@@ -64,5 +71,11 @@ def resolve_build(
             f"drafts shortened in full batches: max_num_tokens {max_num_tokens} is below "
             f"max_batch_size {config.max_batch_size} x {rows} rows of a verify step = {verify_rows}"
         )
-    resolved = replace(config, dtype=dtype, max_seq_len=max_seq_len, max_num_tokens=max_num_tokens)
+    resolved = replace(
+        config,
+        dtype=dtype,
+        max_seq_len=max_seq_len,
+        max_num_tokens=max_num_tokens,
+        device=device,
+    )
     return resolved, reasons

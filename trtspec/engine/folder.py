@@ -29,6 +29,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
 from trtspec.config.tree import Choices, TreeShape
+from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.errors import EngineError
 from trtspec.ops import OPS_VERSION
 
@@ -64,21 +65,38 @@ class SpeculationContract:
 
 @dataclass(frozen=True)
 class Environment:
-    """What compiled code depends on; a folder runs only where all of it matches."""
+    """What compiled code depends on; a folder runs only where all of it matches, but for the name
+    of the GPU. The last two are None for an engine that runs on the CPU."""
 
     torch: str
     machine: str
     vector_isa: str
     ops: int
+    compute_capability: str | None = None
+    gpu: str | None = None
 
     @classmethod
-    def here(cls) -> Environment:
+    def here(cls, device: str = "cpu") -> Environment:
+        """This machine's, for an engine on ``device``, which `device_problem` has nothing
+        against."""
+        on_gpu = device == "cuda"
         return cls(
             torch=torch.__version__.split("+")[0],
             machine=platform.machine(),
             vector_isa=torch.backends.cpu.get_cpu_capability(),
             ops=OPS_VERSION,
+            compute_capability=compute_capability() if on_gpu else None,
+            gpu=gpu_name() if on_gpu else None,
         )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must match."""
+        return {key: value for key, value in self.to_dict().items() if key != "gpu"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without those that the device does not have."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -122,7 +140,7 @@ class EngineConfig:
             "build": asdict(self.build),
             "speculation": asdict(self.speculation) if self.speculation else None,
             "fingerprints": dict(self.fingerprints),
-            "environment": asdict(self.environment),
+            "environment": self.environment.to_dict(),
         }
 
     @classmethod
@@ -146,8 +164,8 @@ class EngineConfig:
         """Read and check a folder's contract.
 
         Raises:
-            EngineError: no or unreadable config, another format version, or an environment that
-                the compiled code does not fit.
+            EngineError: no or unreadable config, another format version, a device that this
+                machine lacks, or an environment that the compiled code does not fit.
         """
         data = _read_json(folder / CONFIG_NAME)
         version = data.get("format_version")
@@ -166,9 +184,19 @@ class EngineConfig:
         return config
 
     def _check_environment(self, folder: Path) -> None:
-        built, here = asdict(self.environment), asdict(Environment.here())
+        device = self.build.device
+        problem = device_problem(device)
+        if problem is not None:
+            gpu, capability = self.environment.gpu, self.environment.compute_capability
+            raise EngineError(
+                f"{folder} was built for {device} ({gpu}, compute capability {capability}), but "
+                f"{problem}, or rebuild the engine with --device cpu"
+            )
+        built, here = self.environment.facts, Environment.here(device).facts
         wrong = [
-            f"{key} {built[key]} (here {here[key]})" for key in built if built[key] != here[key]
+            f"{key} {built[key]} (here {here.get(key)})"
+            for key in built
+            if built[key] != here.get(key)
         ]
         if wrong and self.build.backend != "eager":
             raise EngineError(
@@ -196,10 +224,10 @@ def is_engine_folder(path: Path) -> bool:
         return False
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Map a weight file; pages are read when first used."""
+def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """Map a weight file, whose pages are then read when first used, or copy it to a GPU."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt", device=device) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise EngineError(

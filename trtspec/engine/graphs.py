@@ -46,16 +46,20 @@ def graph_names(engine: EngineConfig) -> list[str]:
 
 
 def target_module(engine: EngineConfig) -> CausalLM:
-    """The target with uninitialised weights."""
-    return CausalLM(engine.target, _dtype(engine), engine.capture_layers)
+    """The target with uninitialised weights, on torch's default device."""
+    return CausalLM(
+        engine.target, _dtype(engine), engine.capture_layers, packed=_packs_weights(engine)
+    )
 
 
 def draft_module(engine: EngineConfig) -> CausalLM | EagleDraft:
-    """The draft with uninitialised weights."""
+    """The draft with uninitialised weights, on torch's default device."""
     assert engine.draft is not None
     if isinstance(engine.draft, EagleConfig):
-        return EagleDraft(engine.draft, engine.target, _dtype(engine))
-    return CausalLM(engine.draft, _dtype(engine))
+        return EagleDraft(
+            engine.draft, engine.target, _dtype(engine), packed=_packs_weights(engine)
+        )
+    return CausalLM(engine.draft, _dtype(engine), packed=_packs_weights(engine))
 
 
 def make_graph(engine: EngineConfig, name: str, module: CausalLM | EagleDraft) -> Graph:
@@ -103,6 +107,11 @@ def with_borrowed(
     """A draft's weights and those that it borrows from its target."""
     names = [name for name in module.state_dict() if name.startswith(BORROWED)]
     return {**weights, **{name: target[name.removeprefix(BORROWED)] for name in names}}
+
+
+def _packs_weights(engine: EngineConfig) -> bool:
+    """CPUs read weights in panels; a GPU's library wants them as they are."""
+    return engine.build.device == "cpu"
 
 
 def _dtype(engine: EngineConfig) -> torch.dtype:

@@ -45,12 +45,16 @@ class Session(Protocol):
 class AotiSession:
     """An AOTInductor package with its weights mapped in from outside the package.
 
-    Weights are handed over by reference, so sessions over the same tensors share their memory.
+    Weights are handed over by reference, so sessions over the same tensors share their memory; they
+    lie on the device that the package was compiled for.
     """
 
-    def __init__(self, package: Path, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, package: Path, weights: Mapping[str, Tensor], device: str = "cpu") -> None:
         try:
-            self._model = torch._inductor.aoti_load_package(str(package))
+            # The events by which a package keeps threads apart may not be part of a CUDA graph.
+            self._model = torch._inductor.aoti_load_package(
+                str(package), run_single_threaded=device == "cuda"
+            )
         except RuntimeError as error:
             raise EngineError(
                 f"{package} cannot be loaded ({error}); rebuild the engine with trtspec-build"
@@ -75,8 +79,8 @@ class AotiSession:
 class EagerSession:
     """The same module, uncompiled: for tests and debugging, only when asked for."""
 
-    def __init__(self, module: nn.Module, signature: Signature) -> None:
-        self._module = module.eval()
+    def __init__(self, module: nn.Module, signature: Signature, device: str = "cpu") -> None:
+        self._module = module.to(device).eval()
         self._signature = signature
 
     # Not inference_mode: the sampler changes the logits in place, which its tensors forbid.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -11,13 +10,31 @@ from torch import Tensor
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.engine.session import Session
+from trtspec.executor.buckets import (
+    Bucket,
+    RowBuckets,
+    extend,
+    no_rows,
+    no_sampling,
+    pad,
+    unpad,
+)
 from trtspec.executor.packing import RowGroup, pack
+from trtspec.executor.staging import Staging, to_host
+from trtspec.executor.timer import EngineTimer
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.kv_compact import kv_compact
 
+COMPACTED_AT_ONCE = 4096
+"""Rows that one call of `kv_compact` is asked to move; on CUDA it has a limit."""
+
 
 class ModelEngine:
-    """Runs a target or a draft: packs rows, owns the cache tensors, counts and times its calls."""
+    """Runs a target or a draft: packs rows, owns the cache tensors, counts and times its calls.
+
+    Rows are packed on the host and go to the engine's device in one copy. With buckets, the calls
+    of generating steps are padded: the rollouts of an engine that has one, else the forward calls.
+    """
 
     def __init__(
         self,
@@ -27,31 +44,47 @@ class ModelEngine:
         num_blocks: int,
         session: Session,
         rollout: Session | None = None,
+        *,
+        device: str = "cpu",
+        buckets: RowBuckets | None = None,
+        hidden_in: int = 0,
     ) -> None:
+        """``hidden_in``: width of the target's states that the rollout reads, 0 for none."""
         self.layout = layout
         self.vocab_size = config.vocab_size
         self.num_calls = 0
-        self.seconds = 0.0
         self._session = session
         self._rollout = rollout
-        self._k, self._v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype)
+        self._dtype = dtype
+        self._hidden_in = hidden_in
+        self._device = torch.device(device)
+        self._buckets = buckets
+        self._padded_states: dict[Bucket, Tensor] = {}
+        self._staging = Staging(self._device)
+        self._timer = EngineTimer(self._device)
+        self._k, self._v = new_kv_caches(
+            config, num_blocks, layout.tokens_per_block, dtype, self._device
+        )
+
+    @property
+    def seconds(self) -> float:
+        """What the calls took in all; on CUDA, those that are known to be done."""
+        return self._timer.seconds
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
         """Feed rows, write their K/V.
 
         Returns the float32 logits ``[R, V]`` of the wanted rows and, from a target that was built
-        to capture hidden states, those of all rows ``[T, n*H]``.
+        to capture hidden states, those of all rows ``[T, n*H]``; both on the engine's device, and
+        valid until its next call.
         """
         rows, logits_rows = pack(groups, self.layout)
-        # A compiled engine wants at least one logits row; the middle of a prefill wants none.
-        asked = logits_rows if len(logits_rows) else torch.zeros(1, dtype=torch.int64)
-        logits, *hidden = self._run(self._session, [*rows, asked])
-        return logits[: len(logits_rows)], hidden[0] if hidden else None
+        return self._forward(rows, logits_rows, self._find_bucket(rows, rolls_out=False))
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
         rows, _ = pack(groups, self.layout)
-        self._run(self._session, [*rows, hidden])
+        self._run(self._session, [*self._staging.to_device(rows), hidden])
 
     def rollout(
         self,
@@ -63,22 +96,94 @@ class ModelEngine:
 
         ``sampling`` holds the columns of `SamplingColumns`, a value a request; ``hidden [T, n*H]``
         the target's states of the rows, for a network that reads them. Returns ``tokens``,
-        ``parents`` and ``scores``, each ``[B, N-1]``.
+        ``parents`` and ``scores``, each ``[B, N-1]``, on the host.
         """
-        if self._rollout is None:
-            raise RuntimeError("this engine was loaded without a rollout")
         rows, last_rows = pack(groups, self.layout)
-        states = [] if hidden is None else [hidden]
-        tokens, parents, scores = self._run(self._rollout, [*rows, last_rows, *sampling, *states])
-        return tokens, parents, scores
+        bucket = self._find_bucket(rows, rolls_out=True)
+        return self._roll_out(rows, last_rows, sampling, hidden, bucket)
 
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64)."""
-        kv_compact(self._k, self._v, src_slots, dst_slots)
+        """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host).
+
+        Rows of a request move towards its first, in the order of their positions: so no row is
+        written that a later pair reads, and many pairs may go in several calls.
+        """
+        source, wanted = self._staging.to_device([src_slots, dst_slots])
+        for begin in range(0, len(src_slots), COMPACTED_AT_ONCE):
+            part = slice(begin, begin + COMPACTED_AT_ONCE)
+            kv_compact(self._k, self._v, source[part], wanted[part])
+
+    def warm_up(self) -> None:
+        """Run every bucket once, with padding alone, the largest first: sessions that capture their
+        calls have then captured all. Nothing is written, counted or timed."""
+        for bucket in reversed(self._buckets.all if self._buckets else ()):
+            none = torch.zeros(0, dtype=torch.int64)
+            rows = no_rows(self.layout)
+            if self._rollout is None:
+                self._forward(rows, none, bucket)
+                continue
+            width = self._hidden_in
+            hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
+            self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
+        self.num_calls = 0
+        self._timer.reset()
+
+    def _forward(
+        self, rows: list[Tensor], logits_rows: Tensor, bucket: Bucket | None
+    ) -> tuple[Tensor, Tensor | None]:
+        counts = len(logits_rows), len(rows[0])
+        # A compiled engine wants at least one logits row; the middle of a prefill wants none.
+        asked = extend(logits_rows, bucket.rows if bucket else max(counts[0], 1), 0)
+        if bucket is not None:
+            rows = pad(rows, bucket)
+        inputs = self._staging.to_device([*rows, asked], stable=bucket is not None)
+        outputs = self._run(self._session, inputs)
+        logits, *hidden = unpad(outputs, counts[: len(outputs)])
+        return logits, hidden[0] if hidden else None
+
+    def _roll_out(
+        self,
+        rows: list[Tensor],
+        last_rows: Tensor,
+        sampling: Sequence[Tensor],
+        hidden: Tensor | None,
+        bucket: Bucket | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if self._rollout is None:
+            raise RuntimeError("this engine was loaded without a rollout")
+        count = len(last_rows)
+        inputs = [*rows, last_rows, *sampling]
+        if bucket is not None:
+            columns = (extend(column, bucket.requests, 0) for column in (last_rows, *sampling))
+            inputs = [*pad(rows, bucket), *columns]
+            hidden = self._pad_states(hidden, bucket)
+        states = [] if hidden is None else [hidden]
+        staged = self._staging.to_device(inputs, stable=bucket is not None)
+        outputs = self._run(self._rollout, [*staged, *states])
+        tokens, parents, scores = to_host(unpad(outputs, [count] * 3))
+        return tokens, parents, scores
+
+    def _find_bucket(self, rows: Sequence[Tensor], rolls_out: bool) -> Bucket | None:
+        """The bucket for packed rows, where calls of this kind are padded."""
+        if self._buckets is None or rolls_out != (self._rollout is not None):
+            return None
+        ids, context_lens = rows[0], rows[5]
+        return self._buckets.find(len(context_lens), len(ids))
+
+    def _pad_states(self, hidden: Tensor | None, bucket: Bucket) -> Tensor | None:
+        """The states in memory that stays where it is, zeros behind them."""
+        if hidden is None:
+            return None
+        padded = self._padded_states.get(bucket)
+        if padded is None:
+            padded = hidden.new_empty((bucket.rows, hidden.shape[1]))
+            self._padded_states[bucket] = padded
+        padded[: len(hidden)] = hidden
+        padded[len(hidden) :] = 0
+        return padded
 
     def _run(self, session: Session, inputs: list[Tensor]) -> list[Tensor]:
-        began = time.perf_counter()
-        outputs = session.run([*inputs, *self._k, *self._v])
-        self.seconds += time.perf_counter() - began
+        with self._timer.measured():
+            outputs = session.run([*inputs, *self._k, *self._v])
         self.num_calls += 1
         return outputs

@@ -210,12 +210,16 @@ class PyExecutor:
 
 
 def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequence[_Judged]) -> None:
-    """Give every request the states of its accepted rows."""
+    """Give every request the states of its accepted rows, gathered at once."""
+    rows: list[int] = []
     first = 0
     for group, j in zip(groups, judged, strict=True):
-        rows = torch.tensor(j.accepted.rows, dtype=torch.int64) + first
-        j.accepted = replace(j.accepted, hidden=hidden[rows])
+        rows += [first + row for row in j.accepted.rows]
         first += group.num_rows
+    gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
+    shares = torch.split(gathered, [len(j.accepted.rows) for j in judged])
+    for j, share in zip(judged, shares, strict=True):
+        j.accepted = replace(j.accepted, hidden=share)
 
 
 def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:

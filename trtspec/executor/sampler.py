@@ -14,6 +14,7 @@ from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
 from trtspec.executor.simulation import SimulatedAcceptance
+from trtspec.executor.staging import Staging, to_host
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
@@ -92,12 +93,16 @@ class Sampler:
         self._simulated = simulated
         self._states: dict[int, LogitsState] = {}
         self._rows = SamplingRows()
+        self._staging: Staging | None = None
 
     def verify(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
     ) -> list[Verdict]:
         """Judge the rows of ``requests``: ``logits [R, V]`` holds, request by request, the row of
-        its newest token and one row per node of its tree. Logits are changed in place."""
+        its newest token and one row per node of its tree. Logits are changed in place.
+
+        All is done where the logits are: one copy of options and trees goes there, and one with
+        tokens and accepted rows comes back."""
         starts = np.cumsum([0, *(1 + len(tree) for tree in trees)], dtype=np.int32)
         raw: dict[int, Tensor] = {}
         for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
@@ -107,20 +112,25 @@ class Sampler:
             if needs_logits_processing(request.params):
                 self._process(request, tree, rows)
 
-        sampled = sample(logits, *self._rows.tensors(requests, trees))
-        if self._simulated is not None:
-            choices = sampled.numpy()
-            for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
-                own = choices[starts[i] : starts[i + 1]]
-                self._simulated.force(request, tree, own, logits.shape[1])
         tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
         parents = np.concatenate([tree.row_parents() for tree in trees])
-        accepted, emitted = accept(
-            sampled,
-            torch.from_numpy(tokens.astype(np.int64)),
-            torch.from_numpy(parents),
-            torch.from_numpy(starts),
+        drafts = (tokens.astype(np.int64), parents, starts)
+        if self._staging is None:
+            self._staging = Staging(logits.device)
+        *columns, drafted, above, row_start = self._staging.to_device(
+            [*self._rows.tensors(requests, trees), *map(torch.from_numpy, drafts)]
         )
+        sampled = sample(logits, *columns)
+        if self._simulated is not None:
+            choices = sampled.cpu()
+            for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+                own = choices[starts[i] : starts[i + 1]].numpy()
+                self._simulated.force(request, tree, own, logits.shape[1])
+            sampled = choices.to(logits.device)
+        accepted, emitted = accept(sampled, drafted, above, row_start)
+        # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.
+        widest = max(1 + len(tree) for tree in trees)
+        sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
         verdicts = []
         all_tokens, all_rows = sampled.tolist(), accepted.tolist()
         for i, (request, count) in enumerate(zip(requests, emitted.tolist(), strict=True)):

@@ -86,8 +86,9 @@ class LLM:
             tokenizer = load_tokenizer(config.tokenizer or folder / TOKENIZER_FOLDER)
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
+        graphs = config.graph_config(engine.build.device)
         self._executor, self._target, self._draft = open_executor(
-            folder, engine, limits, wanted, config.kv_cache_config
+            folder, engine, limits, wanted, config.kv_cache_config, graphs
         )
         self._ids = itertools.count()
         self._worker = Worker(self._executor)
@@ -299,7 +300,7 @@ class LLM:
         """Options that an engine folder has fixed must agree with it."""
         build = engine.build
         asked = config.build_config()
-        for name in ("dtype", "tokens_per_block", "backend"):
+        for name in ("dtype", "tokens_per_block", "backend", "device"):
             given = getattr(config, name)
             if given in (None, "auto"):
                 continue

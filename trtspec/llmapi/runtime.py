@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import torch
 from torch import Tensor
 
 from trtspec.config.build import BuildConfig
+from trtspec.config.cuda_graph import CudaGraphConfig
+from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.speculative import DecodingConfig
+from trtspec.engine.cuda_graph import CudaGraphSession
+from trtspec.engine.device import free_device_memory
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.graphs import (
     DRAFT_MODEL,
@@ -27,6 +32,7 @@ from trtspec.engine.graphs import (
 from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.engine.session import AotiSession, EagerSession, Session
 from trtspec.errors import ConfigError, EngineError
+from trtspec.executor.buckets import RowBuckets
 from trtspec.executor.drafter import Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.model_engine import ModelEngine
@@ -78,8 +84,12 @@ def open_executor(
     limits: Limits,
     speculation: DecodingConfig | None,
     kv: KvCacheConfig,
+    graphs: CudaGraphConfig | None = None,
 ) -> tuple[PyExecutor, ModelEngine, ModelEngine | None]:
     """Load an engine folder; returns the executor and its target and draft engines.
+
+    ``graphs``: the sizes that the calls of generating steps are padded to, and on CUDA captured in;
+    None: neither.
 
     Raises:
         EngineError: files are missing or damaged, or the caches do not fit into memory.
@@ -91,10 +101,23 @@ def open_executor(
             f"the drafts need {needs.max_nodes + 1} rows a step, the engine was built for "
             f"{64 * layout.mask_words}; lower the draft length or rebuild the engine for it"
         )
+    device = engine.build.device
+    weights = read_weights(folder / "target" / WEIGHTS_NAME, device)
+    draft_weights = None
+    if needs.has_draft_cache:
+        draft_weights = read_weights(folder / "draft" / WEIGHTS_NAME, device)
+    # Now that the weights are where they stay: what they leave is for the caches.
     blocks, draft_blocks = _cache_blocks(engine, limits, needs, kv)
-    weights = read_weights(folder / "target" / WEIGHTS_NAME)
-    target = _open_target(folder, engine, blocks, weights)
-    draft = _open_draft(folder, engine, draft_blocks, weights) if needs.has_draft_cache else None
+    sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
+    padding = graphs.enable_padding if graphs else False
+    buckets = RowBuckets(sizes, 1 + needs.max_nodes, padding) if sizes else None
+    target = _open_target(folder, engine, blocks, weights, buckets)
+    draft = None
+    if draft_weights is not None:
+        buckets = RowBuckets(sizes, 1 + needs.max_depth, padding) if sizes else None
+        draft = _open_draft(folder, engine, draft_blocks, weights, draft_weights, buckets)
+    if device == "cuda":
+        _capture_graphs([target, *([draft] if draft else [])], buckets)
     size, reuse = layout.tokens_per_block, kv.enable_block_reuse
     resources = ResourceManager(
         KVCacheManager(blocks, size, reuse),
@@ -120,40 +143,89 @@ def open_executor(
 
 
 def _open_target(
-    folder: Path, engine: EngineConfig, num_blocks: int, weights: Mapping[str, Tensor]
+    folder: Path,
+    engine: EngineConfig,
+    num_blocks: int,
+    weights: Mapping[str, Tensor],
+    buckets: RowBuckets | None,
 ) -> ModelEngine:
     session: Session
+    device = engine.build.device
     if engine.build.backend == "eager":
         with torch.device("meta"):
             module = target_module(engine)
         bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
-        session = EagerSession(module, make_graph(engine, TARGET_MODEL, module).signature)
+        session = EagerSession(module, make_graph(engine, TARGET_MODEL, module).signature, device)
     else:
-        session = AotiSession(folder / TARGET_MODEL, weights)
+        session = AotiSession(folder / TARGET_MODEL, weights, device)
+    session = _with_graphs(session, device, buckets, engine.target.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return ModelEngine(engine.target, dtype, engine.layout, num_blocks, session)
+    return ModelEngine(
+        engine.target, dtype, engine.layout, num_blocks, session, device=device, buckets=buckets
+    )
 
 
 def _open_draft(
-    folder: Path, engine: EngineConfig, num_blocks: int, target: Mapping[str, Tensor]
+    folder: Path,
+    engine: EngineConfig,
+    num_blocks: int,
+    target: Mapping[str, Tensor],
+    own: Mapping[str, Tensor],
+    buckets: RowBuckets | None,
 ) -> ModelEngine:
     """The draft with its rollout; what it borrows of the target is the target's own memory."""
     assert engine.draft_decoder is not None
+    device = engine.build.device
     path = folder / "draft" / WEIGHTS_NAME
     with torch.device("meta"):
         module = draft_module(engine)
-    weights = with_borrowed(module, read_weights(path), target)
+    weights = with_borrowed(module, own, target)
     sessions: list[Session] = []
     for name in (DRAFT_MODEL, DRAFT_ROLLOUT):
         if engine.build.backend == "eager":
             if name == DRAFT_MODEL:
                 bind(module, weights, str(path))
             graph = make_graph(engine, name, module)
-            sessions.append(EagerSession(graph.module, graph.signature))
+            sessions.append(EagerSession(graph.module, graph.signature, device))
         else:
-            sessions.append(AotiSession(folder / name, weights))
+            sessions.append(AotiSession(folder / name, weights, device))
+    model, rollout = sessions
+    rollout = _with_graphs(rollout, device, buckets, engine.draft_decoder.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return ModelEngine(engine.draft_decoder, dtype, engine.layout, num_blocks, *sessions)
+    return ModelEngine(
+        engine.draft_decoder,
+        dtype,
+        engine.layout,
+        num_blocks,
+        model,
+        rollout,
+        device=device,
+        buckets=buckets,
+        hidden_in=engine.draft.hidden_in if isinstance(engine.draft, EagleConfig) else 0,
+    )
+
+
+def _with_graphs(
+    session: Session, device: str, buckets: RowBuckets | None, num_layers: int
+) -> Session:
+    """The session, on CUDA with graphs for the buckets."""
+    if device == "cpu" or buckets is None:
+        return session
+    sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
+    return CudaGraphSession(session, sizes, 2 * num_layers)
+
+
+def _capture_graphs(engines: Sequence[ModelEngine], buckets: RowBuckets | None) -> None:
+    """Capture now, so that no request waits for it."""
+    if buckets is None:
+        return
+    began = time.perf_counter()
+    for engine in engines:
+        engine.warm_up()
+    sizes = ", ".join(str(bucket.requests) for bucket in buckets.all)
+    logger.info(
+        "CUDA graphs for batches of %s captured in %.1f s", sizes, time.perf_counter() - began
+    )
 
 
 def _cache_blocks(
@@ -168,7 +240,8 @@ def _cache_blocks(
     models = [engine.target, *([draft] if draft else [])]
     token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in models)
     wanted = limits.max_batch_size * (limits.max_seq_len + size)
-    affordable = int(_free_memory() * kv.free_memory_fraction) // token_bytes
+    free = free_device_memory() if engine.build.device == "cuda" else _free_memory()
+    affordable = int(free * kv.free_memory_fraction) // token_bytes
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
         raise EngineError(

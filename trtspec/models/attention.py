@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.models.layers import PackedLinear, RMSNorm
+from trtspec.models.layers import Linear, RMSNorm
 from trtspec.models.rope import rotate
 from trtspec.ops.attention import paged_tree_attention
 
@@ -28,11 +28,18 @@ class PackedRows(NamedTuple):
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary.
 
-    ``in_features`` is the width that q, k and v read, the hidden size unless given.
+    ``in_features`` is the width that q, k and v read, the hidden size unless given. ``packed``: see
+    `Linear`.
     """
 
     def __init__(
-        self, config: ModelConfig, layer: int, dtype: torch.dtype, in_features: int | None = None
+        self,
+        config: ModelConfig,
+        layer: int,
+        dtype: torch.dtype,
+        in_features: int | None = None,
+        *,
+        packed: bool = True,
     ) -> None:
         super().__init__()
         self.num_heads = config.num_heads
@@ -42,8 +49,9 @@ class Attention(nn.Module):
         self.sliding_window = config.window(layer)
         hidden, q_size = config.hidden_size, config.num_heads * config.head_dim
         qkv_size = q_size + 2 * config.num_kv_heads * config.head_dim
-        self.qkv = PackedLinear(in_features or hidden, qkv_size, dtype, config.attention_bias)
-        self.o = PackedLinear(q_size, hidden, dtype, config.attention_output_bias)
+        width, biases = in_features or hidden, (config.attention_bias, config.attention_output_bias)
+        self.qkv = Linear(width, qkv_size, dtype, biases[0], packed=packed)
+        self.o = Linear(q_size, hidden, dtype, biases[1], packed=packed)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:

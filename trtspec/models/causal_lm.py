@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, PackedRows
-from trtspec.models.layers import PackedLinear, RMSNorm, SwiGLU
+from trtspec.models.layers import Linear, RMSNorm, SwiGLU
 from trtspec.models.rope import RotaryEmbedding
 
 
@@ -30,14 +30,21 @@ class DecoderLayer(nn.Module):
     model's dtype."""
 
     def __init__(
-        self, config: ModelConfig, layer: int, dtype: torch.dtype, input_norm: bool = True
+        self,
+        config: ModelConfig,
+        layer: int,
+        dtype: torch.dtype,
+        input_norm: bool = True,
+        *,
+        packed: bool = True,
     ) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else nn.Identity()
-        self.attn = Attention(config, layer, dtype)
+        self.attn = Attention(config, layer, dtype, packed=packed)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = SwiGLU(hidden, config.intermediate_size, dtype, config.mlp_bias)
+        inner = config.intermediate_size
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, packed=packed)
 
     def forward(
         self,
@@ -71,17 +78,18 @@ class CausalLM(nn.Module):
     """A causal language model over packed rows and paged caches.
 
     Its ``state_dict`` is a stable interface: a builder saves it and binds it to compiled engines by
-    these names (P stands for ``packed`` and, where the config says so, ``bias``):
+    these names (P stands for ``packed``, or ``weight`` in a model that was made with
+    ``packed=False``, and, where the config says so, ``bias``):
 
     ``embed.weight [V, H]`` (absent when tied), ``rotary.inv_freq [head_dim / 2]`` (always float32),
     ``layers.{i}.input_norm.weight``, ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
     ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight`` (Qwen3),
     ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
-    ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.packed``.
+    ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.P``.
 
-    ``packed`` is the layout of `PackedLinear`; q, k, v, and gate, up, follow each other along its
-    outputs. A tied model reads its embedding rows out of ``lm_head.packed``. All but ``inv_freq``
-    have the model's dtype: choose it at construction; ``.to(dtype)`` would round the frequencies.
+    P is in a layout of `Linear`; q, k, v, and gate, up, follow each other along its outputs. A tied
+    model reads its embedding rows out of ``lm_head``. All but ``inv_freq`` have the model's dtype:
+    choose it at construction; ``.to(dtype)`` would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
@@ -90,7 +98,12 @@ class CausalLM(nn.Module):
     token_map: Tensor | None = None  # every id is the target's own
 
     def __init__(
-        self, config: ModelConfig, dtype: torch.dtype, capture_layers: tuple[int, ...] = ()
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        capture_layers: tuple[int, ...] = (),
+        *,
+        packed: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -100,10 +113,10 @@ class CausalLM(nn.Module):
         self.embed = None if config.tie_word_embeddings else Embedding(vocab, hidden, dtype)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, dtype) for layer in range(config.num_layers)
+            DecoderLayer(config, layer, dtype, packed=packed) for layer in range(config.num_layers)
         )
         self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.lm_head = PackedLinear(hidden, vocab, dtype)
+        self.lm_head = Linear(hidden, vocab, dtype, packed=packed)
 
     def trunk(
         self,
@@ -188,7 +201,7 @@ def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
         if buffer_name.endswith("norm.weight"):
             buffer.copy_(read_weight(tensors, f"layers.{buffer_name}"))
     for module_name, module in layers.named_modules():
-        if isinstance(module, PackedLinear):
+        if isinstance(module, Linear):
             parent, _, fused = module_name.rpartition(".")
             sources = [f"layers.{parent}.{part}" for part in _FUSED.get(fused, (fused,))]
             module.load(
@@ -200,12 +213,19 @@ def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
 
 
 def new_kv_caches(
-    config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype
+    config: ModelConfig,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer."""
+    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer, on
+    ``device`` (None: the CPU)."""
     shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
-    k_caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
-    v_caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+    k_caches, v_caches = (
+        [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+        for _ in "kv"
+    )
     return k_caches, v_caches
 
 

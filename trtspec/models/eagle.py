@@ -17,7 +17,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, PackedRows
 from trtspec.models.causal_lm import DecoderLayer, Embedding, load_layers, read_weight
-from trtspec.models.layers import PackedLinear, RMSNorm, SwiGLU
+from trtspec.models.layers import Linear, RMSNorm, SwiGLU
 from trtspec.models.rope import RotaryEmbedding
 
 
@@ -35,16 +35,17 @@ class WideLayer(nn.Module):
     """EAGLE-3's first layer: attention reads the normed embedding and the normed state side by
     side; the residual is the state itself or, with ``norm_before_residual``, the normed one."""
 
-    def __init__(self, eagle: EagleConfig, dtype: torch.dtype) -> None:
+    def __init__(self, eagle: EagleConfig, dtype: torch.dtype, *, packed: bool = True) -> None:
         super().__init__()
         config = eagle.decoder
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.norm_before_residual = eagle.norm_before_residual
         self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = Attention(config, 0, dtype, in_features=2 * hidden)
+        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, packed=packed)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = SwiGLU(hidden, config.intermediate_size, dtype, config.mlp_bias)
+        inner = config.intermediate_size
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, packed=packed)
 
     def forward(
         self,
@@ -68,12 +69,20 @@ class TargetParts(nn.Module):
     """The target's embedding and head, where a draft has none of its own. The names are those of
     `CausalLM`, so that an engine binds the target's own memory to them."""
 
-    def __init__(self, target: ModelConfig, dtype: torch.dtype, embed: bool, head: bool) -> None:
+    def __init__(
+        self,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        embed: bool,
+        head: bool,
+        *,
+        packed: bool = True,
+    ) -> None:
         super().__init__()
         hidden, vocab, tied = target.hidden_size, target.vocab_size, target.tie_word_embeddings
         self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
         needs_head = head or (embed and tied)
-        self.lm_head = PackedLinear(hidden, vocab, dtype) if needs_head else None
+        self.lm_head = Linear(hidden, vocab, dtype, packed=packed) if needs_head else None
 
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [T] i64`` -> ``[T, H]``."""
@@ -87,7 +96,7 @@ class TargetParts(nn.Module):
 class EagleDraft(nn.Module):
     """A draft network over packed rows, its own paged caches and the target's hidden states.
 
-    The ``state_dict`` names follow `CausalLM`; besides: ``fc.packed`` (and ``bias``),
+    The ``state_dict`` names follow `CausalLM`; besides: ``fc.P`` (and ``bias``),
     ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``,
     ``token_map [V_d] i64`` (the target's id of each row of the head), and ``target.*`` for what is
     borrowed. The borrowed tensors are not the draft's: `own_state` leaves them out.
@@ -95,7 +104,9 @@ class EagleDraft(nn.Module):
 
     token_map: Tensor | None
 
-    def __init__(self, config: EagleConfig, target: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: EagleConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+    ) -> None:
         super().__init__()
         self.config = config
         self.dtype = dtype
@@ -111,14 +122,15 @@ class EagleDraft(nn.Module):
             else None
         )
         fc_in = config.hidden_in if config.version == 3 else 2 * hidden
-        self.fc = PackedLinear(fc_in, hidden, dtype, config.fc_bias)
+        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, packed=packed)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
         first = (
-            WideLayer(config, dtype)
+            WideLayer(config, dtype, packed=packed)
             if config.version == 3
-            else DecoderLayer(decoder, 0, dtype, input_norm=config.first_input_norm)
+            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, packed=packed)
         )
-        rest = (DecoderLayer(decoder, layer, dtype) for layer in range(1, decoder.num_layers))
+        layers = range(1, decoder.num_layers)
+        rest = (DecoderLayer(decoder, layer, dtype, packed=packed) for layer in layers)
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
         self.embed = Embedding(decoder.vocab_size, hidden, dtype) if config.own_embedding else None
@@ -126,8 +138,9 @@ class EagleDraft(nn.Module):
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
         rows = config.draft_vocab_size
-        self.lm_head = PackedLinear(hidden, rows, dtype) if has_head else None
-        self.target = TargetParts(target, dtype, embed=self.embed is None, head=not has_head)
+        self.lm_head = Linear(hidden, rows, dtype, packed=packed) if has_head else None
+        borrows = {"embed": self.embed is None, "head": not has_head}
+        self.target = TargetParts(target, dtype, **borrows, packed=packed)
         ids = torch.empty(config.draft_vocab_size, dtype=torch.int64)
         self.register_buffer("token_map", ids if config.maps_tokens else None)
 

@@ -1,0 +1,106 @@
+"""CudaGraphSession's bookkeeping, with a replay that runs the captured call again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import trtspec.engine.cuda_graph as module
+from trtspec.engine.cuda_graph import CudaGraphSession
+from trtspec.errors import EngineError
+
+
+class Adder:
+    """A session: rows plus their request count into the cache and out."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        self.calls += 1
+        ids, cache = inputs[0], inputs[-1]
+        cache[: len(ids)] = ids
+        return [ids * 10 + inputs[5].sum()]
+
+
+class Replay:
+    def __init__(self, call: Callable[[], list[Tensor]]) -> None:
+        self.call = call
+        self.outputs = call()
+
+    def replay(self) -> None:
+        for own, new in zip(self.outputs, self.call(), strict=True):
+            own.copy_(new)
+
+
+@pytest.fixture(autouse=True)
+def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The pool that each capture was given."""
+    pools: list[Any] = []
+
+    def record(call: Callable[[], list[Tensor]], pool: Any) -> Any:
+        pools.append(pool)
+        replay = Replay(call)
+        return replay, replay.outputs, "pool"
+
+    monkeypatch.setattr(module, "record", record)
+    return pools
+
+
+def call(rows: int, requests: int, cache: Tensor, first: int = 0) -> list[Tensor]:
+    ids = torch.arange(first, first + rows)
+    return [ids, *[ids.clone() for _ in range(4)], torch.ones(requests, dtype=torch.int64), cache]
+
+
+def test_only_known_sizes_are_captured(recording: list[Any]) -> None:
+    plain, cache = Adder(), torch.zeros(16, dtype=torch.int64)
+    session = CudaGraphSession(plain, [(4, 1), (8, 2)], 1)
+    for rows, requests in ((4, 1), (8, 2), (3, 1), (4, 2), (4, 1), (8, 2), (8, 2)):
+        inputs = call(rows, requests, cache, first=rows + requests)
+        (found,) = session.run(inputs)
+        assert torch.equal(found, inputs[0] * 10 + requests)
+        assert torch.equal(cache[:rows], inputs[0])
+    assert session.num_graphs == 2
+    assert recording == [None, "pool"]
+
+
+def test_stable_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = torch.zeros(16, dtype=torch.int64)
+    session = CudaGraphSession(Adder(), [(4, 1)], 1)
+    inputs = call(4, 1, cache)
+    session.run(inputs)
+    inputs[0].add_(5)
+    monkeypatch.setattr(Tensor, "copy_", None)  # the fake's own replay would fail as well
+    captured = session._captured[4, 1]
+    assert session._fill(captured, inputs)
+    with pytest.raises(TypeError):
+        session._fill(captured, call(4, 1, cache))
+
+
+def test_other_caches_run_plainly() -> None:
+    first, second = (torch.zeros(8, dtype=torch.int64) for _ in range(2))
+    session = CudaGraphSession(Adder(), [(4, 1)], 1)
+    session.run(call(4, 1, first, 1))
+    session.run(call(4, 1, second, 2))
+    assert first[:4].tolist() == [1, 2, 3, 4] and second[:4].tolist() == [2, 3, 4, 5]
+
+
+def test_other_shapes_and_failures_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = torch.zeros(8, dtype=torch.int64)
+    session = CudaGraphSession(Adder(), [(4, 1), (8, 1)], 1)
+    inputs = call(4, 1, cache)
+    session.run(inputs)
+    inputs[3] = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(EngineError, match=r"captured with an input of shape \[4\]"):
+        session.run(inputs)
+
+    def fail(run: Any, pool: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(module, "record", fail)
+    with pytest.raises(EngineError, match=r"8 rows could not be captured .*out of memory"):
+        session.run(call(8, 1, cache))

@@ -1,0 +1,118 @@
+"""Whole engines over staged inputs and captured calls, played on the CPU: the texts stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import trtspec.engine.cuda_graph as cuda_graph
+import trtspec.executor.model_engine as model_engine
+import trtspec.executor.sampler as sampler
+import trtspec.llmapi.runtime as runtime
+from trtspec import SamplingParams
+from trtspec.executor.staging import Staging
+
+from ..e2e.eagle_heads import eagle, random_eagle3
+from ..e2e.helpers import (
+    TinyModels,
+    assert_no_leak,
+    chain,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+)
+
+LENGTHS = (24, 9, 17, 6, 20)
+GREEDY = [SamplingParams(length) for length in LENGTHS]
+SAMPLED = [
+    SamplingParams(length, temperature=0.8, seed=i, logprobs=1, repetition_penalty=1.1)
+    for i, length in enumerate(LENGTHS)
+]
+
+
+class Played:
+    """A graph as CUDA's: fixed inputs and outputs, and nothing is known of them between replays."""
+
+    def __init__(self, call: Callable[[], list[Tensor]]) -> None:
+        self.call = call
+        self.outputs = [output.clone() for output in call()]
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        for own, new in zip(self.outputs, self.call(), strict=True):
+            own.copy_(new)
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
+    """The graphs that were captured; all engines opened now have them and staged inputs."""
+    graphs: list[Played] = []
+
+    def record(call: Callable[[], list[Tensor]], pool: Any) -> Any:
+        graphs.append(Played(call))
+        return graphs[-1], graphs[-1].outputs, "pool"
+
+    staging = partial(Staging, always=True)
+    with_graphs, capture = runtime._with_graphs, runtime._capture_graphs
+    open_plainly = runtime._open_draft
+
+    def open_draft(*arguments: Any) -> Any:
+        engine = open_plainly(*arguments)
+        capture([engine], arguments[-1])
+        return engine
+
+    monkeypatch.setattr(cuda_graph, "record", record)
+    monkeypatch.setattr(model_engine, "Staging", staging)
+    monkeypatch.setattr(sampler, "Staging", staging)
+    monkeypatch.setattr(
+        runtime, "_with_graphs", lambda session, device, *rest: with_graphs(session, "cuda", *rest)
+    )
+    monkeypatch.setattr(runtime, "_open_draft", open_draft)
+    return graphs
+
+
+@pytest.fixture(scope="module")
+def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_eagle3(models.hf("llama"), tmp_path_factory.mktemp("head"), range(10, 34))
+
+
+@pytest.mark.parametrize("padding", [True, False], ids=["padded", "exact"])
+@pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree", "eagle3"])
+def test_texts(
+    models: TinyModels, head: Path, played: list[Played], method: str, padding: bool
+) -> None:
+    draft = models.draft("llama")
+    config = {
+        "none": None,
+        "ngram": ngram(4),
+        "chain": chain(draft, 3),
+        "tree": tree(draft, 2, 3, 6),
+        "eagle3": eagle(head, "eagle3", num_speculative_tokens=3, topk=2, num_draft_tokens=6),
+    }[method]
+    prompts = [random_prompt(600 + i, 4 + 7 * i) for i in range(len(LENGTHS))]
+    options: dict[str, Any] = {"max_batch_size": 5}
+    graphs = {"enable_padding": padding}
+    with open_llm(models.folder("llama"), **options) as plain:
+        expected = [plain.generate(prompts, params, use_tqdm=False) for params in (GREEDY, SAMPLED)]
+    with open_llm(models.folder("llama"), config, cuda_graph_config=graphs, **options) as llm:
+        for params, outputs in zip((GREEDY, SAMPLED), expected, strict=True):
+            found = llm.generate(prompts, params, use_tqdm=False)
+            assert tokens(found) == tokens(outputs)
+            for one, other in zip(found, outputs, strict=True):
+                assert one.outputs[0].logprobs == other.outputs[0].logprobs
+        assert_no_leak(llm)
+        sessions = [llm._target._session, *([llm._draft._rollout] if llm._draft else [])]
+        assert all(isinstance(session, cuda_graph.CudaGraphSession) for session in sessions)
+    if padding:  # trees are seldom all full
+        assert sum(graph.replays for graph in played) > 20
+    if padding and llm._draft:
+        # The rollout's were captured when the engine was opened: batches of 1, 2, 4 and 5.
+        assert sessions[1].num_graphs == 4

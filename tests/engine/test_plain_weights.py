@@ -1,0 +1,73 @@
+"""Engines whose weights are not packed, as those for CUDA are, run on the CPU: the same texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trtspec.engine.graphs as graphs
+from trtspec import LLM, SamplingParams
+from trtspec.builder.build import build_engine
+from trtspec.builder.compile import compile_graph
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.engine.folder import WEIGHTS_NAME, read_weights
+from trtspec.engine.graphs import TARGET_MODEL, draft_module, make_graph, target_module
+
+from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
+from ..e2e.helpers import TinyModels, open_llm, random_prompt, tokens, tree
+
+PROMPTS = [random_prompt(500, 20), [5], random_prompt(501, 9)]
+PARAMS = [SamplingParams(16), *(SamplingParams(16, temperature=0.8, seed=i) for i in range(2))]
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("case", "method"), [("llama3_tied", "tree"), ("llama", "eagle3"), ("llama", "eagle")]
+)
+def test_texts(
+    models: TinyModels,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
+    method: str,
+    backend: str,
+) -> None:
+    """Tied and borrowed embeddings, a head of its own, the target's head."""
+    shape: dict[str, Any] = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 6}
+    if method == "tree":
+        speculation: Any = tree(models.draft(case), 2, 3, 6)
+    elif method == "eagle3":
+        head = random_eagle3(models.hf(case), tmp_path / "head", range(10, 34))
+        speculation = eagle(head, method, **shape)
+    else:
+        speculation = eagle(random_eagle1(models.hf(case), tmp_path / "head"), method, **shape)
+    build = BuildConfig("float32", backend=backend)
+    plan = plan_build(models.folder(case), build, parse_speculative_config(speculation))
+    with open_llm(models.folder(case)) as packed:
+        expected = tokens(packed.generate(PROMPTS, PARAMS, use_tqdm=False))
+
+    monkeypatch.setattr(graphs, "_packs_weights", lambda engine: False)
+    if backend == "aoti":
+        compile_here(monkeypatch)
+    folder = build_engine(plan, tmp_path / "engine")
+    stored = read_weights(folder / "target" / WEIGHTS_NAME)
+    assert not any("packed" in name for name in stored)
+    assert stored["lm_head.weight"].shape[0] == plan.engine.target.vocab_size
+    with LLM(folder, skip_tokenizer_init=True) as llm:
+        assert tokens(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) == expected
+        assert llm.get_metrics()["num_draft_calls"] > 0
+
+
+def compile_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile in this process, where the layout is patched, and past the cache."""
+
+    def place(engine: Any, names: Any, folder: Path) -> None:
+        for name in names:
+            module = target_module(engine) if name == TARGET_MODEL else draft_module(engine)
+            compile_graph(make_graph(engine, name, module), folder / name, engine.build.device)
+
+    monkeypatch.setattr("trtspec.builder.build.place_graphs", place)

@@ -1,0 +1,63 @@
+"""Staging: what arrives is what was sent, whatever the shapes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.executor.staging import Staging, join, split, to_host
+
+CPU = torch.device("cpu")
+
+
+def tensors(rows: int, seed: int = 0) -> list[Tensor]:
+    noise = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(-9, 9, (rows,), generator=noise),
+        torch.randn(rows, 3, generator=noise),
+        torch.randint(2, (rows,), generator=noise).bool(),
+        torch.randint(-9, 9, (rows + 1,), generator=noise, dtype=torch.int32),
+        torch.randn(rows, 2, generator=noise).bfloat16(),
+    ]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+        assert one.data_ptr() % 16 == 0
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_all_shapes_in_turn(stable: bool) -> None:
+    staging = Staging(CPU, always=True)
+    for i, rows in enumerate([3, 0, 900, 1, 3, 900]):
+        sent = tensors(rows, i)
+        assert_same(staging.to_device(sent, stable), sent)
+
+
+def test_stable_memory_is_used_again_and_other_memory_is_not() -> None:
+    staging = Staging(CPU, always=True)
+    first = staging.to_device(tensors(5), stable=True)
+    other = staging.to_device(tensors(6), stable=True)
+    again = staging.to_device(tensors(5, 1), stable=True)
+    assert [x.data_ptr() for x in first] == [x.data_ptr() for x in again]
+    assert_same(first, tensors(5, 1))
+    assert_same(other, tensors(6))
+    kept = staging.to_device(tensors(5, 2))
+    staging.to_device(tensors(5, 3))
+    assert_same(kept, tensors(5, 2))
+    assert_same(first, tensors(5, 1))
+
+
+def test_nothing_is_copied_on_a_cpu() -> None:
+    sent = tensors(4)
+    for found in (Staging(CPU).to_device(sent, stable=True), to_host(sent)):
+        assert [x.data_ptr() for x in found] == [x.data_ptr() for x in sent]
+
+
+def test_join_and_split() -> None:
+    sent = [torch.arange(5), torch.arange(6, dtype=torch.int32).view(2, 3)[:, 1:], torch.ones(3)]
+    found = split(join(sent), sent)
+    assert all(torch.equal(one, other) for one, other in zip(found, sent, strict=True))

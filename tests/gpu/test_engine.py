@@ -1,0 +1,160 @@
+"""Whole engines on a CUDA device: the tokens of the CPU in float32, with graphs and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trtspec import LLM, SamplingParams
+from trtspec.engine.cuda_graph import CudaGraphSession
+from trtspec.engine.device import compute_capability, device_problem
+
+from ..e2e.eagle_heads import eagle, random_eagle3
+from ..e2e.helpers import (
+    TinyModels,
+    assert_no_leak,
+    assert_two_engine_calls,
+    chain,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+)
+
+_PROBLEM = device_problem("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(_PROBLEM is not None, reason=f"no engine runs on CUDA here: {_PROBLEM}"),
+]
+
+PROMPTS = [random_prompt(400, 30), [77], random_prompt(401, 6) * 4, random_prompt(402, 17)]
+GREEDY = [SamplingParams(max_tokens=32)] * 4
+SAMPLED = [SamplingParams(32, temperature=0.8, seed=seed) for seed in range(4)]
+PENALISED = [
+    SamplingParams(
+        32,
+        temperature=0.7,
+        seed=seed,
+        repetition_penalty=1.2,
+        top_p=0.9,
+        logit_bias={3: 2.0},
+        bad_words=[[5], [6, 7]],
+        min_tokens=4,
+    )
+    for seed in range(4)
+]
+RUNS = (GREEDY, SAMPLED, PENALISED)
+LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
+METHODS = ("none", "ngram", "chain", "tree", "eagle3")
+
+
+@pytest.fixture(scope="module")
+def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_eagle3(models.hf("llama"), tmp_path_factory.mktemp("head"), range(10, 34))
+
+
+@pytest.fixture(scope="module")
+def expected(models: TinyModels) -> list[list[list[int]]]:
+    """The texts of the CPU, without speculation."""
+    with open_llm(models.folder("llama"), **LIMITS) as llm:
+        return [tokens(llm.generate(PROMPTS, params, use_tqdm=False)) for params in RUNS]
+
+
+def config_of(method: str, models: TinyModels, head: Path) -> Any:
+    draft = models.draft("llama")
+    return {
+        "none": None,
+        "ngram": ngram(4),
+        "chain": chain(draft, 3),
+        "tree": tree(draft, 2, 3, 6),
+        "eagle3": eagle(head, "eagle3", num_speculative_tokens=3, topk=2, num_draft_tokens=6),
+    }[method]
+
+
+def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
+    return open_llm(models.folder("llama"), config, device="cuda", **{**LIMITS, **options})
+
+
+def graph_sessions(llm: LLM) -> list[CudaGraphSession]:
+    engines: list[Any] = [llm._target, *([llm._draft] if llm._draft else [])]
+    sessions = [session for e in engines for session in (e._session, e._rollout)]
+    return [session for session in sessions if isinstance(session, CudaGraphSession)]
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no_graphs"])
+@pytest.mark.parametrize("method", METHODS)
+def test_eager_modules(
+    models: TinyModels, head: Path, expected: Any, method: str, graphs: bool
+) -> None:
+    config = config_of(method, models, head)
+    with open_gpu(models, config, cuda_graph_config=graphs) as llm:
+        for params, texts in zip(RUNS, expected, strict=True):
+            assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
+        assert_no_leak(llm)
+        sessions = graph_sessions(llm)
+        assert len(sessions) == graphs * (1 + (method in ("chain", "tree", "eagle3")))
+        assert all(session.num_graphs == 3 for session in sessions)  # batches of 1, 2, 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) -> None:
+    """Graphs on, off, and without padding: the same texts."""
+    config = config_of(method, models, head)
+    for graphs in (True, False, {"enable_padding": False}):
+        with open_gpu(models, config, backend="aoti", cuda_graph_config=graphs) as llm:
+            for params, texts in zip(RUNS, expected, strict=True):
+                assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
+            assert_two_engine_calls(llm, PROMPTS)
+            metrics = llm.get_metrics()
+            assert metrics["target_ms"] > 0
+            assert (metrics["num_accepted_tokens"] > 0) == (method != "none")
+            assert llm.config.environment.compute_capability == compute_capability()
+            assert llm._target._k[0].is_cuda
+            assert all("packed" not in name for name in weight_names(llm))
+            assert_no_leak(llm)
+
+
+def weight_names(llm: LLM) -> list[str]:
+    session: Any = llm._target._session
+    plain = session._session if isinstance(session, CudaGraphSession) else session
+    return list(plain._weights)
+
+
+def test_requests_come_and_go(models: TinyModels, head: Path) -> None:
+    """Batches of every size up to the largest, replayed in any order, keep the texts apart."""
+    config = config_of("eagle3", models, head)
+    prompts = [random_prompt(420 + i, 3 + i) for i in range(12)]
+    params = [SamplingParams(5 + 3 * i, temperature=0.8 * (i % 2), seed=i) for i in range(12)]
+    with open_llm(models.folder("llama"), config, **LIMITS) as cpu:
+        texts = tokens(cpu.generate(prompts, params, use_tqdm=False))
+    with open_gpu(models, config) as gpu:
+        for _ in range(2):
+            assert tokens(gpu.generate(prompts, params, use_tqdm=False)) == texts
+
+
+def test_logprobs_are_those_of_the_cpu(models: TinyModels) -> None:
+    params = SamplingParams(8, logprobs=3)
+    found = []
+    for device in ("cpu", "cuda"):
+        with open_llm(models.folder("llama"), ngram(3), device=device) as llm:
+            found.append(llm.generate(PROMPTS[0], params).outputs[0].logprobs)
+    for one, other in zip(*found, strict=True):
+        assert one.token == other.token and one.top.keys() == other.top.keys()
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_bfloat16_logits_are_not_rounded(models: TinyModels) -> None:
+    """A head of 16-bit weights gives float32 logits that 16 bits cannot hold."""
+    with open_gpu(models, None, dtype="bfloat16") as llm:
+        session: Any = llm._target._session
+        plain = session._session if isinstance(session, CudaGraphSession) else session
+        module = plain._module
+        hidden = torch.randn(5, llm.config.target.hidden_size, device="cuda").bfloat16()
+        logits = module.head(hidden)
+        assert logits.dtype == torch.float32
+        assert not torch.equal(logits, logits.bfloat16().float())

@@ -1,0 +1,47 @@
+"""EngineTimer: the seconds that calls of an engine take, on a CPU or on a CUDA device."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class EngineTimer:
+    """Adds up the time of calls: the clock's on a CPU, where a call returns when it is done; the
+    device's own on CUDA, where it returns before, and is added once a later call finds it done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds = 0.0
+        self._on_cuda = device.type == "cuda"
+        self._running: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    def reset(self) -> None:
+        """Forget all calls so far."""
+        self.seconds = 0.0
+        self._running.clear()
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure what is called inside; a call that fails does not count."""
+        if not self._on_cuda:
+            began = time.perf_counter()
+            yield
+            self.seconds += time.perf_counter() - began
+            return
+        while self._running and self._running[0][1].query():  # type: ignore[no-untyped-call]
+            start, end = self._running.popleft()
+            self.seconds += start.elapsed_time(end) / 1e3
+        start, end = _event(), _event()
+        start.record()
+        yield
+        end.record()
+        self._running.append((start, end))
+
+
+def _event() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return event
