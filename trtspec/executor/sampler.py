@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -59,10 +59,10 @@ class SamplingRows:
         key = [(request.id, count) for request, count in zip(requests, counts, strict=True)]
         if key != self._key:
             self._key, self._fixed = key, _fixed_columns(requests, counts)
-        parts: list[npt.NDArray[np.int64]] = []
-        for request, tree in zip(requests, trees, strict=True):
-            index = request.num_output_tokens
-            parts += [np.array([index]), index + tree.depths.astype(np.int64)]
+        parts = [
+            tree.rows[2] + request.num_output_tokens
+            for request, tree in zip(requests, trees, strict=True)
+        ]
         return [*self._fixed, torch.from_numpy(np.concatenate(parts))]
 
 
@@ -98,7 +98,7 @@ class Sampler:
     ) -> list[Verdict]:
         """Judge the rows of ``requests``: ``logits [R, V]`` holds, request by request, the row of
         its newest token and one row per node of its tree. Logits are changed in place."""
-        starts = np.cumsum([0, *(1 + len(tree) for tree in trees)], dtype=np.int32)
+        starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
         raw: dict[int, Tensor] = {}
         for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
             rows = logits[starts[i] : starts[i + 1]]
@@ -113,13 +113,12 @@ class Sampler:
             for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
                 own = choices[starts[i] : starts[i + 1]]
                 self._simulated.force(request, tree, own, logits.shape[1])
-        tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
-        parents = np.concatenate([tree.row_parents() for tree in trees])
+        tree_rows = np.concatenate([tree.rows for tree in trees], axis=1)
         accepted, emitted = accept(
             sampled,
-            torch.from_numpy(tokens.astype(np.int64)),
-            torch.from_numpy(parents),
-            torch.from_numpy(starts),
+            torch.from_numpy(tree_rows[0]),
+            torch.from_numpy(tree_rows[1].astype(np.int32)),
+            torch.tensor(starts, dtype=torch.int32),
         )
         verdicts = []
         all_tokens, all_rows = sampled.tolist(), accepted.tolist()
