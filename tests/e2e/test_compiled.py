@@ -115,8 +115,8 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
         engine = llm._target
         prompt, size = random_prompt(113, 30), 16
 
-        def blocks(request: int) -> range:
-            return range(4 * request, 4 * request + 4)
+        def blocks(request: int) -> torch.Tensor:
+            return torch.arange(4 * request, 4 * request + 4, dtype=torch.int32)
 
         def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
             return RowGroup(tokens, context, blocks(request))

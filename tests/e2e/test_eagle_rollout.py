@@ -56,7 +56,7 @@ class Oracle:
         assert llm._draft is not None and engine.speculation is not None
         self.layout = engine.layout
         self.shape: TreeShape = engine.speculation.tree
-        self.blocks = range(self.layout.blocks_per_sequence)
+        self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count = len(self.blocks)
         self.target = ModelEngine(
             engine.target, torch.float32, self.layout, count, llm._target._session

@@ -53,7 +53,7 @@ OPTIONS = [
 def grown(engine: ModelEngine, request: int, k: int, depth: int, rows: int) -> list[Node]:
     """The kept nodes in the order of the pool, parents as indices among the kept."""
     prompt, options = PROMPTS[request], OPTIONS[request]
-    scratch = range(BLOCKS * len(PROMPTS), BLOCKS * (len(PROMPTS) + 1))
+    scratch = torch.arange(BLOCKS, dtype=torch.int32) + BLOCKS * len(PROMPTS)
 
     def children(parent: int, node: Node | None) -> list[Node]:
         path = node.path if node else ()
@@ -94,7 +94,7 @@ def test_equals_a_tree_grown_step_by_step(
         assert engine is not None
         groups, held = [], []
         for request, (prompt, committed) in enumerate(zip(PROMPTS, COMMITTED, strict=True)):
-            blocks = range(BLOCKS * request, BLOCKS * (request + 1))
+            blocks = torch.arange(BLOCKS, dtype=torch.int32) + BLOCKS * request
             if committed:
                 held.append(RowGroup(prompt[:committed], 0, blocks))
             groups.append(RowGroup(prompt[committed:], committed, blocks))

@@ -85,7 +85,7 @@ class Book:
 
     def slot(self, blocks: Sequence[int], position: int) -> int:
         size = self.layout.tokens_per_block
-        return blocks[position // size] * size + position % size
+        return int(blocks[position // size]) * size + position % size
 
 
 class FakeTarget(Book):
@@ -271,8 +271,9 @@ class Schedule:
         for manager, book, ahead in books:
             for id, committed in manager.committed_lengths().items():
                 tokens = tuple(self.live[id].tokens)
+                blocks = manager.block_table(id).tolist()
                 for position in range(committed):
-                    held = book.rows[book.slot(manager.block_table(id), position)]
+                    held = book.rows[book.slot(blocks, position)]
                     assert held == tokens[: position + ahead], (ahead, id, position)
 
     def step(self) -> None:

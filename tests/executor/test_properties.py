@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import ScheduledRequest, Scheduler
+
+from .kv_cache_reference import PlainKVCacheManager
 
 EOS = 0
 
@@ -78,7 +80,7 @@ def random_world(seed: int) -> World:
 class Simulation:
     """A stand-in for the executor, its engines and its drafter."""
 
-    manager_type = KVCacheManager
+    manager_type: type[Any] = KVCacheManager
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -168,21 +170,21 @@ class Simulation:
         assert manager is not None
         return manager
 
-    def slot(self, request: Request, cache: int, position: int) -> int:
-        manager = self.manager(cache)
-        table = manager.block_table(request.id)
-        return table[position // manager.block_size] * manager.block_size + (
-            position % manager.block_size
-        )
+    def slots(self, request: Request, cache: int, positions: Iterable[int]) -> list[int]:
+        return self.manager(cache).slots(request.id, list(positions)).tolist()
 
-    def write(self, request: Request, cache: int, position: int, content: int) -> None:
-        manager = self.manager(cache)
-        slot = self.slot(request, cache, position)
-        block = slot // manager.block_size
-        assert position >= manager.committed(request.id), "writes a committed row"
-        assert manager._references[block] == 1, "writes a block that others hold"
-        assert manager._keys[block] is None, "writes a block that others can find"
-        self.rows[cache][slot] = content
+    def write(self, request: Request, cache: int, first: int, contents: Sequence[int]) -> None:
+        """Rows from position `first` on. That no block behind the committed rows is held or found
+        by others is an invariant, checked when the step is scheduled."""
+        if contents:
+            assert first >= self.manager(cache).committed(request.id), "writes a committed row"
+            slots = self.slots(request, cache, range(first, first + len(contents)))
+            self.rows[cache].update(zip(slots, contents, strict=True))
+
+    def write_right(self, request: Request, cache: int, first: int, end: int) -> None:
+        self.write(
+            request, cache, first, [self.content(request, cache, p) for p in range(first, end)]
+        )
 
     # A step.
 
@@ -198,11 +200,9 @@ class Simulation:
             self.begun.add(request.id)
             self.events["reused"] += start > 0
             self.events["reused output"] += start > request.num_prompt_tokens
-        for position in range(start, start + item.num_rows):
-            self.write(request, 0, position, self.content(request, 0, position))
+        self.write_right(request, 0, start, start + item.num_rows)
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
-        for node in range(nodes):
-            self.write(request, 0, old + node, -rng.getrandbits(40))
+        self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
         if item.max_nodes < self.needs.useful_nodes(request.remaining_tokens):
             self.events["cut drafts"] += item.is_generation
 
@@ -221,11 +221,9 @@ class Simulation:
         # The accepted nodes are any rising rows of the tree; they are compacted, then committed.
         path = sorted(rng.sample(range(nodes), kept))
         for depth, node in enumerate(path):
-            right = self.content(request, 0, old + depth)
-            self.write(request, 0, old + node, right)
-        moved = [self.rows[0][self.slot(request, 0, old + node)] for node in path]
-        for depth, value in enumerate(moved):
-            self.write(request, 0, old + depth, value)
+            self.write(request, 0, old + node, [self.content(request, 0, old + depth)])
+        moved = self.slots(request, 0, (old + node for node in path))
+        self.write(request, 0, old, [self.rows[0][slot] for slot in moved])
         committed = start + item.num_rows + kept
         draft_committed = self.run_drafter(item, old, kept) if self.draft else 0
         self.resources.commit(request, committed, draft_committed)
@@ -242,15 +240,13 @@ class Simulation:
             return committed  # it may lag behind
         feature = self.world.draft == "feature"
         fed = old - feature if item.is_generation else item.start + item.num_rows
-        for position in range(committed, fed):
-            self.write(request, 1, position, self.content(request, 1, position))
+        self.write_right(request, 1, committed, fed)
         if not item.is_generation:
             return fed
         keep = 0 if feature else rng.randint(0, min(kept, self.needs.draft_slots))
-        for slot in range(self.needs.draft_slots):
-            right = slot < keep
-            value = self.content(request, 1, old + slot) if right else -rng.getrandbits(40)
-            self.write(request, 1, old + slot, value)
+        wrong = [-rng.getrandbits(40) for _ in range(self.needs.draft_slots - keep)]
+        self.write_right(request, 1, old, old + keep)
+        self.write(request, 1, old + keep, wrong)
         return fed + keep
 
     def step(self) -> None:
@@ -284,8 +280,9 @@ class Simulation:
             for id, committed in manager.committed_lengths().items():
                 request = self.live[id]
                 assert committed < len(request.tokens)
-                for position in range(committed):
-                    held = self.rows[cache][self.slot(request, cache, position)]
+                slots = self.slots(request, cache, range(committed))
+                for position, slot in enumerate(slots):
+                    held = self.rows[cache].get(slot)
                     assert held == self.content(request, cache, position), (cache, id, position)
 
     def disturb(self) -> None:
@@ -368,19 +365,19 @@ def test_any_world_keeps_the_invariants(world: World) -> None:
     Simulation(world).run()
 
 
-class LeaksOnFree(KVCacheManager):
+class LeaksOnFree(PlainKVCacheManager):
     def free(self, request_id: int) -> None:
         del self._sequences[request_id].blocks[-1:]
         super().free(request_id)
 
 
-class KeepsSurplus(KVCacheManager):
+class KeepsSurplus(PlainKVCacheManager):
     def _drop_blocks(self, sequence, num_kept) -> None:  # type: ignore[no-untyped-def]
         if num_kept == 0:
             super()._drop_blocks(sequence, num_kept)
 
 
-class IgnoresPrefix(KVCacheManager):
+class IgnoresPrefix(PlainKVCacheManager):
     """Finds a block by its tokens alone."""
 
     def _publish(self, sequence, tokens, num_full) -> None:  # type: ignore[no-untyped-def]
@@ -389,7 +386,7 @@ class IgnoresPrefix(KVCacheManager):
         sequence.prefixes = [0] * len(sequence.prefixes)
 
 
-class OffersUnverified(KVCacheManager):
+class OffersUnverified(PlainKVCacheManager):
     """Offers a block that holds rows of rejected drafts."""
 
     def commit(self, request_id, tokens, num_committed) -> None:  # type: ignore[no-untyped-def]
@@ -399,14 +396,14 @@ class OffersUnverified(KVCacheManager):
         super().commit(request_id, tokens, num_committed)
 
 
-class ForgetsLookahead(KVCacheManager):
+class ForgetsLookahead(PlainKVCacheManager):
     """Keys a feature drafter's blocks by their own tokens only."""
 
     def __init__(self, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
         super().__init__(*args, **{**kwargs, "lookahead": 0})
 
 
-class RewritesReusable(KVCacheManager):
+class RewritesReusable(PlainKVCacheManager):
     def rewind(self, request_id: int, num_tokens: int) -> int:
         sequence = self._sequences[request_id]
         self._drop_blocks(sequence, -(-num_tokens // self.block_size))
@@ -425,7 +422,7 @@ class RewritesReusable(KVCacheManager):
         RewritesReusable,
     ],
 )
-def test_the_simulation_notices_a_broken_manager(broken: type[KVCacheManager]) -> None:
+def test_the_simulation_notices_a_broken_manager(broken: type[PlainKVCacheManager]) -> None:
     class Broken(Simulation):
         manager_type = broken
 
@@ -441,8 +438,8 @@ def test_the_simulation_notices_reuse_that_one_cache_lacks(monkeypatch: pytest.M
         if self.draft is not None:
             # Claims rows of the draft cache that nobody wrote.
             self.draft.begin(request.id, request.tokens, 0)
-            self.draft.reserve(request.id, cached)
-            self.draft.commit(request.id, request.tokens, cached)
+            if self.draft.reserve(request.id, cached):
+                self.draft.commit(request.id, request.tokens, cached)
         return cached
 
     monkeypatch.setattr(ResourceManager, "begin", begin)

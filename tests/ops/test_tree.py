@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from trtspec.errors import ConfigError
 from trtspec.ops.tree import TokenTree
 
+from .tree_reference import PlainTree
+
 
 @st.composite
 def trees(draw: st.DrawFn, max_nodes: int = 90, vocab: int = 4) -> TokenTree:
@@ -96,6 +98,34 @@ def test_merge(parts: list[TokenTree]) -> None:
     assert TokenTree.merge([union, *parts]) == union
 
 
+def plain(tree: TokenTree) -> PlainTree:
+    return PlainTree(tree.tokens.tolist(), tree.parents.tolist())
+
+
+@given(
+    st.lists(trees(max_nodes=140), max_size=3),
+    st.none() | st.integers(0, 12),
+    st.none() | st.integers(0, 95),
+    st.sets(st.integers(0, 4), max_size=2),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_same_as_in_plain_python(
+    parts: list[TokenTree], max_depth: int | None, max_nodes: int | None, unwanted: set[int]
+) -> None:
+    tree, other = TokenTree.merge(parts), PlainTree.merge(map(plain, parts))
+    assert plain(tree) == other
+    assert tree.depths.tolist() == other.depths
+    assert tree.mask().tolist() == other.mask(tree.mask_words)
+    assert tree.rows.tolist() == [
+        [0, *other.tokens],
+        [-1, *(parent + 1 for parent in other.parents)],
+        [0, *other.depths],
+    ]
+    assert all(tree.path(node) == other.path(node) for node in range(-1, len(tree)))
+    assert plain(tree.cut(max_depth, max_nodes)) == other.cut(max_depth, max_nodes)
+    assert plain(tree.without(unwanted)) == other.without(unwanted)
+
+
 def test_small_cases() -> None:
     empty = TokenTree.empty()
     assert len(empty) == 0 and empty.mask().tolist() == [[1]] and empty.is_chain
@@ -117,6 +147,9 @@ def test_values_cannot_change() -> None:
     assert tree.tokens.tolist() == [1, 2]
     with pytest.raises(ValueError, match="read-only"):
         tree.tokens[0] = 3
+    for array in (tree.parents, tree.depths, tree.rows):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 3
     with pytest.raises(AttributeError):
         tree.tokens = source  # type: ignore[misc]
 
@@ -129,6 +162,9 @@ def test_values_cannot_change() -> None:
         ([1, 2], [-2, 0], "node 0 of a token tree has parent -2"),
         ([1.5], [-1], "list of integers"),
         ([[1]], [-1], "list of integers"),
+        ([1], [0.5], "list of integers"),
+        ([2**63], [-1], "list of integers"),
+        ([1], [2**40], "node 0 of a token tree"),
     ],
 )
 def test_refused(tokens: list[int], parents: list[int], message: str) -> None:

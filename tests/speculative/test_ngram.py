@@ -9,7 +9,8 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.request import Request
-from trtspec.speculative.ngram import NGramDrafter, NgramIndex
+from trtspec.ops.ngram import NgramIndex
+from trtspec.speculative.ngram import NGramDrafter
 
 
 def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -18,12 +19,13 @@ class RowGroup:
     """The rows of one request: tokens behind its committed ones, then the nodes of its tree.
 
     A tree needs its root to be the only token. ``all_logits`` wants logits of every row (verify),
-    ``last_logits`` of the last token only (end of a prefill).
+    ``last_logits`` of the last token only (end of a prefill). blocks: int32 [n], the request's
+    block table.
     """
 
     tokens: Sequence[int]
     context: int
-    blocks: Sequence[int]
+    blocks: Tensor
     tree: TokenTree | None = None
     last_logits: bool = True
 
@@ -39,37 +41,40 @@ class RowGroup:
 
 def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[list[Tensor], Tensor]:
     """Return the eight row inputs of an engine call, and the logits rows (int64, in order)."""
-    counts = np.fromiter((g.num_rows for g in groups), np.int32, len(groups))
-    starts = np.zeros(len(groups) + 1, np.int32)
-    np.cumsum(counts, out=starts[1:])
-    total = int(starts[-1])
+    counts = [g.num_rows for g in groups]
+    begins = list(accumulate(counts, initial=0))
+    total = begins[-1]
 
     ids = np.empty(total, np.int64)
     positions = np.empty(total, np.int64)
-    slots = np.empty(total, np.int64)
+    places = np.empty(total, np.int64)  # in the cache, counted within the request
     masks = np.zeros((total, layout.mask_words), np.int64)
-    tables = np.full((len(groups), layout.blocks_per_sequence), -1, np.int32)
-    context = np.fromiter((g.context for g in groups), np.int32, len(groups))
+    tables = np.empty((len(groups), layout.blocks_per_sequence), np.int32)
+    tables.fill(-1)
+    starts = np.array(begins, np.int32)
+    context = np.array([g.context for g in groups], np.int32)
     is_tree = np.zeros(len(groups), np.bool_)
-    wanted: list[np.ndarray] = []
+    wanted: list[int] = []
 
     for i, group in enumerate(groups):
-        begin, end = int(starts[i]), int(starts[i + 1])
+        begin, end = begins[i], begins[i + 1]
         fed = begin + len(group.tokens)
         ids[begin:fed] = group.tokens
-        positions[begin:end] = cache = np.arange(group.context, group.context + end - begin)
-        table = tables[i]
-        table[: len(group.blocks)] = group.blocks
-        block, offset = np.divmod(cache, layout.tokens_per_block)
-        slots[begin:end] = table[block].astype(np.int64) * layout.tokens_per_block + offset
+        own = np.arange(group.context, group.context + end - begin)
+        places[begin:end] = positions[begin:end] = own
+        blocks = group.blocks.numpy()
+        tables[i, : len(blocks)] = blocks
         if group.tree:
             ids[fed:end] = group.tree.tokens
-            positions[fed:end] = group.context + group.tree.depths
+            np.add(group.tree.rows[2], group.context, out=positions[begin:end])
             masks[begin:end] = group.tree.mask(layout.mask_words)
             is_tree[i] = True
         if group.last_logits:
-            wanted.append(np.arange(fed - 1, end, dtype=np.int64))
+            wanted.extend(range(fed - 1, end))
 
+    request = np.repeat(np.arange(len(groups)), np.array(counts, np.int64))
+    block, offset = np.divmod(places, layout.tokens_per_block)
+    # A row's number outgrows the int32 of a block's.
+    slots = tables[request, block].astype(np.int64) * layout.tokens_per_block + offset
     rows = [ids, positions, slots, tables, starts, context, is_tree, masks]
-    logits_rows = np.concatenate(wanted) if wanted else np.empty(0, np.int64)
-    return [torch.from_numpy(x) for x in rows], torch.from_numpy(logits_rows)
+    return [torch.from_numpy(x) for x in rows], torch.from_numpy(np.array(wanted, np.int64))

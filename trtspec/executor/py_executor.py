@@ -175,20 +175,17 @@ class PyExecutor:
 
     def _commit(self, judged: Sequence[_Judged], drafted: Sequence[int]) -> None:
         """Make accepted rows contiguous in the target's cache and move both caches' counters."""
-        moves: list[tuple[int, int]] = []
-        size = self._target.layout.tokens_per_block
+        sources: list[torch.Tensor] = []
+        places: list[torch.Tensor] = []
         for j in judged:
             start, rows = j.item.start, j.accepted.rows
-            table = self._resources.target_block_table(j.item.request)
-            for position, row in enumerate(rows, start):
-                if start + row != position:
-                    source, wanted = divmod(start + row, size), divmod(position, size)
-                    moves.append(
-                        (table[source[0]] * size + source[1], table[wanted[0]] * size + wanted[1])
-                    )
-        if moves:
-            src, dst = torch.tensor(moves, dtype=torch.int64).unbind(1)
-            self._target.compact(src.contiguous(), dst.contiguous())
+            moved = [(start + row, start + i) for i, row in enumerate(rows) if row != i]
+            if moved:
+                old, new = zip(*moved, strict=True)
+                sources.append(self._resources.target_slots(j.item.request, old))
+                places.append(self._resources.target_slots(j.item.request, new))
+        if sources:
+            self._target.compact(torch.cat(sources), torch.cat(places))
         for j, draft_committed in zip(judged, drafted, strict=True):
             if j.output.error is None:
                 committed = j.item.start + len(j.accepted.rows)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+from torch import Tensor
 
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
@@ -88,12 +91,16 @@ class ResourceManager:
         """0 without a draft cache."""
         return 0 if self.draft is None else self.draft.committed(request.id)
 
-    def target_block_table(self, request: Request) -> list[int]:
-        """The target's blocks in order of position; not to be changed."""
+    def target_block_table(self, request: Request) -> Tensor:
+        """The target's blocks in order of position: int32 [n], a copy."""
         return self.target.block_table(request.id)
 
-    def draft_block_table(self, request: Request) -> list[int]:
-        """The draft's blocks in order of position; not to be changed. Needs a draft cache."""
+    def target_slots(self, request: Request, positions: Sequence[int]) -> Tensor:
+        """Rows of the target's cache at reserved positions: int64 [n]."""
+        return self.target.slots(request.id, positions)
+
+    def draft_block_table(self, request: Request) -> Tensor:
+        """The draft's blocks in order of position: int32 [n], a copy. Needs a draft cache."""
         assert self.draft is not None, "there is no draft cache"
         return self.draft.block_table(request.id)
 
@@ -104,7 +111,8 @@ class ResourceManager:
         return max(1.0 - cache.num_free_blocks / cache.num_blocks for cache in caches)
 
     def check_invariants(self) -> None:
-        """AssertionError unless both caches' books balance and agree; for tests and debugging."""
+        """RuntimeError unless both caches' books balance, AssertionError unless they agree; for
+        tests and debugging."""
         self.target.check_invariants()
         if self.draft is None:
             return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -60,10 +60,10 @@ class SamplingRows:
         key = [(request.id, count) for request, count in zip(requests, counts, strict=True)]
         if key != self._key:
             self._key, self._fixed = key, _fixed_columns(requests, counts)
-        parts: list[npt.NDArray[np.int64]] = []
-        for request, tree in zip(requests, trees, strict=True):
-            index = request.num_output_tokens
-            parts += [np.array([index]), index + tree.depths.astype(np.int64)]
+        parts = [
+            tree.rows[2] + request.num_output_tokens
+            for request, tree in zip(requests, trees, strict=True)
+        ]
         return [*self._fixed, torch.from_numpy(np.concatenate(parts))]
 
 
@@ -103,7 +103,7 @@ class Sampler:
 
         All is done where the logits are: one copy of options and trees goes there, and one with
         tokens and accepted rows comes back."""
-        starts = np.cumsum([0, *(1 + len(tree) for tree in trees)], dtype=np.int32)
+        starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
         raw: dict[int, Tensor] = {}
         for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
             rows = logits[starts[i] : starts[i + 1]]
@@ -112,13 +112,16 @@ class Sampler:
             if needs_logits_processing(request.params):
                 self._process(request, tree, rows)
 
-        tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
-        parents = np.concatenate([tree.row_parents() for tree in trees])
-        drafts = (tokens.astype(np.int64), parents, starts)
+        tree_rows = np.concatenate([tree.rows for tree in trees], axis=1)
+        drafts = [
+            torch.from_numpy(tree_rows[0]),
+            torch.from_numpy(tree_rows[1].astype(np.int32)),
+            torch.tensor(starts, dtype=torch.int32),
+        ]
         if self._staging is None:
             self._staging = Staging(logits.device)
         *columns, drafted, above, row_start = self._staging.to_device(
-            [*self._rows.tensors(requests, trees), *map(torch.from_numpy, drafts)]
+            [*self._rows.tensors(requests, trees), *drafts]
         )
         sampled = sample(logits, *columns)
         if self._simulated is not None:

@@ -185,12 +185,11 @@ class Scheduler:
         total = len(request.tokens)
         if start == total - 1:
             nodes = min(self._needs.useful_nodes(request.remaining_tokens), spare)
-            if nodes > 0:
+            slots = total + self._needs.draft_slots
+            if nodes > 0 and not resources.reserve(request, total + nodes, slots):
                 nodes = min(nodes, resources.target_room(request) - total)
-            if nodes > 0 and not resources.reserve(
-                request, total + nodes, total + self._needs.draft_slots
-            ):
-                nodes = 0  # no room for a rollout in the draft cache
+                if nodes > 0 and not resources.reserve(request, total + nodes, slots):
+                    nodes = 0  # no room for a rollout in the draft cache
             return ScheduledRequest(request, start, 1, True, nodes, True)
         rows = min(total - start, spare + 1, resources.room(request) - start)
         reserved = resources.reserve(request, start + rows, start + rows)

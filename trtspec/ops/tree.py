@@ -1,4 +1,4 @@
-"""TokenTree: the draft tokens of one request, as a value.
+"""TokenTree: the draft tokens of one request, as a value (cpp/include/trtspec/token_tree.hpp).
 
 A chain is a tree of width one. Row 0 of a verify step is the root (the newest accepted token, not
 part of the tree); node n is row n + 1.
@@ -6,16 +6,27 @@ part of the tree); node n is row n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from trtspec.errors import ConfigError
+from trtspec.ops import native  # noqa: F401  registers the class
 
 BITS_PER_WORD = 64
+
+# A tree of C++, its rows (see TokenTree.rows) and its largest depth.
+_Described = tuple[Any, Tensor, int]
+_class: Any = torch.classes.trtspec.TokenTree
+_make: Callable[[Sequence[int], Sequence[int]], _Described] = _class.make
+_chain: Callable[[Sequence[int]], _Described] = _class.chain
+_merge: Callable[[list[Any]], _Described] = _class.merge
 
 
 class TokenTree:
@@ -23,65 +34,66 @@ class TokenTree:
 
     parents[i] is the index of node i's parent, -1 for a child of the root; a parent comes before
     its children. Two trees are equal if both arrays are. ConfigError if the arrays do not fit.
+
+    rows: int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
+    its depth; 0, -1 and 0 of the root. max_depth: depth of the deepest node; 0 without nodes.
     """
 
     tokens: npt.NDArray[np.int64]
-    parents: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int64]
+    max_depth: int
+    _tree: Any
 
     def __init__(
         self,
         tokens: Sequence[int] | npt.NDArray[Any],
         parents: Sequence[int] | npt.NDArray[Any],
     ) -> None:
-        token_array, parent_array = _vector("tokens", tokens), _vector("parents", parents)
-        if len(token_array) != len(parent_array):
-            raise ConfigError(
-                f"a token tree needs one parent a token, got {len(token_array)} tokens "
-                f"and {len(parent_array)} parents"
-            )
-        own = np.arange(len(parent_array))
-        wrong = np.flatnonzero((parent_array < -1) | (parent_array >= own))
-        if len(wrong):
-            i = int(wrong[0])
-            raise ConfigError(
-                f"node {i} of a token tree has parent {int(parent_array[i])}; "
-                f"it must be -1 (the root) or the index of an earlier node, at most {i - 1}"
-            )
-        self._set(token_array.astype(np.int64), parent_array.astype(np.int32))
+        try:
+            self._set(_make(_listed(tokens), _listed(parents)))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        except RuntimeError as error:
+            raise _no_integers(tokens, parents) from error
 
-    def _set(self, tokens: npt.NDArray[np.int64], parents: npt.NDArray[np.int32]) -> None:
-        tokens.flags.writeable = False
-        parents.flags.writeable = False
-        object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "parents", parents)
+    def _set(self, described: _Described) -> None:
+        tree, rows, max_depth = described
+        own = self.__dict__
+        own["_tree"] = tree
+        own["max_depth"] = max_depth
+        own["rows"] = array = rows.numpy()
+        array.flags.writeable = False
+        own["tokens"] = array[0, 1:]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"TokenTree is immutable, {name} cannot be set")
 
     @classmethod
+    def _of(cls, described: _Described) -> TokenTree:
+        tree = cls.__new__(cls)
+        tree._set(described)
+        return tree
+
+    @classmethod
     def chain(cls, tokens: Sequence[int] | npt.NDArray[Any]) -> TokenTree:
         """Node i is the child of node i - 1."""
-        tree = cls.__new__(cls)
-        array = _vector("tokens", tokens).astype(np.int64)
-        tree._set(array, np.arange(-1, len(array) - 1, dtype=np.int32))
-        return tree
+        if not len(tokens):
+            return _EMPTY
+        try:
+            return cls._of(_chain(_listed(tokens)))
+        except RuntimeError as error:
+            raise _no_integers(tokens, ()) from error
 
     @classmethod
     def empty(cls) -> TokenTree:
         """No nodes: the verify step feeds the root alone."""
-        return cls.chain(())
+        return _EMPTY
 
     @classmethod
     def merge(cls, trees: Iterable[TokenTree]) -> TokenTree:
         """The union by token path: a path that several trees hold appears once. Nodes keep the
         order in which they first come, so an earlier tree's nodes come first."""
-        index: dict[tuple[int, int], int] = {}  # (parent in the union, token) -> node of the union
-        for tree in trees:
-            mapped: list[int] = []
-            for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-                key = (mapped[parent] if parent >= 0 else -1, token)
-                mapped.append(index.setdefault(key, len(index)))
-        return cls([token for _, token in index], [parent for parent, _ in index])
+        return cls._of(_merge([tree._tree for tree in trees]))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -89,12 +101,10 @@ class TokenTree:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenTree):
             return NotImplemented
-        return np.array_equal(self.tokens, other.tokens) and np.array_equal(
-            self.parents, other.parents
-        )
+        return np.array_equal(self.rows, other.rows)
 
     def __hash__(self) -> int:
-        return hash((self.tokens.tobytes(), self.parents.tobytes()))
+        return hash(self.rows.tobytes())
 
     def __repr__(self) -> str:
         return f"TokenTree(tokens={self.tokens.tolist()}, parents={self.parents.tolist()})"
@@ -103,41 +113,38 @@ class TokenTree:
         return TokenTree, (self.tokens.tolist(), self.parents.tolist())
 
     @cached_property
+    def parents(self) -> npt.NDArray[np.int32]:
+        """int32[n], read-only; -1 for a child of the root."""
+        parents: npt.NDArray[np.int32] = (self.rows[1, 1:] - 1).astype(np.int32)
+        parents.flags.writeable = False
+        return parents
+
+    @property
     def is_chain(self) -> bool:
         """Whether each node is the child of the one before it; the empty tree is."""
-        return bool((self.parents == np.arange(-1, len(self) - 1)).all())
+        return bool(self._tree.is_chain())
 
     @cached_property
     def depths(self) -> npt.NDArray[np.int32]:
-        """int32[n]; a child of the root has depth 1."""
-        if self.is_chain:
-            return np.arange(1, len(self) + 1, dtype=np.int32)
-        depths: list[int] = []
-        for parent in self.parents.tolist():
-            depths.append(depths[parent] + 1 if parent >= 0 else 1)
-        return np.asarray(depths, dtype=np.int32)
-
-    @property
-    def max_depth(self) -> int:
-        """Depth of the deepest node; 0 without nodes."""
-        return int(self.depths.max()) if len(self) else 0
+        """int32[n], read-only; a child of the root has depth 1."""
+        depths: npt.NDArray[np.int32] = self.rows[2, 1:].astype(np.int32)
+        depths.flags.writeable = False
+        return depths
 
     @property
     def mask_words(self) -> int:
         """Words of 64 bits that one row of the mask needs; at least 1."""
-        return -(-(len(self) + 1) // BITS_PER_WORD)
+        return len(self) // BITS_PER_WORD + 1
 
     def cut(self, max_depth: int | None = None, max_nodes: int | None = None) -> TokenTree:
         """Without the nodes deeper than `max_depth`, and of what is left the first `max_nodes`."""
-        if min(max_depth or 0, max_nodes or 0) < 0:
-            raise ConfigError(
-                f"a tree is cut to 0 or more, got max_depth={max_depth}, max_nodes={max_nodes}"
-            )
-        kept = np.arange(len(self))
-        if max_depth is not None and max_depth < self.max_depth:
-            kept = np.flatnonzero(self.depths <= max_depth)
-        # A kept node's parent is kept too: it is less deep and comes earlier.
-        return self._select(kept[:max_nodes])
+        fits_depth = max_depth is None or max_depth >= self.max_depth
+        if fits_depth and (max_nodes is None or max_nodes >= len(self)):
+            return self
+        try:
+            return self._of(self._tree.cut(max_depth, max_nodes))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def without(self, tokens: Iterable[int]) -> TokenTree:
         """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
@@ -145,61 +152,45 @@ class TokenTree:
         unwanted = frozenset(tokens)
         if unwanted.isdisjoint(self.tokens.tolist()):
             return self
-        keep: list[bool] = []
-        for token, parent in zip(self.tokens.tolist(), self.parents.tolist(), strict=True):
-            keep.append(token not in unwanted and (parent < 0 or keep[parent]))
-        return self._select(np.flatnonzero(keep))
-
-    def _select(self, kept: npt.NDArray[np.intp]) -> TokenTree:
-        """The tree of the nodes `kept` (ascending, closed under parents)."""
-        if len(kept) == len(self):
-            return self
-        new_index = np.full(len(self) + 1, -1, dtype=np.int32)  # [-1] maps the root to itself
-        new_index[kept] = np.arange(len(kept), dtype=np.int32)
-        return TokenTree(self.tokens[kept], new_index[self.parents[kept]])
+        return self._of(self._tree.without(list(unwanted)))
 
     def row_parents(self) -> npt.NDArray[np.int32]:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""
-        rows = np.empty(len(self) + 1, dtype=np.int32)
-        rows[0] = -1
-        rows[1:] = self.parents + 1
-        return rows
+        parents: npt.NDArray[np.int32] = self.rows[1].astype(np.int32)
+        return parents
 
     def mask(self, words: int | None = None) -> npt.NDArray[np.int64]:
         """int64[n+1, words]: bit j % 64 of word j // 64 of row r says that row r sees row j. The
         root sees itself; a node sees the root, its ancestors and itself. `words` defaults to the
         fewest that hold n + 1 bits; ConfigError if fewer are asked for."""
-        words = self.mask_words if words is None else words
-        if words < self.mask_words:
-            raise ConfigError(
-                f"a tree of {len(self)} nodes needs {self.mask_words} mask words a row, got {words}"
-            )
-        seen = [1]
-        for node, parent in enumerate(self.parents.tolist()):
-            seen.append(seen[parent + 1] | (2 << node))
-        packed = b"".join(bits.to_bytes(8 * words, "little") for bits in seen)
-        return np.frombuffer(packed, dtype="<i8").reshape(len(seen), words).astype(np.int64)
+        try:
+            mask: Tensor = self._tree.mask(self.mask_words if words is None else words)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return mask.numpy()
 
     def path(self, node: int) -> tuple[int, ...]:
         """Nodes from a child of the root down to `node`, inclusive; () for the root, -1."""
-        if not -1 <= node < len(self):
-            raise ConfigError(f"a tree of {len(self)} nodes has no node {node}")
-        path = []
-        while node >= 0:
-            path.append(node)
-            node = int(self.parents[node])
-        return tuple(reversed(path))
+        try:
+            return tuple(self._tree.path(node))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def path_tokens(self, node: int) -> tuple[int, ...]:
         """The tokens of `path(node)`."""
         return tuple(int(self.tokens[i]) for i in self.path(node))
 
 
-def _vector(name: str, values: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array = np.array(values)  # a copy: the tree owns its arrays
-    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-        raise ConfigError(
-            f"the {name} of a token tree must be a list of integers, "
-            f"got shape {array.shape}, dtype {array.dtype}"
-        )
-    return array
+def _listed(values: Sequence[int] | npt.NDArray[Any]) -> Sequence[int]:
+    """An array as a list, which is faster to read from C++."""
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _no_integers(tokens: object, parents: object) -> ConfigError:
+    return ConfigError(
+        "the tokens and the parents of a token tree must each be a list of integers within int64, "
+        f"got {reprlib.repr(tokens)} and {reprlib.repr(parents)}"
+    )
+
+
+_EMPTY = TokenTree((), ())

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace trtspec {
 
@@ -47,11 +49,16 @@ class KVCacheManager {
   void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached);
   // Rows of the request whose K/V is valid.
   std::int64_t committed(std::int64_t request) const;
-  // Rows in the blocks of the request that were offered for reuse: commit need not be told the
-  // tokens before that.
+  // Rows in the blocks of the request that were offered for reuse (all committed ones, where there
+  // is no reuse): commit need not be told the tokens before that.
   std::int64_t offered(std::int64_t request) const;
+  // Of every request that has begun, its id and `committed`, by rising id.
+  std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const;
   // Blocks of the request in order of position; valid until the next change of the request.
   std::span<const std::int32_t> block_table(std::int64_t request) const;
+  // Row of the cache that holds the K/V of a reserved position: block_size rows for each block
+  // before its own, and its place in it.
+  std::int64_t slot(std::int64_t request, std::int64_t position) const;
   // Most tokens for which reserve would succeed now.
   std::int64_t room(std::int64_t request) const;
   // Makes the table cover num_tokens rows in all. False, and nothing changed, if there are not

@@ -1,9 +1,9 @@
 // NgramIndex: where each n-gram of one text last occurred (prompt lookup).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace trtspec {
@@ -25,11 +25,27 @@ class NgramIndex {
   std::vector<std::int64_t> propose(std::int64_t count) const;
 
  private:
+  // An n-gram is its last n - 1 tokens and the token before them: a trie of the text read
+  // backwards, its edges in one hash table. Keys are compared whole, so that a collision of hashes
+  // finds nothing.
+  struct Entry {
+    std::int64_t token = 0;     // the n-gram's first
+    std::int64_t next = -1;     // index of the token after its last occurrence; -1: an empty entry
+    std::uint32_t shorter = 0;  // number of the (n - 1)-gram that ends it
+    std::uint32_t ngram = 0;    // its own number, from 1 on
+  };
+  static constexpr std::uint32_t kNoNgram = 0;
+
+  // Where the entry is, or would be.
+  std::size_t place(std::uint32_t shorter, std::int64_t token) const;
+  // Grows the table so that `entries` more fit.
+  void make_room(std::int64_t entries);
+
   std::int32_t min_ngram_;
   std::int32_t max_ngram_;
   std::vector<std::int64_t> text_;
-  // Hash of an n-gram -> where it was last followed by a token; the text itself settles collisions.
-  std::vector<std::unordered_multimap<std::uint64_t, std::int64_t>> next_;
+  std::vector<Entry> table_;  // open addressing; a power of two
+  std::int64_t num_entries_ = 0;
 };
 
 }  // namespace trtspec

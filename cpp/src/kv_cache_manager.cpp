@@ -1,0 +1,455 @@
+#include "trtspec/kv_cache_manager.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace trtspec {
+
+namespace {
+
+using Tokens = std::span<const std::int64_t>;
+
+constexpr std::int32_t kNone = -1;
+constexpr std::int64_t kNoPrefix = 0;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::logic_error(std::string("KV cache: ") + what);
+}
+
+void require_of(bool condition, std::int64_t request, const char* what) {
+  if (!condition) {
+    throw std::logic_error("KV cache: request " + std::to_string(request) + " " + what);
+  }
+}
+
+std::int64_t at_least(const char* name, std::int64_t value, std::int64_t least) {
+  if (value < least) {
+    throw std::invalid_argument(std::string(name) + "=" + std::to_string(value) +
+                                " of a KV cache must be at least " + std::to_string(least));
+  }
+  return value;
+}
+
+// Quotient rounded up, for a dividend of 0 or more.
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+// The blocks that belong to nobody but hold content, the oldest first: a list through arrays.
+class CachedBlocks {
+ public:
+  explicit CachedBlocks(std::int64_t num_blocks)
+      : end_(std::int32_t(num_blocks)),
+        next_(std::size_t(num_blocks) + 1, kNone),
+        previous_(std::size_t(num_blocks) + 1, kNone) {
+    next_[std::size_t(end_)] = previous_[std::size_t(end_)] = end_;
+  }
+
+  std::int64_t size() const { return size_; }
+  bool contains(std::int32_t block) const { return next_[std::size_t(block)] != kNone; }
+  std::int32_t oldest() const { return next_[std::size_t(end_)]; }
+
+  void append(std::int32_t block) {
+    const std::int32_t newest = previous_[std::size_t(end_)];
+    next_[std::size_t(newest)] = previous_[std::size_t(end_)] = block;
+    previous_[std::size_t(block)] = newest;
+    next_[std::size_t(block)] = end_;
+    ++size_;
+  }
+
+  void remove(std::int32_t block) {
+    std::int32_t& next = next_[std::size_t(block)];
+    std::int32_t& previous = previous_[std::size_t(block)];
+    next_[std::size_t(previous)] = next;
+    previous_[std::size_t(next)] = previous;
+    next = previous = kNone;
+    --size_;
+  }
+
+ private:
+  std::int32_t end_;  // the list's two ends meet in an entry behind the last block
+  std::vector<std::int32_t> next_;
+  std::vector<std::int32_t> previous_;
+  std::int64_t size_ = 0;
+};
+
+// The reuse table: blocks by the prefix before them and their tokens, chains through arrays.
+class ReuseTable {
+ public:
+  // width: tokens of a key.
+  ReuseTable(std::int64_t num_blocks, std::int64_t width)
+      : width_(std::size_t(width)),
+        keys_(std::make_unique_for_overwrite<std::int64_t[]>(std::size_t(num_blocks) * width_)),
+        entries_(std::size_t(num_blocks)) {
+    std::size_t chains = 16;
+    while (chains < std::size_t(num_blocks)) chains *= 2;
+    chains_.assign(chains, kNone);
+  }
+
+  std::int64_t size() const { return size_; }
+  bool contains(std::int32_t block) const { return prefix(block) != kNoPrefix; }
+  // Identity of the prefix that ends with the block; kNoPrefix for one that is not in the table.
+  std::int64_t prefix(std::int32_t block) const { return entries_[std::size_t(block)].prefix; }
+
+  std::int32_t find(std::int64_t before, Tokens tokens) const {
+    return find_hashed(hash_of(before, tokens), before, tokens);
+  }
+
+  // The block that is found under the key of `block`; for check_invariants.
+  std::int32_t find_own(std::int32_t block) const {
+    const Entry& entry = entries_[std::size_t(block)];
+    return find(entry.before, {key(block), width_});
+  }
+
+  // The block under that key; `block`, entered with a new identity, if there is none.
+  std::int32_t find_or_add(std::int64_t before, Tokens tokens, std::int32_t block) {
+    const std::uint64_t hash = hash_of(before, tokens);
+    const std::int32_t found = find_hashed(hash, before, tokens);
+    if (found != kNone) return found;
+    std::int32_t& chain = chains_[hash & (chains_.size() - 1)];
+    entries_[std::size_t(block)] = {hash, before, ++last_prefix_, chain};
+    std::copy(tokens.begin(), tokens.end(), keys_.get() + std::size_t(block) * width_);
+    chain = block;
+    ++size_;
+    return block;
+  }
+
+  void remove(std::int32_t block) {
+    Entry& entry = entries_[std::size_t(block)];
+    std::int32_t* link = &chains_[entry.hash & (chains_.size() - 1)];
+    while (*link != block) link = &entries_[std::size_t(*link)].next;
+    *link = entry.next;
+    entry = {};
+    --size_;
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t hash = 0;
+    std::int64_t before = kNoPrefix;  // identity of the prefix before the block
+    std::int64_t prefix = kNoPrefix;  // and of the one it ends; kNoPrefix: not in the table
+    std::int32_t next = kNone;        // block in the same chain
+  };
+
+  const std::int64_t* key(std::int32_t block) const {
+    return keys_.get() + std::size_t(block) * width_;
+  }
+
+  static std::uint64_t hash_of(std::int64_t before, Tokens tokens) {
+    std::uint64_t hash = 0x9e3779b97f4a7c15u * std::uint64_t(before + 1);
+    for (const std::int64_t token : tokens) {
+      hash = (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;
+    }
+    return hash ^ (hash >> 32);
+  }
+
+  std::int32_t find_hashed(std::uint64_t hash, std::int64_t before, Tokens tokens) const {
+    std::int32_t block = chains_[hash & (chains_.size() - 1)];
+    while (block != kNone) {
+      const Entry& entry = entries_[std::size_t(block)];
+      if (entry.hash == hash && entry.before == before &&
+          std::equal(tokens.begin(), tokens.end(), key(block))) {
+        return block;
+      }
+      block = entry.next;
+    }
+    return kNone;
+  }
+
+  std::size_t width_;
+  std::unique_ptr<std::int64_t[]> keys_;  // [num_blocks, width]
+  std::vector<Entry> entries_;            // of each block
+  std::vector<std::int32_t> chains_;      // first block of each; a power of two
+  std::int64_t last_prefix_ = kNoPrefix;
+  std::int64_t size_ = 0;
+};
+
+// prefixes: for each leading block that was offered for reuse, the identity of the prefix that ends
+// with it.
+struct Sequence {
+  std::vector<std::int32_t> blocks;
+  std::vector<std::int64_t> prefixes;
+  std::int64_t committed = 0;
+};
+
+}  // namespace
+
+struct KVCacheManager::Impl {
+  Impl(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse, std::int64_t lookahead)
+      : num_blocks(at_least("num_blocks", num_blocks, 1)),
+        block_size(at_least("block_size", block_size, 1)),
+        lookahead(at_least("lookahead", lookahead, 0)),
+        enable_reuse(enable_reuse),
+        cached(checked_count(num_blocks)),
+        references(std::size_t(num_blocks), 0),
+        table(enable_reuse ? num_blocks : 0, block_size + lookahead) {
+    free.reserve(std::size_t(num_blocks));
+    for (std::int64_t block = num_blocks; block-- > 0;) free.push_back(std::int32_t(block));
+  }
+
+  static std::int64_t checked_count(std::int64_t num_blocks) {
+    if (num_blocks >= INT32_MAX) {
+      throw std::invalid_argument("num_blocks=" + std::to_string(num_blocks) +
+                                  " of a KV cache must be less than 2^31 - 1");
+    }
+    return num_blocks;
+  }
+
+  Sequence& sequence(std::int64_t request) {
+    const auto found = sequences.find(request);
+    require_of(found != sequences.end(), request, "has not begun");
+    return found->second;
+  }
+  const Sequence& sequence(std::int64_t request) const {
+    return const_cast<Impl*>(this)->sequence(request);
+  }
+
+  bool reusable(std::int32_t block) const { return enable_reuse && table.contains(block); }
+  std::int64_t num_free() const { return std::int64_t(free.size()) + cached.size(); }
+
+  // Blocks of the longest cached prefix that leaves at least one token to compute.
+  std::vector<std::int32_t> find(Tokens tokens) const {
+    std::vector<std::int32_t> found;
+    if (!enable_reuse || table.size() == 0) return found;
+    const std::int64_t longest =
+        std::int64_t(tokens.size()) - std::max<std::int64_t>(lookahead, 1);
+    std::int64_t prefix = kNoPrefix;
+    for (std::int64_t begin = 0; begin + block_size <= longest; begin += block_size) {
+      const std::int32_t block = table.find(prefix, key_at(tokens, begin));
+      if (block == kNone) break;
+      found.push_back(block);
+      prefix = table.prefix(block);
+    }
+    return found;
+  }
+
+  Tokens key_at(Tokens tokens, std::int64_t begin) const {
+    return tokens.subspan(std::size_t(begin), std::size_t(block_size + lookahead));
+  }
+
+  // Offers blocks prefixes.size() .. num_full - 1 of a sequence; tokens[0] is its token `first`.
+  void publish(Sequence& sequence, Tokens tokens, std::int64_t first, std::int64_t num_full) {
+    std::int64_t prefix = sequence.prefixes.empty() ? kNoPrefix : sequence.prefixes.back();
+    for (auto i = std::int64_t(sequence.prefixes.size()); i < num_full; ++i) {
+      const std::int32_t block = table.find_or_add(prefix, key_at(tokens, i * block_size - first),
+                                                   sequence.blocks[std::size_t(i)]);
+      prefix = table.prefix(block);
+      sequence.prefixes.push_back(prefix);
+    }
+  }
+
+  std::int32_t take_block() {
+    if (!free.empty()) {
+      const std::int32_t block = free.back();
+      free.pop_back();
+      return block;
+    }
+    const std::int32_t block = cached.oldest();
+    cached.remove(block);
+    table.remove(block);
+    return block;
+  }
+
+  // Lets go of the blocks after the first num_kept. The deepest go first, so that among the cached
+  // ones a block is evicted before the prefix without which it cannot be found.
+  void drop_blocks(Sequence& sequence, std::int64_t num_kept) {
+    while (std::int64_t(sequence.blocks.size()) > num_kept) {
+      const std::int32_t block = sequence.blocks.back();
+      sequence.blocks.pop_back();
+      if (--references[std::size_t(block)] != 0) continue;
+      if (reusable(block)) {
+        cached.append(block);
+      } else {
+        free.push_back(block);
+      }
+    }
+  }
+
+  std::int64_t num_blocks;
+  std::int64_t block_size;
+  std::int64_t lookahead;
+  bool enable_reuse;
+  std::vector<std::int32_t> free;  // a stack: the lowest block first
+  CachedBlocks cached;
+  std::vector<std::int32_t> references;
+  ReuseTable table;
+  std::unordered_map<std::int64_t, Sequence> sequences;
+};
+
+KVCacheManager::KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse,
+                               std::int64_t lookahead)
+    : impl_(std::make_unique<Impl>(num_blocks, block_size, enable_reuse, lookahead)) {}
+KVCacheManager::~KVCacheManager() = default;
+KVCacheManager::KVCacheManager(KVCacheManager&&) noexcept = default;
+KVCacheManager& KVCacheManager::operator=(KVCacheManager&&) noexcept = default;
+
+std::int64_t KVCacheManager::num_blocks() const { return impl_->num_blocks; }
+std::int64_t KVCacheManager::block_size() const { return impl_->block_size; }
+std::int64_t KVCacheManager::num_free_blocks() const { return impl_->num_free(); }
+
+std::int64_t KVCacheManager::match(Tokens tokens) const {
+  return std::int64_t(impl_->find(tokens).size()) * impl_->block_size;
+}
+
+void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num_cached) {
+  Impl& m = *impl_;
+  require_of(!m.sequences.contains(request), request, "has begun already");
+  Sequence sequence;
+  if (num_cached != 0) {
+    sequence.blocks = m.find(tokens);
+    require_of(num_cached > 0 && num_cached % m.block_size == 0 &&
+                   num_cached / m.block_size <= std::int64_t(sequence.blocks.size()),
+               request, "begins with more than the cached prefix");
+    sequence.blocks.resize(std::size_t(num_cached / m.block_size));
+    for (const std::int32_t block : sequence.blocks) {
+      if (m.references[std::size_t(block)]++ == 0) m.cached.remove(block);
+      sequence.prefixes.push_back(m.table.prefix(block));
+    }
+    sequence.committed = num_cached;
+  }
+  m.sequences.emplace(request, std::move(sequence));
+}
+
+std::int64_t KVCacheManager::committed(std::int64_t request) const {
+  return std::as_const(*impl_).sequence(request).committed;
+}
+
+std::int64_t KVCacheManager::offered(std::int64_t request) const {
+  const Sequence& sequence = std::as_const(*impl_).sequence(request);
+  return impl_->enable_reuse ? std::int64_t(sequence.prefixes.size()) * impl_->block_size
+                             : sequence.committed;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> KVCacheManager::committed_lengths() const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> lengths;
+  for (const auto& [request, sequence] : impl_->sequences) {
+    lengths.emplace_back(request, sequence.committed);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  return lengths;
+}
+
+std::span<const std::int32_t> KVCacheManager::block_table(std::int64_t request) const {
+  return std::as_const(*impl_).sequence(request).blocks;
+}
+
+std::int64_t KVCacheManager::slot(std::int64_t request, std::int64_t position) const {
+  const std::span<const std::int32_t> blocks = block_table(request);
+  const std::int64_t index = position / impl_->block_size;
+  require_of(position >= 0 && index < std::int64_t(blocks.size()), request,
+             "has no block for that position");
+  return blocks[std::size_t(index)] * impl_->block_size + position % impl_->block_size;
+}
+
+std::int64_t KVCacheManager::room(std::int64_t request) const {
+  const auto held = std::int64_t(std::as_const(*impl_).sequence(request).blocks.size());
+  return (held + impl_->num_free()) * impl_->block_size;
+}
+
+bool KVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) {
+  Impl& m = *impl_;
+  std::vector<std::int32_t>& blocks = m.sequence(request).blocks;
+  const std::int64_t missing =
+      ceil_div(std::max<std::int64_t>(num_tokens, 0), m.block_size) - std::int64_t(blocks.size());
+  if (missing <= 0) return true;
+  if (missing > m.num_free()) return false;
+  for (std::int64_t i = 0; i < missing; ++i) {
+    const std::int32_t block = m.take_block();
+    m.references[std::size_t(block)] = 1;
+    blocks.push_back(block);
+  }
+  return true;
+}
+
+void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t first,
+                            std::int64_t num_committed) {
+  Impl& m = *impl_;
+  Sequence& sequence = m.sequence(request);
+  const std::int64_t known = first + std::int64_t(tokens.size());
+  require_of(num_committed >= sequence.committed, request, "cannot commit backwards: use rewind");
+  require_of(num_committed <= std::int64_t(sequence.blocks.size()) * m.block_size, request,
+             "commits beyond the reserved rows");
+  require_of(first >= 0 && first <= offered(request), request,
+             "commits without the tokens after the offered ones");
+  require_of(num_committed <= known, request, "commits rows whose tokens are not verified");
+  sequence.committed = num_committed;
+  if (m.enable_reuse) {
+    m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
+  }
+  m.drop_blocks(sequence, ceil_div(num_committed, m.block_size));
+}
+
+std::int64_t KVCacheManager::rewind(std::int64_t request, std::int64_t num_tokens) {
+  Impl& m = *impl_;
+  Sequence& sequence = m.sequence(request);
+  require_of(num_tokens >= 0 && num_tokens <= sequence.committed, request,
+             "can only be rewound to within its committed rows");
+  const std::int64_t num_whole = num_tokens / m.block_size;
+  std::int64_t num_kept = ceil_div(num_tokens, m.block_size);
+  if (num_kept > num_whole) {
+    const std::int32_t block = sequence.blocks[std::size_t(num_whole)];
+    if (m.references[std::size_t(block)] > 1) {
+      num_tokens = num_whole * m.block_size;
+      num_kept = num_whole;
+    } else if (m.reusable(block)) {
+      m.table.remove(block);
+    }
+  }
+  m.drop_blocks(sequence, num_kept);
+  sequence.prefixes.resize(std::min(sequence.prefixes.size(), std::size_t(num_whole)));
+  sequence.committed = num_tokens;
+  return num_tokens;
+}
+
+void KVCacheManager::free(std::int64_t request) {
+  impl_->drop_blocks(impl_->sequence(request), 0);
+  impl_->sequences.erase(request);
+}
+
+void KVCacheManager::check_invariants() const {
+  const Impl& m = *impl_;
+  std::vector<std::int32_t> holders(std::size_t(m.num_blocks), 0);
+  for (const auto& [request, sequence] : m.sequences) {
+    const auto held = std::int64_t(sequence.blocks.size());
+    const std::int64_t num_full = sequence.committed / m.block_size;
+    require_of(sequence.committed >= 0 && sequence.committed <= held * m.block_size, request,
+               "committed rows that are not reserved");
+    require_of(std::int64_t(sequence.prefixes.size()) <= num_full, request,
+               "has a prefix that is not committed");
+    std::unordered_set<std::int32_t> seen;
+    for (std::int64_t i = 0; i < held; ++i) {
+      const std::int32_t block = sequence.blocks[std::size_t(i)];
+      require_of(block >= 0 && block < m.num_blocks, request, "has a block that is not there");
+      require_of(seen.insert(block).second, request, "has a block twice");
+      ++holders[std::size_t(block)];
+      if (i < num_full) continue;  // else it writes there
+      require_of(m.references[std::size_t(block)] == 1, request, "writes to a shared block");
+      require_of(!m.reusable(block), request, "writes to a reusable block");
+    }
+  }
+  require(holders == m.references, "reference counts differ from the block tables");
+  std::vector<bool> is_free(std::size_t(m.num_blocks), false);
+  for (const std::int32_t block : m.free) {
+    require(!is_free[std::size_t(block)], "a block is free twice");
+    is_free[std::size_t(block)] = true;
+  }
+  std::int64_t num_cached = 0;
+  std::int64_t num_reusable = 0;
+  for (std::int32_t block = 0; block < m.num_blocks; ++block) {
+    const bool is_cached = m.cached.contains(block);
+    const bool is_reusable = m.reusable(block);
+    require(is_free[std::size_t(block)] + is_cached + (holders[std::size_t(block)] > 0) == 1,
+            "a block is not exactly one of free, cached and referenced");
+    require(!is_reusable || m.table.find_own(block) == block, "a block is under another key");
+    require(!is_reusable || !is_free[std::size_t(block)], "a free block can be matched");
+    require(is_reusable || !is_cached, "a cached block has no key");
+    num_cached += is_cached;
+    num_reusable += is_reusable;
+  }
+  require(num_cached == m.cached.size(), "the list of cached blocks is broken");
+  require(num_reusable == m.table.size(), "the reuse table holds other blocks");
+}
+
+}  // namespace trtspec

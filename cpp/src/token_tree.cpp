@@ -1,0 +1,179 @@
+#include "trtspec/token_tree.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
+
+// A path of a union is its parent's node and its own token.
+struct Edge {
+  std::int32_t parent;
+  std::int64_t token;
+  bool operator==(const Edge&) const = default;
+};
+
+struct EdgeHash {
+  std::size_t operator()(const Edge& edge) const {
+    std::uint64_t bits = std::uint64_t(edge.token);
+    bits += 0x9e3779b97f4a7c15u * std::uint64_t(edge.parent + 2);
+    bits = (bits ^ (bits >> 32)) * 0xd6e8feb86659fd93u;
+    return std::size_t(bits ^ (bits >> 32));
+  }
+};
+
+}  // namespace
+
+TokenTree::TokenTree(std::vector<std::int64_t> tokens, std::vector<std::int32_t> parents)
+    : tokens_(std::move(tokens)), parents_(std::move(parents)) {
+  if (tokens_.size() != parents_.size()) {
+    refuse("a token tree needs one parent a token, got " + std::to_string(tokens_.size()) +
+           " tokens and " + std::to_string(parents_.size()) + " parents");
+  }
+  for (std::int64_t i = 0; i < size(); ++i) {
+    const std::int32_t parent = parents_[std::size_t(i)];
+    if (parent < -1 || parent >= i) {
+      refuse("node " + std::to_string(i) + " of a token tree has parent " +
+             std::to_string(parent) +
+             "; it must be -1 (the root) or the index of an earlier node, at most " +
+             std::to_string(i - 1));
+    }
+  }
+}
+
+TokenTree TokenTree::chain(std::vector<std::int64_t> tokens) {
+  TokenTree tree;
+  tree.parents_.resize(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) tree.parents_[i] = std::int32_t(i) - 1;
+  tree.tokens_ = std::move(tokens);
+  return tree;
+}
+
+TokenTree TokenTree::merge(std::span<const TokenTree> trees) {
+  TokenTree merged;
+  std::unordered_map<Edge, std::int32_t, EdgeHash> node_at;
+  std::vector<std::int32_t> mapped;  // node of the tree at hand -> node of the union
+  for (const TokenTree& tree : trees) {
+    mapped.clear();
+    for (std::size_t i = 0; i < tree.tokens_.size(); ++i) {
+      const std::int32_t parent = tree.parents_[i];
+      const Edge edge{parent < 0 ? -1 : mapped[std::size_t(parent)], tree.tokens_[i]};
+      const auto [found, is_new] = node_at.try_emplace(edge, std::int32_t(merged.size()));
+      if (is_new) {
+        merged.tokens_.push_back(edge.token);
+        merged.parents_.push_back(edge.parent);
+      }
+      mapped.push_back(found->second);
+    }
+  }
+  return merged;
+}
+
+bool TokenTree::is_chain() const {
+  for (std::size_t i = 0; i < parents_.size(); ++i) {
+    if (parents_[i] != std::int32_t(i) - 1) return false;
+  }
+  return true;
+}
+
+std::vector<std::int32_t> TokenTree::depths() const {
+  std::vector<std::int32_t> depths(parents_.size());
+  for (std::size_t i = 0; i < parents_.size(); ++i) {
+    depths[i] = parents_[i] < 0 ? 1 : depths[std::size_t(parents_[i])] + 1;
+  }
+  return depths;
+}
+
+std::int32_t TokenTree::max_depth() const {
+  const std::vector<std::int32_t> all = depths();
+  return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
+}
+
+TokenTree::Links TokenTree::links() const {
+  const std::size_t rows = parents_.size() + 1;
+  Links links{std::vector<std::int32_t>(rows, -1), std::vector<std::int32_t>(rows, -1)};
+  // From the last row on, so that each row comes before the siblings already linked.
+  for (std::size_t row = rows - 1; row > 0; --row) {
+    std::int32_t& first = links.first_child[std::size_t(parents_[row - 1] + 1)];
+    links.next_sibling[row] = first;
+    first = std::int32_t(row);
+  }
+  return links;
+}
+
+void TokenTree::write_mask(std::int64_t words, std::int64_t* out) const {
+  if (words < mask_words()) {
+    refuse("a tree of " + std::to_string(size()) + " nodes needs " +
+           std::to_string(mask_words()) + " mask words a row, got " + std::to_string(words));
+  }
+  const auto set = [](std::int64_t* row, std::int64_t bit) {
+    row[bit / kBitsPerWord] |= std::int64_t(std::uint64_t(1) << (bit % kBitsPerWord));
+  };
+  std::fill_n(out, words, 0);
+  set(out, 0);
+  for (std::int64_t row = 1; row <= size(); ++row) {
+    const std::int64_t parent = parents_[std::size_t(row - 1)] + 1;
+    std::copy_n(out + parent * words, words, out + row * words);
+    set(out + row * words, row);
+  }
+}
+
+TokenTree TokenTree::cut(std::optional<std::int64_t> max_depth,
+                         std::optional<std::int64_t> max_nodes) const {
+  const std::int64_t deepest = max_depth.value_or(size());
+  const std::int64_t most = max_nodes.value_or(size());
+  if (deepest < 0 || most < 0) {
+    const auto shown = [](const std::optional<std::int64_t>& value) {
+      return value ? std::to_string(*value) : "None";
+    };
+    refuse("a tree is cut to 0 or more, got max_depth=" + shown(max_depth) +
+           ", max_nodes=" + shown(max_nodes));
+  }
+  if (deepest >= size() && most >= size()) return *this;
+  const std::vector<std::int32_t> depth = depths();
+  TokenTree tree;
+  std::vector<std::int32_t> mapped(tokens_.size(), -1);
+  for (std::size_t i = 0; i < tokens_.size() && tree.size() < most; ++i) {
+    // A kept node's parent is kept too: it is less deep and comes earlier.
+    if (depth[i] > deepest) continue;
+    mapped[i] = std::int32_t(tree.size());
+    tree.tokens_.push_back(tokens_[i]);
+    tree.parents_.push_back(parents_[i] < 0 ? -1 : mapped[std::size_t(parents_[i])]);
+  }
+  return tree;
+}
+
+TokenTree TokenTree::without(std::span<const std::int64_t> tokens) const {
+  const auto unwanted = [&](std::int64_t token) {
+    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+  };
+  if (std::none_of(tokens_.begin(), tokens_.end(), unwanted)) return *this;
+  TokenTree tree;
+  std::vector<std::int32_t> mapped(tokens_.size(), -1);  // -1: not kept
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const std::int32_t parent = parents_[i] < 0 ? -1 : mapped[std::size_t(parents_[i])];
+    if ((parents_[i] >= 0 && parent < 0) || unwanted(tokens_[i])) continue;
+    mapped[i] = std::int32_t(tree.size());
+    tree.tokens_.push_back(tokens_[i]);
+    tree.parents_.push_back(parent);
+  }
+  return tree;
+}
+
+std::vector<std::int32_t> TokenTree::path(std::int64_t node) const {
+  if (node < -1 || node >= size()) {
+    refuse("a tree of " + std::to_string(size()) + " nodes has no node " + std::to_string(node));
+  }
+  std::vector<std::int32_t> path;
+  for (auto at = std::int32_t(node); at >= 0; at = parents_[std::size_t(at)]) path.push_back(at);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace trtspec

@@ -1,0 +1,144 @@
+#include <trtspec/token_tree.hpp>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "check.hpp"
+
+namespace {
+
+using trtspec::TokenTree;
+using Tokens = std::vector<std::int64_t>;
+using Nodes = std::vector<std::int32_t>;
+
+//  root - 0 - 1 - 3
+//    \      \ 2
+//     4 - 5
+const TokenTree& small() {
+  static const TokenTree tree({10, 11, 12, 13, 20, 11}, {-1, 0, 0, 1, -1, 4});
+  return tree;
+}
+
+TokenTree random_tree(std::mt19937& rng, int max_nodes, int vocab) {
+  const int size = int(rng() % unsigned(max_nodes + 1));
+  Tokens tokens;
+  Nodes parents;
+  for (int i = 0; i < size; ++i) {
+    tokens.push_back(std::int64_t(rng() % unsigned(vocab)));
+    parents.push_back(int(rng() % unsigned(i + 1)) - 1);
+  }
+  return TokenTree(tokens, parents);
+}
+
+std::set<Tokens> paths(const TokenTree& tree) {
+  std::set<Tokens> all;
+  for (std::int64_t node = 0; node < tree.size(); ++node) {
+    Tokens tokens;
+    for (const std::int32_t i : tree.path(node)) tokens.push_back(tree.tokens()[std::size_t(i)]);
+    all.insert(tokens);
+  }
+  return all;
+}
+
+void what_does_not_fit_is_refused() {
+  CHECK_THROWS(TokenTree({1, 2}, {-1}));
+  CHECK_THROWS(TokenTree({1}, {0}));
+  CHECK_THROWS(TokenTree({1, 2, 3}, {-1, 2, 0}));
+  CHECK_THROWS(TokenTree({1}, {-2}));
+  CHECK_THROWS(small().path(6));
+  CHECK_THROWS(small().path(-2));
+  CHECK_THROWS(small().cut(-1, std::nullopt));
+  CHECK_THROWS(small().cut(std::nullopt, -1));
+  std::vector<std::int64_t> mask(200);
+  CHECK_THROWS(TokenTree::chain(Tokens(64, 1)).write_mask(1, mask.data()));
+}
+
+void shape_and_links() {
+  CHECK(TokenTree().empty() && TokenTree().is_chain());
+  CHECK_EQ(TokenTree().max_depth(), 0);
+  CHECK_EQ(TokenTree().mask_words(), 1);
+  CHECK(TokenTree::chain({4, 4}) == TokenTree({4, 4}, {-1, 0}));
+  CHECK(TokenTree::chain({4, 4}).is_chain());
+  CHECK(!small().is_chain());
+  CHECK(small().depths() == (Nodes{1, 2, 2, 3, 1, 2}));
+  CHECK_EQ(small().max_depth(), 3);
+  CHECK(small().path(3) == (Nodes{0, 1, 3}));
+  CHECK(small().path(-1).empty());
+  const TokenTree::Links links = small().links();
+  CHECK(links.first_child == (Nodes{1, 2, 4, -1, -1, 6, -1}));
+  CHECK(links.next_sibling == (Nodes{-1, 5, 3, -1, -1, -1, -1}));
+}
+
+void cut_without_and_merge() {
+  CHECK(small().cut(std::nullopt, std::nullopt) == small());
+  CHECK(small().cut(1, std::nullopt) == TokenTree({10, 20}, {-1, -1}));
+  CHECK(small().cut(2, 4) == TokenTree({10, 11, 12, 20}, {-1, 0, 0, -1}));
+  CHECK(small().cut(std::nullopt, 2) == TokenTree::chain({10, 11}));
+  CHECK(small().cut(0, std::nullopt).empty());
+  CHECK(small().without(Tokens{11}) == TokenTree({10, 12, 20}, {-1, 0, -1}));
+  CHECK(small().without(Tokens{10, 11}) == TokenTree::chain({20}));
+  CHECK(small().without(Tokens{99}) == small());
+  const std::vector<TokenTree> trees = {TokenTree::chain({10, 12, 7}), small(), TokenTree()};
+  CHECK(TokenTree::merge(trees) ==
+        TokenTree({10, 12, 7, 11, 13, 20, 11}, {-1, 0, 1, 0, 3, -1, 5}));
+  CHECK(TokenTree::merge({}).empty());
+}
+
+void random_trees() {
+  std::mt19937 rng(7);
+  for (int round = 0; round < 400; ++round) {
+    const TokenTree tree = random_tree(rng, 140, 4);
+    const std::int64_t words = tree.mask_words() + std::int64_t(rng() % 2);
+    // A row sees exactly the rows of its path.
+    std::vector<std::int64_t> mask(std::size_t((tree.size() + 1) * words), -1);
+    tree.write_mask(words, mask.data());
+    for (std::int64_t row = 0; row <= tree.size(); ++row) {
+      std::vector<std::int64_t> wanted(std::size_t(words), 0);
+      wanted[0] = 1;
+      for (const std::int32_t node : tree.path(row - 1)) {
+        wanted[std::size_t((node + 1) / 64)] |=
+            std::int64_t(std::uint64_t(1) << unsigned((node + 1) % 64));
+      }
+      const auto own = mask.begin() + row * words;
+      CHECK(Tokens(own, own + words) == wanted);
+      if (row > 0) {
+        CHECK_EQ(tree.depths()[std::size_t(row - 1)],
+                 std::int32_t(tree.path(row - 1).size()));
+      }
+    }
+    const std::int64_t depth = std::int64_t(rng() % 6);
+    const std::int64_t nodes = std::int64_t(rng() % 20);
+    const TokenTree cut = tree.cut(depth, nodes);
+    CHECK(cut.max_depth() <= depth && cut.size() <= nodes);
+    CHECK(cut.cut(depth, nodes) == cut);
+    const auto kept_nodes = std::ptrdiff_t(std::min(nodes, tree.size()));
+    const auto first_token = tree.tokens().begin();
+    const auto first_parent = tree.parents().begin();
+    CHECK(tree.cut(std::nullopt, nodes) ==
+          TokenTree(Tokens(first_token, first_token + kept_nodes),
+                    Nodes(first_parent, first_parent + kept_nodes)));
+    // No token of the path may be unwanted.
+    std::set<Tokens> kept;
+    for (const Tokens& path : paths(tree)) {
+      if (std::find(path.begin(), path.end(), 2) == path.end()) kept.insert(path);
+    }
+    CHECK(paths(tree.without(Tokens{2})) == kept);
+    const TokenTree other = random_tree(rng, 30, 4);
+    std::set<Tokens> both = paths(tree);
+    both.merge(paths(other));
+    const TokenTree merged = TokenTree::merge(std::vector<TokenTree>{tree, other});
+    CHECK(paths(merged) == both);
+    CHECK_EQ(std::size_t(merged.size()), both.size());  // each path once
+  }
+}
+
+}  // namespace
+
+int main() {
+  what_does_not_fit_is_refused();
+  shape_and_links();
+  cut_without_and_merge();
+  random_trees();
+  return check_result();
+}

@@ -1,0 +1,256 @@
+"""KVCacheManager in plain Python: dictionaries, lists and no cleverness. What C++ must do alike."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trtspec.errors import ConfigError
+
+# A block's key: identity of the prefix before it, and its tokens (plus `lookahead` more).
+_Key = tuple[int, tuple[int, ...]]
+_NO_PREFIX = 0
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """blocks: the block table. committed: valid rows. prefixes: for each leading block that was
+    offered to the reuse table, the identity of the prefix that ends with it."""
+
+    blocks: list[int] = field(default_factory=list)
+    committed: int = 0
+    prefixes: list[int] = field(default_factory=list)
+
+
+class PlainKVCacheManager:
+    """See `trtspec.executor.kv_cache.KVCacheManager`; AssertionError where that one raises
+    RuntimeError. Tests that need a broken manager derive from this one."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_reuse: bool = True, *, lookahead: int = 0
+    ) -> None:
+        for name, value, least in (
+            ("num_blocks", num_blocks, 1),
+            ("block_size", block_size, 1),
+            ("lookahead", lookahead, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"{name}={value} of a KV cache must be at least {least}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_reuse = enable_reuse
+        self.lookahead = lookahead
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack: lowest block first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, oldest first
+        self._references = [0] * num_blocks
+        self._keys: list[_Key | None] = [None] * num_blocks  # set while in the reuse table
+        self._prefix_of = [_NO_PREFIX] * num_blocks  # meaningful while the key is set
+        self._table: dict[_Key, int] = {}
+        self._last_prefix = _NO_PREFIX
+        self._sequences: dict[int, _Sequence] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Token rows in the whole cache."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that `reserve` can hand out: free ones and cached ones that may be evicted."""
+        return len(self._free) + len(self._cached)
+
+    def match(self, tokens: Sequence[int]) -> int:
+        """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
+        since the last token's row must be computed to have its logits."""
+        return len(self._find(tokens)) * self.block_size
+
+    def begin(self, request_id: int, tokens: Sequence[int], num_cached: int) -> None:
+        """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
+        `match(tokens)`, a multiple of block_size); they count as committed."""
+        assert request_id not in self._sequences, f"request {request_id} has begun already"
+        sequence = _Sequence()
+        if num_cached:
+            blocks = self._find(tokens)[: num_cached // self.block_size]
+            assert len(blocks) * self.block_size == num_cached, "more than the cached prefix"
+            for block in blocks:
+                if self._references[block] == 0:
+                    del self._cached[block]
+                self._references[block] += 1
+            sequence.blocks = blocks
+            sequence.committed = num_cached
+            sequence.prefixes = [self._prefix_of[block] for block in blocks]
+        self._sequences[request_id] = sequence
+
+    def committed(self, request_id: int) -> int:
+        """Rows of the request whose K/V is valid."""
+        return self._sequences[request_id].committed
+
+    def committed_lengths(self) -> dict[int, int]:
+        """`committed` of every request that has begun, by request id."""
+        return {request_id: s.committed for request_id, s in self._sequences.items()}
+
+    def block_table(self, request_id: int) -> Tensor:
+        """Blocks of the request in order of position: int32 [n], a copy."""
+        return torch.tensor(self._sequences[request_id].blocks, dtype=torch.int32)
+
+    def slots(self, request_id: int, positions: Sequence[int]) -> Tensor:
+        """Rows of the cache that hold the K/V of reserved positions: int64 [n]."""
+        blocks, size = self._sequences[request_id].blocks, self.block_size
+        rows = [blocks[p // size] * size + p % size for p in positions]
+        return torch.tensor(rows, dtype=torch.int64)
+
+    def room(self, request_id: int) -> int:
+        """Most tokens for which `reserve` would succeed now."""
+        held = len(self._sequences[request_id].blocks)
+        return (held + len(self._free) + len(self._cached)) * self.block_size
+
+    def reserve(self, request_id: int, num_tokens: int) -> bool:
+        """Make the table cover `num_tokens` rows in all. False, and nothing changed, if there are
+        not enough blocks. Never shrinks."""
+        blocks = self._sequences[request_id].blocks
+        missing = -(-num_tokens // self.block_size) - len(blocks)
+        if missing <= 0:
+            return True
+        if missing > len(self._free) + len(self._cached):
+            return False
+        for _ in range(missing):
+            block = self._free.pop() if self._free else self._evict()
+            self._references[block] = 1
+            blocks.append(block)
+        return True
+
+    def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
+        """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
+        verified. Offers newly full blocks for reuse and returns blocks beyond the committed rows.
+
+        tokens: all verified tokens of the request, at least num_committed of them; with a
+        lookahead, a block waits until the tokens after it are known. num_committed: at least the
+        committed length so far, at most what is reserved.
+        """
+        sequence = self._sequences[request_id]
+        size = self.block_size
+        assert num_committed >= sequence.committed, "commit cannot go back: use rewind"
+        assert num_committed <= len(sequence.blocks) * size, "commit beyond the reserved rows"
+        assert num_committed <= len(tokens), "commit of rows whose tokens are not verified"
+        sequence.committed = num_committed
+        if self.enable_reuse:
+            num_full = min(num_committed, len(tokens) - self.lookahead) // size
+            if num_full > len(sequence.prefixes):
+                self._publish(sequence, tokens, num_full)
+        self._drop_blocks(sequence, -(-num_committed // size))
+
+    def rewind(self, request_id: int, num_tokens: int) -> int:
+        """Keep at most the first `num_tokens` committed rows; returns how many were kept.
+
+        The kept rows must still be those of the request's tokens, and `lookahead` tokens after
+        them unchanged. The next write goes to row `num_tokens`, and a block that others can find
+        is never rewritten: if that row lies inside a block of the reuse table, the block leaves
+        the table when this request is its only holder; held by others as well, this request lets
+        go of it, and the kept length falls to the block's start. Whole blocks behind stay
+        reusable: their content was verified.
+        """
+        sequence = self._sequences[request_id]
+        assert 0 <= num_tokens <= sequence.committed, "rewind goes back from the committed length"
+        size = self.block_size
+        num_whole = num_tokens // size
+        num_kept = -(-num_tokens // size)
+        if num_kept > num_whole:
+            block = sequence.blocks[num_whole]
+            if self._references[block] > 1:
+                num_tokens, num_kept = num_whole * size, num_whole
+            elif self._keys[block] is not None:
+                self._forget(block)
+        self._drop_blocks(sequence, num_kept)
+        del sequence.prefixes[num_whole:]
+        sequence.committed = num_tokens
+        return num_tokens
+
+    def free(self, request_id: int) -> None:
+        """End the sequence: blocks in the reuse table stay cached, others are free again."""
+        self._drop_blocks(self._sequences.pop(request_id), 0)
+
+    def check_invariants(self) -> None:
+        """AssertionError unless the books balance; walks all blocks, for tests and debugging."""
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free), "a block is free twice"
+        holders = [0] * self.num_blocks
+        for request_id, sequence in self._sequences.items():
+            blocks, committed = sequence.blocks, sequence.committed
+            assert 0 <= committed <= len(blocks) * self.block_size, (request_id, "not reserved")
+            assert len(set(blocks)) == len(blocks), (request_id, "a block twice in a table")
+            num_full = committed // self.block_size
+            assert len(sequence.prefixes) <= num_full, (request_id, "an uncommitted prefix")
+            for index, block in enumerate(blocks):
+                holders[block] += 1
+                if index >= num_full:  # it writes here
+                    assert self._references[block] == 1, (request_id, "writes a shared block")
+                    assert self._keys[block] is None, (request_id, "writes a reusable block")
+        assert holders == self._references, "reference counts differ from the tables"
+        for block in range(self.num_blocks):
+            states = (block in free) + (block in cached) + (holders[block] > 0)
+            assert states == 1, f"block {block} has {states} states"
+            key = self._keys[block]
+            assert key is None or self._table.get(key) == block, f"block {block} under another key"
+            assert (key is None) or block not in free, f"free block {block} can be matched"
+            assert (key is not None) or block not in cached, f"cached block {block} has no key"
+        assert len(self._table) == sum(key is not None for key in self._keys)
+
+    def _find(self, tokens: Sequence[int]) -> list[int]:
+        """Blocks of the longest cached prefix that leaves at least one token to compute."""
+        found: list[int] = []
+        if not self._table:
+            return found
+        size, ahead = self.block_size, self.lookahead
+        prefix = _NO_PREFIX
+        for end in range(size, len(tokens) - max(ahead, 1) + 1, size):
+            block = self._table.get((prefix, tuple(tokens[end - size : end + ahead])))
+            if block is None:
+                break
+            found.append(block)
+            prefix = self._prefix_of[block]
+        return found
+
+    def _publish(self, sequence: _Sequence, tokens: Sequence[int], num_full: int) -> None:
+        """Offer blocks len(prefixes)..num_full-1 of a sequence to the reuse table."""
+        size, ahead, prefixes = self.block_size, self.lookahead, sequence.prefixes
+        prefix = prefixes[-1] if prefixes else _NO_PREFIX
+        for index in range(len(prefixes), num_full):
+            key = (prefix, tuple(tokens[index * size : (index + 1) * size + ahead]))
+            first = self._table.get(key)
+            if first is None:
+                first = sequence.blocks[index]
+                self._last_prefix += 1
+                self._table[key] = first
+                self._keys[first] = key
+                self._prefix_of[first] = self._last_prefix
+            prefix = self._prefix_of[first]
+            prefixes.append(prefix)
+
+    def _drop_blocks(self, sequence: _Sequence, num_kept: int) -> None:
+        """Let go of the blocks after the first `num_kept`. The deepest go first, so that among the
+        cached ones a block is evicted before the prefix without which it cannot be found."""
+        blocks = sequence.blocks
+        while len(blocks) > num_kept:
+            block = blocks.pop()
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if self._keys[block] is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        self._forget(block)
+        return block
+
+    def _forget(self, block: int) -> None:
+        """Take a block out of the reuse table."""
+        key = self._keys[block]
+        assert key is not None
+        del self._table[key]
+        self._keys[block] = None

@@ -1,0 +1,127 @@
+"""KVCacheManager against the plain Python one: the same blocks after every call of any schedule."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from trtspec.executor.kv_cache import KVCacheManager
+
+from .kv_cache_reference import PlainKVCacheManager
+
+REQUESTS = range(5)
+
+
+class Pair:
+    """Both managers, asked the same."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.events: Counter[str] = Counter()
+        self.block, self.ahead = rng.randint(1, 5), rng.choice((0, 0, 1, 2, 6))
+        sizes = (rng.randint(4, 48), self.block, rng.random() < 0.9)
+        self.cache = KVCacheManager(*sizes, lookahead=self.ahead)
+        self.plain = PlainKVCacheManager(*sizes, lookahead=self.ahead)
+        self.texts: dict[int, list[int]] = {}
+        self.base = self.more(40)
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """What both answer, or None if both refuse."""
+        answers = []
+        for manager, refusal in (
+            (self.cache, RuntimeError),
+            (self.plain, (AssertionError, KeyError)),
+        ):
+            method: Callable[..., Any] = getattr(manager, name)
+            try:
+                answers.append(method(*arguments))
+            except refusal:  # type: ignore[misc]
+                answers.append("refused")
+        assert answers[0] == answers[1], (name, arguments)
+        self.events["refused"] += answers[0] == "refused"
+        return None if answers[0] == "refused" else answers[0]
+
+    def more(self, count: int) -> list[int]:
+        """Tokens that are often those of another request, and may be as large as int64 allows."""
+        return [self.rng.choice((0, 0, 0, 1, -(2**63), 2**63 - 1)) for _ in range(count)]
+
+    def step(self) -> None:
+        rng = self.rng
+        request = rng.choice(REQUESTS)
+        if request not in self.texts:
+            self.begin(request)
+        elif rng.random() < 0.12:
+            self.ask("free", request)
+            del self.texts[request]
+        elif rng.random() < 0.15:
+            self.rewind(request)
+        else:
+            self.grow(request)
+        self.compare()
+
+    def begin(self, request: int) -> None:
+        text = self.base[: self.rng.randint(0, 40)] + self.more(self.rng.randint(1, 4))
+        cached = self.ask("match", text)
+        self.events["found"] += cached > 0
+        if cached and self.rng.random() < 0.3:
+            cached = self.rng.randrange(0, cached + 1, self.block)
+        if self.rng.random() < 0.05:
+            self.ask("begin", request, text, self.cache.match(text) + self.block)
+        self.ask("begin", request, text, cached)
+        self.texts[request] = text
+
+    def grow(self, request: int) -> None:
+        text, rng = self.texts[request], self.rng
+        committed = self.cache.committed(request)
+        reserved = committed + rng.randint(0, 12)
+        if not self.ask("reserve", request, reserved):
+            self.events["full"] += 1
+            self.ask("free", request)
+            del self.texts[request]
+            return
+        target = committed + rng.randint(0, 9)
+        text += self.more(target - len(text) + rng.choice((0, 0, 1, 3)))
+        if rng.random() < 0.9:
+            target = min(target, len(text), len(self.cache.block_table(request)) * self.block)
+        self.ask("commit", request, text, target)
+
+    def rewind(self, request: int) -> None:
+        committed = self.cache.committed(request)
+        wanted = self.rng.randint(0, committed + (self.rng.random() < 0.1))
+        kept = self.ask("rewind", request, wanted)
+        if kept is not None:
+            self.events["let go"] += kept < wanted
+            text = self.texts[request]
+            del text[wanted + self.ahead :]
+            text += self.more(self.rng.randint(1, 4))
+
+    def compare(self) -> None:
+        self.cache.check_invariants()
+        self.plain.check_invariants()
+        assert self.ask("committed_lengths").keys() == self.texts.keys()
+        assert self.cache.num_free_blocks == self.plain.num_free_blocks
+        for request, text in self.texts.items():
+            blocks = self.cache.block_table(request).tolist()
+            assert blocks == self.plain.block_table(request).tolist()
+            self.ask("room", request)
+            self.ask("match", text)
+            positions = range(len(blocks) * self.block)
+            slots = self.cache.slots(request, positions)
+            assert slots.tolist() == self.plain.slots(request, positions).tolist()
+
+
+def test_the_same_blocks_after_every_call() -> None:
+    events: Counter[str] = Counter()
+    for seed in range(120):
+        pair = Pair(seed)
+        try:
+            for _ in range(80):
+                pair.step()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        events += pair.events
+    for event in ("refused", "found", "full", "let go"):
+        assert events[event] > 100, (event, events)
