@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trtspec.engine.graphs import Graph
+from trtspec.engine.drafts import Graph
 from trtspec.errors import BuildError
 
 # Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:

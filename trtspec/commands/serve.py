@@ -31,6 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--speculative-config",
         help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}',
     )
+    add(
+        "--kv-transfer-config",
+        help="JSON as vLLM's, for the method extract_hidden_states: where its files go",
+    )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
@@ -110,6 +114,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     options = {name: getattr(args, name) for name in (*names, "backend", "tokenizer", "seed")}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
+    options["kv_transfer_config"] = _json(args.kv_transfer_config, "--kv-transfer-config")
     LLMConfig(**options).build_config()
     return options
 
@@ -120,12 +125,9 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | bool | None
         return False if args.no_speculation else None
     if args.no_speculation:
         raise ConfigError("--speculative-config and --no-speculation exclude each other")
-    try:
-        config = json.loads(args.speculative_config)
-    except ValueError as error:
-        raise ConfigError(f"--speculative-config is not JSON: {error}") from error
+    config = _json(args.speculative_config, "--speculative-config")
     parse_speculative_config(config)
-    return config  # type: ignore[no-any-return]
+    return dict(config)
 
 
 def server_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -154,6 +156,13 @@ def _hyphens(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
     return spelled
+
+
+def _json(text: str | None, flag: str) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} is not JSON: {error}") from error
 
 
 def _read(path: Path | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.config.build import BuildConfig
+from trtspec.config.extract_hidden_states import KvTransferConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config
 
@@ -50,7 +51,7 @@ class LLMConfig:
     ``tokens_per_block`` and ``backend`` describe the engine to build (see BuildConfig). For an
     engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the seeds
     drawn for requests without one reproducible. ``skip_tokenizer_init``: prompts are token ids and
-    outputs have no text.
+    outputs have no text. ``kv_transfer_config``: vLLM's, for the method extract_hidden_states.
     """
 
     dtype: str = "auto"
@@ -63,6 +64,7 @@ class LLMConfig:
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
+    kv_transfer_config: KvTransferConfig | None = None
 
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.engine.session import Session
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.packing import RowGroup, pack
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.kv_compact import kv_compact
 
 
-class ModelEngine:
+class ModelEngine(CountedEngine):
     """Runs a target or a draft: packs rows, owns the cache tensors, counts and times its calls."""
 
     def __init__(
@@ -28,10 +28,9 @@ class ModelEngine:
         session: Session,
         rollout: Session | None = None,
     ) -> None:
+        super().__init__()
         self.layout = layout
         self.vocab_size = config.vocab_size
-        self.num_calls = 0
-        self.seconds = 0.0
         self._session = session
         self._rollout = rollout
         self._k, self._v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype)
@@ -77,8 +76,4 @@ class ModelEngine:
         kv_compact(self._k, self._v, src_slots, dst_slots)
 
     def _run(self, session: Session, inputs: list[Tensor]) -> list[Tensor]:
-        began = time.perf_counter()
-        outputs = session.run([*inputs, *self._k, *self._v])
-        self.seconds += time.perf_counter() - began
-        self.num_calls += 1
-        return outputs
+        return self._call(session, [*inputs, *self._k, *self._v])

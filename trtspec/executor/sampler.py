@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from trtspec.config.sampling import seed_to_int64
+from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
-from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
@@ -85,11 +85,11 @@ def _fixed_columns(requests: Sequence[Request], counts: Sequence[int]) -> list[T
 class Sampler:
     """Applies each request's options to its rows, samples every row, walks every tree.
 
-    ``simulated``: accept drafts by chance instead, for benchmarks and tests.
+    ``rule``: accept other drafts than those that the target emits; the text is then not its own.
     """
 
-    def __init__(self, simulated: SimulatedAcceptance | None = None) -> None:
-        self._simulated = simulated
+    def __init__(self, rule: AcceptanceRule | None = None) -> None:
+        self._rule = rule
         self._states: dict[int, LogitsState] = {}
         self._rows = SamplingRows()
 
@@ -108,11 +108,11 @@ class Sampler:
                 self._process(request, tree, rows)
 
         sampled = sample(logits, *self._rows.tensors(requests, trees))
-        if self._simulated is not None:
+        if self._rule is not None:
             choices = sampled.numpy()
             for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
                 own = choices[starts[i] : starts[i + 1]]
-                self._simulated.force(request, tree, own, logits.shape[1])
+                self._rule.force(request, tree, own, logits[starts[i] : starts[i + 1]])
         tokens = np.concatenate([part for tree in trees for part in ((0,), tree.tokens)])
         parents = np.concatenate([tree.row_parents() for tree in trees])
         accepted, emitted = accept(

@@ -137,7 +137,7 @@ class TokenTree:
         if max_depth is not None and max_depth < self.max_depth:
             kept = np.flatnonzero(self.depths <= max_depth)
         # A kept node's parent is kept too: it is less deep and comes earlier.
-        return self._select(kept[:max_nodes])
+        return self.select(kept[:max_nodes])
 
     def without(self, tokens: Iterable[int]) -> TokenTree:
         """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
@@ -148,10 +148,10 @@ class TokenTree:
         keep: list[bool] = []
         for token, parent in zip(self.tokens.tolist(), self.parents.tolist(), strict=True):
             keep.append(token not in unwanted and (parent < 0 or keep[parent]))
-        return self._select(np.flatnonzero(keep))
+        return self.select(np.flatnonzero(keep))
 
-    def _select(self, kept: npt.NDArray[np.intp]) -> TokenTree:
-        """The tree of the nodes `kept` (ascending, closed under parents)."""
+    def select(self, kept: npt.NDArray[np.intp]) -> TokenTree:
+        """The tree of the nodes `kept` (indices, ascending, closed under parents)."""
         if len(kept) == len(self):
             return self
         new_index = np.full(len(self) + 1, -1, dtype=np.int32)  # [-1] maps the root to itself

@@ -1,0 +1,28 @@
+"""HeadsEngine: a compiled draft network without K/V."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from trtspec.engine.session import Session
+from trtspec.executor.counted_engine import CountedEngine
+
+
+class HeadsEngine(CountedEngine):
+    """Drafts from one state of the target for each request; it keeps nothing between calls."""
+
+    def __init__(self, rollout: Session) -> None:
+        super().__init__()
+        self._rollout = rollout
+
+    def rollout(self, hidden: Tensor, sampling: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The trees behind B requests, in one call.
+
+        ``hidden [B, n*H]`` holds the target's state of the row before each root, ``sampling`` the
+        columns of `SamplingColumns`. Returns ``tokens``, ``parents`` and ``scores``, each
+        ``[B, N-1]``.
+        """
+        tokens, parents, scores = self._call(self._rollout, [hidden, *sampling])
+        return tokens, parents, scores
