@@ -5,18 +5,23 @@ from checkpoint_converters.draft import (
     DraftCheckpoint,
     DraftModel,
     EagleCheckpoint,
+    MedusaCheckpoint,
     describe_draft,
     read_draft,
 )
+from checkpoint_converters.mtp import MtpCheckpoint, read_mtp
 
 __all__ = [
     "Checkpoint",
     "DraftCheckpoint",
     "DraftModel",
     "EagleCheckpoint",
+    "MedusaCheckpoint",
+    "MtpCheckpoint",
     "describe_draft",
     "fingerprint",
     "load_checkpoint",
     "read_config",
     "read_draft",
+    "read_mtp",
 ]

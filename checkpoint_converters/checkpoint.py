@@ -14,7 +14,9 @@ from checkpoint_converters.family import Family
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.hf_decoder import EMBEDDING, HEAD
 from checkpoint_converters.llama import LLAMA
+from checkpoint_converters.mimo import MIMO
 from checkpoint_converters.mistral import MISTRAL
+from checkpoint_converters.mtp_families import mtp_tensors
 from checkpoint_converters.names import resolve
 from checkpoint_converters.qwen2 import QWEN2
 from checkpoint_converters.qwen3 import QWEN3
@@ -29,7 +31,11 @@ from checkpoint_converters.safetensors_files import (
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, MIMO)
+
+# ModelOpt saves Medusa heads inside their target, which is the model that its config describes.
+_MEDUSA_HEADS = "medusa_heads."
+_MEDUSA_NAME = "Medusa"
 
 
 @dataclass(frozen=True)
@@ -79,13 +85,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     family, hf = _detect(path)
     headers = read_headers(path)
     config = _config(family, hf, read_dtype(hf) or _dtype_of(headers))
+    heads = {name for name in headers if hf.get("medusa") and name.startswith(_MEDUSA_HEADS)}
     redundant_head = config.tie_word_embeddings and HEAD in headers and EMBEDDING in headers
-    mapped = {n: h for n, h in headers.items() if not (redundant_head and n == HEAD)}
+    modules = mtp_tensors(headers, config.num_layers)  # as a draft: `read_mtp`
+    dropped = heads | modules | ({HEAD} if redundant_head else set())
+    mapped = {n: h for n, h in headers.items() if n not in dropped}
     resolved = resolve(family.names, config, mapped, str(path))
-    ignored = resolved.ignored
     if redundant_head:
         _require_equal(headers[EMBEDDING], headers[HEAD])
-        ignored = tuple(sorted((*ignored, HEAD)))
+    ignored = tuple(sorted((*resolved.ignored, *dropped)))
     files = tuple(weight_files(headers))
     return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, files)
 
@@ -101,6 +109,8 @@ def _detect(path: Path) -> tuple[Family, HfConfig]:
     else:
         key, found = "architectures", names[0] if isinstance(names, list) and names else names
         known = {family.architecture: family for family in FAMILIES}
+        if hf.get("medusa") and isinstance(found, str):
+            found = found.removeprefix(_MEDUSA_NAME)
     if not isinstance(found, str) or found not in known:
         raise hf.refuse(f"{key} {found!r} is not supported; supported: {', '.join(known)}")
     return known[found], hf

@@ -1,4 +1,4 @@
-"""Draft checkpoints: EAGLE networks of every format, and plain causal language models."""
+"""Draft checkpoints: EAGLE networks, Medusa heads and causal language models, in every format."""
 
 from __future__ import annotations
 
@@ -6,37 +6,48 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
 from checkpoint_converters.checkpoint import load_checkpoint
 from checkpoint_converters.content_hash import hash_files
-from checkpoint_converters.draft_kind import EagleKind, detect, refuse_other_kinds
+from checkpoint_converters.draft_kind import detect, refuse_other_kinds
 from checkpoint_converters.eagle_fields import read_eagle
 from checkpoint_converters.eagle_names import D2T, IGNORED, T2D, expected, normalise
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig
+from checkpoint_converters.medusa import (
+    MedusaReading,
+    describe_medusa,
+    is_medusa,
+    read_head_headers,
+    read_medusa,
+)
 from checkpoint_converters.names import match
-from checkpoint_converters.pickle_files import read_any_headers
 from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader, weight_files
 from checkpoint_converters.tensor_sources import HeldTensor, PickedRows
 from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
+from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
+from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
 TOKEN_MAP = "token_map"
 
+Eagle = TypeVar("Eagle", bound=EagleConfig)
+
 
 @dataclass(frozen=True)
 class DraftCheckpoint:
-    """A draft that fits its target: an `EagleCheckpoint` or a `DraftModel`.
+    """A draft that fits its target: an `EagleCheckpoint`, a `MedusaCheckpoint` or a `DraftModel`.
 
     ``tensors`` maps internal names to tensors, each read when asked for; ``notes`` are lines to
     print, the first of them the decision what the folder holds; ``files`` are all it is made of.
     """
 
     path: Path
-    config: EagleConfig | ModelConfig
+    config: DraftConfig
     tensors: LazyTensors
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
@@ -44,8 +55,8 @@ class DraftCheckpoint:
 
     @property
     def kind(self) -> str:
-        """``"eagle"`` or ``"model"``."""
-        return "eagle" if isinstance(self.config, EagleConfig) else "model"
+        """``"eagle"``, ``"medusa"`` or ``"model"``."""
+        return self.config.kind
 
     @cached_property
     def fingerprint(self) -> str:
@@ -64,6 +75,13 @@ class EagleCheckpoint(DraftCheckpoint):
 
 
 @dataclass(frozen=True)
+class MedusaCheckpoint(DraftCheckpoint):
+    """Medusa heads."""
+
+    config: MedusaConfig
+
+
+@dataclass(frozen=True)
 class DraftModel(DraftCheckpoint):
     """A causal language model that drafts for another."""
 
@@ -72,7 +90,7 @@ class DraftModel(DraftCheckpoint):
 
 def read_draft(
     path: Path, target: ModelConfig, token_map: Path | None = None
-) -> EagleCheckpoint | DraftModel:
+) -> EagleCheckpoint | MedusaCheckpoint | DraftModel:
     """Open a draft's folder and check it against its target; no weight is read yet.
 
     ``token_map``: a file of the target's ids (FR-Spec); the head keeps those rows only. A borrowed
@@ -82,13 +100,14 @@ def read_draft(
         CheckpointError: the folder holds another kind of draft, is damaged, quantized, or does not
             fit the target; or the map does not fit; found and expected are named.
     """
-    found = _inspect(path)
-    if found is None:
-        if token_map is not None:
-            raise CheckpointError(
-                f"{path} holds a causal language model; the token map {token_map} is for EAGLE "
-                "drafts only"
-            )
+    hf, named = _open(path)
+    if is_medusa(hf, path, named):
+        _refuse_token_map(path, "Medusa heads", token_map)
+        return _medusa(path, read_medusa(hf, named, target), tuple(weight_files(named)))
+    headers = normalise(named)
+    kind = detect(hf, headers)
+    if kind is None:
+        _refuse_token_map(path, "a causal language model", token_map)
         model = load_checkpoint(path)
         config = model.config
         note = (
@@ -97,7 +116,6 @@ def read_draft(
         )
         return DraftModel(path, config, model.tensors, model.ignored, (note,), model.files)
 
-    hf, kind, headers = found
     reading = read_eagle(hf, kind, headers, target)
     eagle = reading.config
     what = f"{path} does not fit EAGLE-{eagle.version} ({kind.format})"
@@ -122,14 +140,9 @@ def read_draft(
             if is_identity(ids):
                 notes.append("d2t is all zeros: the draft vocabulary was possibly never calibrated")
     if token_map is not None:
-        ids = read_token_map(token_map, target.vocab_size)
+        eagle, cut = cut_head(eagle, tensors, token_map, target)
         files.append(token_map)
-        notes.append(_coverage(ids, target, str(token_map)))
-        if len(ids) < target.vocab_size:
-            eagle = dataclasses.replace(eagle, draft_vocab_size=len(ids))
-            tensors[TOKEN_MAP] = _held(ids, token_map)
-            if eagle.own_head:
-                tensors["head.weight"] = PickedRows.of(tensors["head.weight"], ids)
+        notes += cut
     notes += [
         f"the {part} is the target's"
         for part, own in (("embedding", eagle.own_embedding), ("head", eagle.own_head))
@@ -140,23 +153,51 @@ def read_draft(
     return EagleCheckpoint(path, eagle, LazyTensors(tensors), ignored, tuple(notes), tuple(files))
 
 
+def cut_head(
+    config: Eagle, tensors: dict[str, TensorHeader], token_map: Path, target: ModelConfig
+) -> tuple[Eagle, tuple[str, ...]]:
+    """A head of the whole vocabulary cut to the ids in a file: the config, and a line about it. Of
+    ``tensors``, the map is added and a head of the draft's own is cut."""
+    ids = read_token_map(token_map, target.vocab_size)
+    if len(ids) < target.vocab_size:
+        config = dataclasses.replace(config, draft_vocab_size=len(ids))
+        tensors[TOKEN_MAP] = _held(ids, token_map)
+        if config.own_head:
+            tensors["head.weight"] = PickedRows.of(tensors["head.weight"], ids)
+    return config, (_coverage(ids, target, str(token_map)),)
+
+
 def describe_draft(path: Path) -> str | None:
-    """The kind of EAGLE draft in a folder, in one line; None for a causal language model.
+    """The kind of draft network in a folder, in one line; None for a causal language model.
 
     Raises CheckpointError for drafts of kinds that this version does not run.
     """
-    found = _inspect(path)
-    return found[1].describe() if found else None
+    hf, named = _open(path)
+    if is_medusa(hf, path, named):
+        return describe_medusa(named)
+    kind = detect(hf, normalise(named))
+    return kind.describe() if kind else None
 
 
-def _inspect(path: Path) -> tuple[HfConfig, EagleKind, dict[str, TensorHeader]] | None:
+def _open(path: Path) -> tuple[HfConfig, dict[str, TensorHeader]]:
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder; a draft checkpoint is one")
     hf = HfConfig.read(path)
-    refuse_other_kinds(hf, path)
-    headers = normalise(read_any_headers(path))
-    kind = detect(hf, headers)
-    return (hf, kind, headers) if kind else None
+    refuse_other_kinds(hf)
+    return hf, read_head_headers(path)
+
+
+def _medusa(path: Path, heads: MedusaReading, files: tuple[Path, ...]) -> MedusaCheckpoint:
+    found = heads.resolved
+    tensors = LazyTensors(found.tensors)
+    return MedusaCheckpoint(path, heads.config, tensors, found.ignored, heads.notes, files)
+
+
+def _refuse_token_map(path: Path, what: str, token_map: Path | None) -> None:
+    if token_map is not None:
+        raise CheckpointError(
+            f"{path} holds {what}; the token map {token_map} is for EAGLE drafts only"
+        )
 
 
 def _reads(eagle: EagleConfig, captured: str) -> str:

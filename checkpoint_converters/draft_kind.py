@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from checkpoint_converters.eagle_names import D2T, FC, OUT, Q
@@ -13,7 +12,7 @@ from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
-KINDS = "EAGLE-1, EAGLE-2, EAGLE-3 and causal language models"
+KINDS = "EAGLE-1, EAGLE-2, EAGLE-3, Medusa heads and causal language models"
 
 # What ModelOpt writes into eagle_config besides the two keys that SpecForge knows.
 _MODELOPT_KEYS = {
@@ -38,9 +37,8 @@ class EagleKind:
         return f"draft: EAGLE-{self.version} ({self.evidence}), {self.format}"
 
 
-def refuse_other_kinds(hf: HfConfig, folder: Path) -> None:
-    """CheckpointError naming the kind, if config.json or a file's name shows one that this version
-    does not run. No weight file is opened."""
+def refuse_other_kinds(hf: HfConfig) -> None:
+    """CheckpointError naming the kind, if config.json shows one that this version does not run."""
     speculators = hf.get("speculators_model_type")
     if speculators is not None:
         if speculators != "eagle3":
@@ -49,8 +47,6 @@ def refuse_other_kinds(hf: HfConfig, folder: Path) -> None:
     found = re.search("DFlash|Domino|DSpark", " ".join(architectures(hf)))
     if found or hf.get("dflash_config") is not None:
         raise _not_run(hf, f"a {found.group() if found else 'DFlash'} draft")
-    if _medusa_keys(hf) or any(folder.glob("medusa_lm_head*")):
-        raise _not_run(hf, "Medusa heads")
     eagle = eagle_config(hf)
     if eagle.get("parallel_draft_step") not in (None, 0, 1):
         raise _not_run(hf, "an EAGLE draft with parallel heads (parallel_draft_step)")
@@ -70,8 +66,6 @@ def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | Non
     """
     if "mask_hidden" in headers:
         raise _not_run(hf, "a P-EAGLE draft (tensor mask_hidden)")
-    if any(re.match(r"(medusa_heads\.)?\d+\.0\.linear\.weight", name) for name in headers):
-        raise _not_run(hf, "Medusa heads")
     fc, q, o = (headers.get(name) for name in (FC, Q, OUT))
     clue = _eagle3_clue(hf, headers)
     if q is None or o is None or not len(q.shape) == len(o.shape) == 2:
@@ -137,10 +131,6 @@ def _format(hf: HfConfig, version: int) -> str:
     if version == 3 and "LlamaForCausalLMEagle3" in architectures(hf):
         return "SpecForge export"
     return "EAGLE checkpoint"
-
-
-def _medusa_keys(hf: HfConfig) -> bool:
-    return any(hf.get(key) is not None for key in ("medusa", "medusa_num_heads"))
 
 
 def _not_run(hf: HfConfig, what: str) -> CheckpointError:

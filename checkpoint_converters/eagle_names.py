@@ -84,6 +84,9 @@ def _all(config: EagleConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         for j in range(len(config.capture_layers)):
             name = f"fc_norm.{j}.weight"
             yield name, name, (config.target_hidden_size,)
+    if config.input_norms:
+        for name in ("embedding_norm.weight", "state_norm.weight"):
+            yield name, name, (hidden,)
     for layer in range(config.decoder.num_layers):
         yield from _layer(config, layer)
     if config.final_norm:

@@ -35,7 +35,7 @@ def read_any_headers(folder: Path) -> dict[str, TensorHeader]:
     if any((folder / name).is_file() for name in (SINGLE, INDEX)):
         return read_headers(folder)
     if (folder / PICKLE).is_file():
-        return _tensors_of(folder / PICKLE)
+        return read_pickle_headers(folder / PICKLE)
     if (folder / PICKLE_INDEX).is_file():
         return _read_parts(folder)
     return read_headers(folder)
@@ -64,7 +64,8 @@ def load_pickle(file: Path) -> Any:
         raise CheckpointError(f"{file} cannot be read as a torch file: {error}") from error
 
 
-def _tensors_of(file: Path) -> dict[str, TensorHeader]:
+def read_pickle_headers(file: Path) -> dict[str, TensorHeader]:
+    """The tensors of one pickled file; CheckpointError if it holds anything else."""
     content = load_pickle(file)
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} holds a {type(content).__name__}, not named tensors")
@@ -87,7 +88,7 @@ def _read_parts(folder: Path) -> dict[str, TensorHeader]:
         raise CheckpointError(f"{index} has no weight_map")
     headers: dict[str, TensorHeader] = {}
     for part in sorted({str(part) for part in weight_map.values()}):
-        headers |= _tensors_of(folder / part)
+        headers |= read_pickle_headers(folder / part)
     unfound = sorted(set(weight_map) - set(headers))
     if unfound:
         raise CheckpointError(

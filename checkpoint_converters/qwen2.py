@@ -9,11 +9,12 @@ from checkpoint_converters.hf_config import HfConfig, common_fields
 from checkpoint_converters.hf_decoder import HF_DECODER
 
 
-def _fields(hf: HfConfig) -> dict[str, Any]:
+def qwen2_fields(hf: HfConfig) -> dict[str, Any]:
+    """Fields of ModelConfig but for architecture and dtype."""
     if hf.get("use_mrope", False):
         raise hf.refuse("use_mrope true is not supported; supported: false")
     fields = common_fields(hf, default_kv_heads=32)
     return {**fields, **sliding_layers(hf, fields["num_layers"]), "attention_bias": True}
 
 
-QWEN2 = Family("Qwen2ForCausalLM", "qwen2", _fields, HF_DECODER)
+QWEN2 = Family("Qwen2ForCausalLM", "qwen2", qwen2_fields, HF_DECODER)

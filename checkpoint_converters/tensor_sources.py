@@ -1,4 +1,5 @@
-"""Tensors that no safetensors file holds as they are: unpickled ones, and rows of another."""
+"""Tensors that no safetensors file holds as they are: unpickled ones, and such as are made of one
+of a file."""
 
 from __future__ import annotations
 
@@ -53,3 +54,33 @@ class PickedRows(TensorHeader):
     def read(self) -> Tensor:
         """The rows in their order; the matrix is read for it and let go."""
         return self.whole.read().index_select(0, self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class SwappedHalves(TensorHeader):
+    """A matrix ``[N, 2 K]`` with its halves of inputs exchanged, read when asked for."""
+
+    whole: TensorHeader
+
+    @classmethod
+    def of(cls, whole: TensorHeader) -> SwappedHalves:
+        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole)
+
+    def read(self) -> Tensor:
+        """The inputs K .. 2 K - 1, then those before."""
+        first, second = self.whole.read().chunk(2, dim=1)
+        return torch.cat((second, first), dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class OnePlus(TensorHeader):
+    """A tensor of floats with one added to each, in float32, read when asked for."""
+
+    whole: TensorHeader
+
+    @classmethod
+    def of(cls, whole: TensorHeader) -> OnePlus:
+        return cls(whole.name, whole.file, "F32", whole.shape, whole)
+
+    def read(self) -> Tensor:
+        return self.whole.read().float() + 1

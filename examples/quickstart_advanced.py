@@ -41,7 +41,12 @@ METHODS = {
     "DRAFT_TARGET": "draft_model",
     "EAGLE": "eagle",
     "EAGLE3": "eagle3",
+    "MEDUSA": "medusa",
+    "MTP": "mtp",
+    "EXTRACT_HIDDEN_STATES": "extract_hidden_states",
 }
+METHODS_WITHOUT_DRAFT = ("ngram", "suffix", "mtp", "extract_hidden_states")
+METHODS_WITHOUT_LENGTH = ("suffix", "medusa", "extract_hidden_states")
 DEFAULT_DRAFT_LEN = 5
 
 
@@ -90,7 +95,8 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--draft_model_dir",
         "--eagle_model_dir",
-        help="draft model or EAGLE head: folder, id or embedded name",
+        "--medusa_model_dir",
+        help="draft model, EAGLE head or Medusa heads: folder, id or embedded name",
     )
     add(
         "--spec_decode_max_draft_len",
@@ -109,7 +115,16 @@ def parse_arguments() -> argparse.Namespace:
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add("--use_dynamic_tree", action="store_true", help="a tree is wanted (implied by its k)")
     add("--eagle_choices", help="static tree of EAGLE and EAGLE3, such as '[[0],[1],[0,0]]'")
+    add("--medusa_choices", help="static tree of MEDUSA in place of the default for its heads")
+    add("--num_medusa_heads", type=int, help="heads of MEDUSA to draft with")
     add("--speculative_token_map", help="file of the token ids that an EAGLE head is cut to")
+    add(
+        "--capture_layers",
+        type=int,
+        nargs="+",
+        help="EXTRACT_HIDDEN_STATES: layers whose outputs are written, -1 for the embeddings",
+    )
+    add("--shared_storage_path", help="folder for the files of EXTRACT_HIDDEN_STATES")
 
     text = parser.add_argument_group("generation")
     add = text.add_argument
@@ -142,7 +157,7 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if embedded:
         draft = EMBEDDED_DRAFTS.get(algorithm)
-    if draft is None and method not in ("ngram", "suffix"):
+    if draft is None and method not in METHODS_WITHOUT_DRAFT:
         raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
     flags = {
         "model": draft,
@@ -151,12 +166,16 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         "num_draft_tokens": args.num_draft_tokens,
         "use_dynamic_tree": args.use_dynamic_tree or None,
         "eagle_choices": args.eagle_choices,
+        "medusa_choices": args.medusa_choices,
+        "num_medusa_heads": args.num_medusa_heads,
         "speculative_token_map": args.speculative_token_map,
         "max_matching_ngram_size": args.max_matching_ngram_size,
         "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
+        "capture_layers": args.capture_layers,
+        "shared_storage_path": args.shared_storage_path,
     }
     config = {key: value for key, value in flags.items() if value is not None}
-    if "eagle_choices" not in config and method != "suffix":  # whose text decides the length
+    if "eagle_choices" not in config and method not in METHODS_WITHOUT_LENGTH:
         config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
     return {"method": method, **config}
 
@@ -221,6 +240,8 @@ def report(runs: list[Run]) -> bool:
                     f"acceptance rate {metrics.acceptance_rate:.2f}, "
                     f"steps {metrics.num_steps}, text {'identical' if same else 'DIFFERENT'}"
                 )
+                if output.outputs[sample].kv_transfer_params:
+                    print(f"    {dict(output.outputs[sample].kv_transfer_params)}")
     print()
     for item in runs:
         steps = max(item.metrics["num_engine_steps"], 1)

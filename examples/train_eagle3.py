@@ -9,6 +9,8 @@ beginnings and the middles of those files, greedy and sampled.
     python examples/train_eagle3.py --output trtspec/assets
 
 The target is read from <output>/trtspec-tiny, the head is written to <output>/trtspec-tiny-eagle3.
+With --hidden_states it trains on what was recorded while the target served, by the
+method extract_hidden_states, and the target runs for the measurement alone.
 Training is seeded and counts steps; different CPUs round differently, so the weights are
 reproducible in quality, not bit for bit.
 """
@@ -23,13 +25,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from recorded_states import RecordedStates, Window
 from train_tiny import CONTEXT, batches, encode
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, StaticCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from unrolled_attention import unrolled_attention
 
 from trtspec.bench.corpus import standard_library
 
@@ -105,41 +108,6 @@ def cached_own_text(
     if cache is not None:
         torch.save(text.short(), cache)
     return text
-
-
-def unrolled_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention of the training-time test: causal over step 0, one key of every later step.
-
-    ModelOpt's dense mask over the keys of all steps says the same, but computes T x (s + 1) T
-    scores for step s where only T x (T + s) count. query: [B, heads, T, d]; key, value:
-    [B, kv_heads, (s + 1) T, d], one block of T rows a step, where row i stands at position i
-    in every block. The first s rows of step s hold nothing; their losses are masked.
-    """
-    length = query.shape[2]
-    step = key.shape[2] // length - 1
-    groups = query.shape[1] // key.shape[1]
-    keys = key.repeat_interleave(groups, 1).split(length, 2)
-    values = value.repeat_interleave(groups, 1).split(length, 2)
-    query = query * scaling
-    seen = torch.ones(length, length, dtype=torch.bool).tril(-step)
-    seen[:step, 0] = True  # a row without any key would become NaN
-    scores = [(query @ keys[0].transpose(2, 3)).float().masked_fill(~seen, -torch.inf)]
-    for block in range(1, step + 1):
-        shifted = keys[block].roll(step - block, 2)
-        scores.append((query * shifted).sum(-1, keepdim=True).float())
-    weights = torch.cat(scores, -1).softmax(-1).to(value.dtype)
-    out = weights[..., :length] @ values[0]
-    for block in range(1, step + 1):
-        out = out + weights[..., length + block - 1, None] * values[block].roll(step - block, 2)
-    return out.transpose(1, 2), None
 
 
 def new_head(target: LlamaForCausalLM, capture_layers: Sequence[int], ttt_steps: int) -> None:
@@ -230,16 +198,21 @@ def mixed_batches(
         yield torch.cat([next(read)[:, :-1], written[picked]])
 
 
-def forward(model: LlamaForCausalLM, window: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+def forward(
+    model: LlamaForCausalLM, window: torch.Tensor | Window
+) -> tuple[torch.Tensor, list[float]]:
     """ModelOpt's loss (nats, summed over the steps) and the agreement of every unrolled step."""
+    recorded = isinstance(window, Window)
+    model.eagle_offline = recorded  # whether the target's states are given
     with torch.autocast("cpu", torch.bfloat16):
-        out = model(input_ids=window)
+        out = model(**window.inputs()) if recorded else model(input_ids=window)
+    model.eagle_offline = False
     return out.loss, [float(x) for x in out.train_acc[0]]
 
 
 def train(
     model: LlamaForCausalLM,
-    windows: Iterator[torch.Tensor],
+    windows: Iterator[torch.Tensor] | Iterator[Window],
     steps: int,
     lr: float,
     head_lr: float,
@@ -319,9 +292,8 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def write_card(
-    folder: Path, target: str, steps: int, own_tokens: int, loss: float, rates: list[float]
+    folder: Path, target: str, steps: int, data: str, loss: float, rates: list[float]
 ) -> None:
-    version = ".".join(map(str, sys.version_info[:3]))
     layers = json.loads((folder / "config.json").read_text())["eagle_config"][
         "eagle_aux_hidden_state_layer_ids"
     ]
@@ -335,13 +307,13 @@ embedding is the target's.
 
 | | |
 |---|---|
-| Data | standard library source of CPython {version}, 1 file in 32 held out; {own_tokens:,} tokens written by {target} from prompts of the other files |
+| Data | {data} |
 | Tokens seen | {steps * TOKENS_PER_STEP:,} in {steps:,} steps |
 | Held-out loss | {loss:.3f} nats, {len(rates)} unrolled steps weighted {LOSS_DECAY}^s |
 | Held-out acceptance | {accepted} (positions 1 to {len(rates)}, teacher-forced, greedy) |
 | Command | `python examples/train_eagle3.py --output trtspec/assets` |
 | Licence | weights Apache-2.0; the data is under the PSF License Agreement |
-"""  # noqa: E501
+"""
     )
 
 
@@ -357,6 +329,7 @@ def main() -> None:
     add("--head_lr", type=float, default=4e-3, help="of its vocabulary head and norms")
     add("--own_rows", type=int, default=6400, help=f"self-written windows of {LENGTH} tokens")
     add("--own_text", type=Path, help="file that keeps the self-written text between runs")
+    add("--hidden_states", type=Path, help="folder of recorded states to train on instead")
     add("--held_out_rows", type=int, default=256, help="held-out windows to measure")
     add("--save_every", type=int, default=200, help="steps between two exports")
     add("--max_files", type=int, help="read fewer files, for a trial")
@@ -373,8 +346,15 @@ def main() -> None:
     files, held_out_files = (
         encode(tokenizer, texts[: args.max_files]) for texts in standard_library()
     )
-    written = cached_own_text(args.own_text, target_dir, files, args.own_rows, args.seed)
-    print(f"tokens: {sum(map(len, files)):,} read, {written.numel():,} self-written", flush=True)
+    windows: Iterator[torch.Tensor] | Iterator[Window]
+    if args.hidden_states is None:
+        written = cached_own_text(args.own_text, target_dir, files, args.own_rows, args.seed)
+        windows, own_tokens = mixed_batches(files, written, args.seed + 1), written.numel()
+        print(f"tokens: {sum(map(len, files)):,} read, {own_tokens:,} self-written", flush=True)
+    else:
+        recorded = RecordedStates(args.hidden_states, args.capture_layers, target_dir)
+        windows, own_tokens = recorded.windows(LENGTH, ROWS, args.seed), recorded.num_tokens
+        print(f"tokens: {own_tokens:,} recorded in {len(recorded)} files", flush=True)
 
     model = LlamaForCausalLM.from_pretrained(target_dir, dtype=torch.float32)
     # The CPU's fused attention kernel is the slower one for short windows (measured: twice).
@@ -384,13 +364,17 @@ def main() -> None:
     print(f"head: {size:,} parameters", flush=True)
     if not args.no_compile:
         compile_parts(model)
-    windows = mixed_batches(files, written, args.seed + 1)
     train(model, windows, args.steps, args.lr, args.head_lr, args.save_every, folder)
     loss, rates = held_out(model, held_out_files, args.held_out_rows)
     accepted = " ".join(f"{rate:.3f}" for rate in rates)
     print(f"{folder.name}: held-out loss {loss:.3f}, acceptance by position {accepted}", flush=True)
     export(model, folder)
-    write_card(folder, target_dir.name, args.steps, written.numel(), loss, rates)
+    name, version = target_dir.name, ".".join(map(str, sys.version_info[:3]))
+    source = f"standard library source of CPython {version}, 1 file in 32 held out"
+    data = f"{source}; {own_tokens:,} tokens written by {name} from prompts of the other files"
+    if args.hidden_states is not None:
+        data = f"{own_tokens:,} tokens recorded while {name} served; measured on {source}"
+    write_card(folder, name, args.steps, data, loss, rates)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
@@ -86,6 +87,18 @@ Described without(const Pointer& self, const Ints& tokens) {
   return described(self->tree.without(tokens));
 }
 
+Described select(const Pointer& self, const Ints& kept) {
+  return checked([&] { return described(self->tree.select(narrowed(kept))); });
+}
+
+Described best(const Pointer& self, const at::Tensor& scores, const Ints& unwanted,
+               int64_t max_depth, int64_t max_nodes) {
+  TORCH_CHECK(scores.dim() == 1 && scores.scalar_type() == at::kFloat && scores.is_contiguous(),
+              "scores must be contiguous float32 of one dimension");
+  const std::span<const float> values(scores.const_data_ptr<float>(), size_t(scores.numel()));
+  return checked([&] { return described(self->tree.best(values, unwanted, max_depth, max_nodes)); });
+}
+
 at::Tensor mask(const Pointer& self, int64_t words) {
   const TokenTree& tree = self->tree;
   at::Tensor mask = at::empty({tree.size() + 1, std::max(words, tree.mask_words())}, at::kLong);
@@ -114,6 +127,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("merge", &merge)
       .def("cut", &cut)
       .def("without", &without)
+      .def("select", &select)
+      .def("best", &best)
       .def("mask", &mask)
       .def("path", &path)
       .def("is_chain", &is_chain);

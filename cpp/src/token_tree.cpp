@@ -1,6 +1,7 @@
 #include "trtspec/token_tree.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -137,33 +138,74 @@ TokenTree TokenTree::cut(std::optional<std::int64_t> max_depth,
   }
   if (deepest >= size() && most >= size()) return *this;
   const std::vector<std::int32_t> depth = depths();
-  TokenTree tree;
-  std::vector<std::int32_t> mapped(tokens_.size(), -1);
-  for (std::size_t i = 0; i < tokens_.size() && tree.size() < most; ++i) {
+  std::vector<std::int32_t> kept;
+  for (std::int32_t i = 0; i < size() && std::int64_t(kept.size()) < most; ++i) {
     // A kept node's parent is kept too: it is less deep and comes earlier.
-    if (depth[i] > deepest) continue;
-    mapped[i] = std::int32_t(tree.size());
-    tree.tokens_.push_back(tokens_[i]);
-    tree.parents_.push_back(parents_[i] < 0 ? -1 : mapped[std::size_t(parents_[i])]);
+    if (depth[std::size_t(i)] <= deepest) kept.push_back(i);
+  }
+  return select(kept);
+}
+
+TokenTree TokenTree::without(std::span<const std::int64_t> tokens) const {
+  const std::vector<bool> keep = spared(tokens);
+  std::vector<std::int32_t> kept;
+  for (std::int32_t i = 0; i < size(); ++i) {
+    if (keep[std::size_t(i)]) kept.push_back(i);
+  }
+  return select(kept);
+}
+
+TokenTree TokenTree::best(std::span<const float> scores, std::span<const std::int64_t> unwanted,
+                          std::int64_t max_depth, std::int64_t max_nodes) const {
+  if (std::int64_t(scores.size()) != size()) {
+    refuse("a tree of " + std::to_string(size()) + " nodes needs as many scores, got " +
+           std::to_string(scores.size()));
+  }
+  const std::vector<bool> keep = spared(unwanted);
+  const std::vector<std::int32_t> depth = depths();
+  std::vector<std::int32_t> kept;
+  for (std::int32_t i = 0; i < size(); ++i) {
+    const auto at = std::size_t(i);
+    if (keep[at] && depth[at] <= max_depth && std::isfinite(scores[at])) kept.push_back(i);
+  }
+  if (std::int64_t(kept.size()) > max_nodes) {
+    std::stable_sort(kept.begin(), kept.end(), [&](std::int32_t a, std::int32_t b) {
+      return scores[std::size_t(a)] > scores[std::size_t(b)];
+    });
+    kept.resize(std::size_t(std::max<std::int64_t>(max_nodes, 0)));
+    std::sort(kept.begin(), kept.end());
+  }
+  return select(kept);
+}
+
+TokenTree TokenTree::select(std::span<const std::int32_t> kept) const {
+  TokenTree tree;
+  std::vector<std::int32_t> mapped(tokens_.size(), -1);  // -1: not kept
+  for (std::int32_t last = -1; const std::int32_t node : kept) {
+    if (node <= last || node >= size()) {
+      refuse("nodes of a tree of " + std::to_string(size()) + " are kept in rising order, got " +
+             std::to_string(node) + " behind " + std::to_string(last));
+    }
+    last = node;
+    const std::int32_t parent = parents_[std::size_t(node)];
+    if (parent >= 0 && mapped[std::size_t(parent)] < 0) {
+      refuse("node " + std::to_string(node) + " of a tree is kept without its parent " +
+             std::to_string(parent));
+    }
+    mapped[std::size_t(node)] = std::int32_t(tree.size());
+    tree.tokens_.push_back(tokens_[std::size_t(node)]);
+    tree.parents_.push_back(parent < 0 ? -1 : mapped[std::size_t(parent)]);
   }
   return tree;
 }
 
-TokenTree TokenTree::without(std::span<const std::int64_t> tokens) const {
-  const auto unwanted = [&](std::int64_t token) {
-    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
-  };
-  if (std::none_of(tokens_.begin(), tokens_.end(), unwanted)) return *this;
-  TokenTree tree;
-  std::vector<std::int32_t> mapped(tokens_.size(), -1);  // -1: not kept
+std::vector<bool> TokenTree::spared(std::span<const std::int64_t> tokens) const {
+  std::vector<bool> keep(tokens_.size());
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    const std::int32_t parent = parents_[i] < 0 ? -1 : mapped[std::size_t(parents_[i])];
-    if ((parents_[i] >= 0 && parent < 0) || unwanted(tokens_[i])) continue;
-    mapped[i] = std::int32_t(tree.size());
-    tree.tokens_.push_back(tokens_[i]);
-    tree.parents_.push_back(parent);
+    const bool hit = std::find(tokens.begin(), tokens.end(), tokens_[i]) != tokens.end();
+    keep[i] = !hit && (parents_[i] < 0 || keep[std::size_t(parents_[i])]);
   }
-  return tree;
+  return keep;
 }
 
 std::vector<std::int32_t> TokenTree::path(std::int64_t node) const {

@@ -52,8 +52,6 @@ def refused(folder: DraftFolder, message: str, **changes: Any) -> None:
         ({"dflash_config": {"mask_token_id": 1}}, "a DFlash draft"),
         ({"architectures": ["DFlashDraftModel"]}, "a DFlash draft"),
         ({"architectures": ["DSparkDraftModel"]}, "a DSpark draft"),
-        ({"medusa_num_heads": 5}, "Medusa heads"),
-        ({"medusa": {"num_medusa_heads": 2}}, "Medusa heads"),
         ({"pard_token": 7}, r"a PARD draft \(pard_token 7\)"),
     ],
 )
@@ -70,12 +68,6 @@ def test_kinds_by_tensors(tmp_path: Path) -> None:
     folder = specforge(tmp_path)
     folder.tensors["mask_hidden"] = torch.zeros(1, 1, 3 * H)
     refused(folder, "a P-EAGLE draft")
-    heads = {"0.0.linear.weight": torch.ones(H, H), "0.1.weight": torch.ones(20, H)}
-    refused(DraftFolder(tmp_path / "heads", LLAMA, heads), "Medusa heads")
-    lone = TinyFolder(tmp_path / "lone").write()
-    (lone / "model.safetensors").rename(lone / "medusa_lm_head.safetensors")
-    with pytest.raises(CheckpointError, match="Medusa heads"):
-        read_draft(lone, TARGET)
 
 
 def test_modelopt_without_auxiliary_states(tmp_path: Path) -> None:

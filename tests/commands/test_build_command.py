@@ -12,7 +12,11 @@ import pytest
 
 from trtspec import LLM
 from trtspec.commands.build import main, make_parser, speculative_options
-from trtspec.config.speculative import Eagle3DecodingConfig, EagleDecodingConfig
+from trtspec.config.speculative import (
+    Eagle3DecodingConfig,
+    EagleDecodingConfig,
+    MedusaDecodingConfig,
+)
 from trtspec.engine.folder import EngineConfig
 
 from ..e2e.helpers import PARAMS_40, TinyModels, random_prompt
@@ -68,6 +72,23 @@ def test_build_and_load(
     assert EngineConfig.read(output).speculation.topk == 1
 
 
+def test_layers_to_extract(
+    models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--checkpoint_dir", str(models.folder("llama")), "--output_dir", str(tmp_path / "e")]
+    flags += ["--backend", "eager", "--speculative_decoding_mode", "extract_hidden_states"]
+    assert main([*flags, "--eagle_aux_hidden_state_layer_ids", "2", "0", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "states   outputs of layers 1, -1 are handed out to be written\n" in out
+    assert "because  eagle_aux_hidden_state_layer_ids [2, 0] names layer inputs" in out
+    assert main([*flags, "--capture_layers", "1", "-1"]) == 0
+    assert EngineConfig.read(tmp_path / "e").extract_layers == (1, -1)
+    assert main([*flags, "--capture_layers", "3", "--dry_run"]) == 1
+    assert "the target has 2 layers" in capsys.readouterr().err
+    assert main([*flags, "--dry_run"]) == 1
+    assert "needs the layers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -98,6 +119,18 @@ def test_flags_of_a_static_tree() -> None:
     )
 
 
+def test_flags_of_medusa() -> None:
+    flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--speculative_decoding_mode", "medusa"]
+    more = ["--medusa_model_dir", "d", "--num_medusa_heads", "4", "--num_draft_tokens", "64"]
+    assert speculative_options(make_parser().parse_args([*flags, *more])) == MedusaDecodingConfig(
+        speculative_model="d", num_medusa_heads=4, num_draft_tokens=64
+    )
+    choices = ["--draft_checkpoint_dir", "d", "--medusa_choices", "[[0], [1], [0, 0]]"]
+    assert speculative_options(make_parser().parse_args([*flags, *choices])) == (
+        MedusaDecodingConfig(speculative_model="d", medusa_choices=((0,), (1,), (0, 0)))
+    )
+
+
 def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) -> None:
     common = ["--checkpoint_dir", str(models.folder("llama")), "--backend", "eager"]
     mode = ["--speculative_decoding_mode", "NGRAM", "--max_draft_len", "5"]
@@ -113,7 +146,7 @@ def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) ->
         (["--max_batch_size", "0"], "max_batch_size=0 must be between"),
         (["--checkpoint_dir", "nowhere"], "no model 'nowhere'"),
         (["--draft_checkpoint_dir", "nowhere"], "no model 'nowhere'"),
-        (["--speculative_decoding_mode", "medusa"], "'medusa' is not available"),
+        (["--speculative_decoding_mode", "hydra"], "'hydra' is not available"),
         (["--speculative_decoding_mode", "ngram"], "refused: prompt lookup has no draft model"),
         (["--topk", "2", "--num_draft_tokens", "99"], "99 - 1 = 98 > 2"),
         (["--max_draft_len", "0"], "max_draft_len=0 must be at least 1"),

@@ -18,6 +18,7 @@ from trtspec import CompletionOutput, RequestOutput, SamplingParams
 from trtspec.config.speculative import (
     Eagle3DecodingConfig,
     EagleDecodingConfig,
+    MedusaDecodingConfig,
     parse_speculative_config,
 )
 from trtspec.errors import ConfigError
@@ -133,6 +134,18 @@ def test_shapes_of_a_head(
     assert flags(*EAGLE3, "--speculative_token_map", "m.pt")["speculative_token_map"] == "m.pt"
 
 
+def test_flags_of_medusa(flags: Callable[..., dict[str, Any]]) -> None:
+    base = ("--model_dir", "t", "--medusa_model_dir", "h", "--spec_decode_algo", "MEDUSA")
+    config = parse_speculative_config(flags(*base, "--num_medusa_heads", "3"))
+    assert config == MedusaDecodingConfig(speculative_model="h", num_medusa_heads=3)
+    choices = flags(*base, "--medusa_choices", "[[0],[1],[0,0]]")
+    assert parse_speculative_config(choices) == MedusaDecodingConfig(
+        speculative_model="h", medusa_choices=((0,), (1,), (0, 0))
+    )
+    with pytest.raises(ConfigError, match="missing option `num_medusa_heads`"):
+        flags(*base)
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -209,6 +222,15 @@ def test_ngram_is_the_default_without_a_draft(
     code, out, _ = quickstart("--max_matching_ngram_size", "3", "--max_tokens", "30")
     assert code == 0
     check_report(out, "ngram", num_prompts=3)
+
+
+def test_hidden_states(tmp_path: Path, quickstart: Callable[..., tuple[int, str, str]]) -> None:
+    flags = ["--capture_layers", "1", "0", "--shared_storage_path", str(tmp_path)]
+    code, out, _ = quickstart("--spec_decode_algo", "extract_hidden_states", *flags)
+    assert code == 0
+    assert out.count(f"{{'hidden_states_path': '{tmp_path}/") == 3
+    assert out.splitlines()[-1].split() == ["texts", "identical"]
+    assert len(list(tmp_path.iterdir())) == 4  # with the warm-up's
 
 
 def test_draft_target(folder: Path, quickstart: Callable[..., tuple[int, str, str]]) -> None:

@@ -102,7 +102,7 @@ def test_neighbours_options_that_ask_for_nothing_else(models: TinyModels) -> Non
         ({"speculative_config": {}}, "names no method"),
         ({"speculative_config": "ngram"}, "must be None, a mapping or a DecodingConfig, got str"),
         ({"speculative_config": {"method": "ngrams"}}, "unknown speculative method 'ngrams'"),
-        ({"speculative_config": {"method": "medusa"}}, "'medusa' is not available"),
+        ({"speculative_config": {"method": "hydra"}}, "'hydra' is not available"),
         ({"speculative_config": ngram(0)}, "max_draft_len=0 must be at least 1"),
         ({"speculative_config": ngram(70)}, "71 rows a step.*built for 64"),
         ({"speculative_config": ngram(3, max_model_len=64)}, "max_model_len=64 is below max_seq"),

@@ -1,7 +1,8 @@
 """The published EAGLE networks in plain, dense PyTorch, and random weights for their variants.
 
-EAGLE-1: `cnets1.py` of the EAGLE repository; EAGLE-3: its `cnets.py`, with the flags of speculators
-(norm_before_residual, norm_before_fc) and of EAGLE-3.1 (fc_norm, norm_output).
+EAGLE-1: `cnets1.py` of the EAGLE repository, and with two norms more an MTP module (DeepSeek-V3);
+EAGLE-3: its `cnets.py`, with the flags of speculators (norm_before_residual, norm_before_fc) and of
+EAGLE-3.1 (fc_norm, norm_output).
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def eagle3(decoder: dict[str, Any] | None = None, **flags: Any) -> EagleConfig:
     )
 
 
+_MTP = {"first_input_norm": True, "final_norm": True, "input_norms": True}
+
 CASES: dict[str, EagleConfig] = {
     "eagle1": eagle1(),
     "eagle1_bias": eagle1(fc_bias=True),
@@ -77,6 +80,8 @@ CASES: dict[str, EagleConfig] = {
     ),
     "eagle1_own_embedding": eagle1(own_embedding=True),
     "eagle1_cut_head": eagle1(draft_vocab_size=30),
+    "mtp": eagle1(**_MTP, norm_output=True),
+    "mtp_feeds_back_before_the_norm": eagle1({"qk_norm": True}, **_MTP),
     "eagle3": eagle3(),
     "eagle3_token_map": eagle3(draft_vocab_size=33),
     "eagle3_targets_head": eagle3(own_head=False),
@@ -111,6 +116,8 @@ def _shapes(c: EagleConfig) -> dict[str, tuple[int, ...]]:
         shapes["fc.bias"] = (hidden,)
     if c.norm_before_fc:
         shapes["fc_input_norm.weight"] = (c.hidden_in,)
+    if c.input_norms:
+        shapes |= {f"{name}_norm.weight": (hidden,) for name in ("embedding", "state")}
     if c.fc_norm:
         shapes |= {f"fc_norm.{j}.weight": (WIDTH,) for j in range(len(c.capture_layers))}
     for i in range(d.num_layers):
@@ -231,6 +238,9 @@ class DenseEagle:
         c = self.config
         table = self.w["embed.weight"] if c.own_embedding else self.target["embed.weight"]
         embedded = table[torch.tensor(ids)]
+        if c.input_norms:
+            embedded = self.norm(embedded, "embedding_norm.weight")
+            features = self.norm(features, "state_norm.weight")
         if c.version == 1:
             x = self.linear(torch.cat((embedded, features), -1), "fc")
             normed = self.norm(x, "layers.0.input_norm.weight") if c.first_input_norm else x

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from checkpoint_converters import load_checkpoint, read_draft
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
-from trtspec.engine.graphs import with_borrowed
+from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.eagle import EagleDraft
@@ -56,10 +56,10 @@ def loaded(config: EagleConfig, target: ModelConfig) -> tuple[EagleDraft, DenseE
         if name != "rotary.inv_freq":
             buffer.fill_(-1 if name == "token_map" else float("nan"))
     draft.load_weights(checkpoint, tensors)
-    for name, tensor in draft.own_state().items():
+    for name, tensor in own_state(draft).items():
         assert not tensor.isnan().any(), f"{name} was not filled"
     weights = packed_target(target, tensors)
-    draft.load_state_dict(with_borrowed(draft, draft.own_state(), weights), assign=True)
+    draft.load_state_dict(with_borrowed(draft, own_state(draft), weights), assign=True)
     for name, tensor in draft.state_dict().items():
         if name.startswith("target."):
             assert tensor.data_ptr() == weights[name.removeprefix("target.")].data_ptr()
@@ -160,7 +160,7 @@ def test_half_precision_keeps_its_dtype() -> None:
     draft = EagleDraft(config, TARGET, torch.bfloat16)
     draft.load_weights(random_checkpoint(config), random_target(TARGET))
     weights = {k: v.bfloat16() for k, v in packed_target(TARGET, random_target(TARGET)).items()}
-    draft.load_state_dict(with_borrowed(draft, draft.own_state(), weights), assign=True)
+    draft.load_state_dict(with_borrowed(draft, own_state(draft), weights), assign=True)
     paged = PagedDraft(draft)
     states = torch.randn(LENGTH, config.hidden_in, generator=torch.Generator().manual_seed(3))
     out, logits = paged.run({0: Feed(IDS, 0)}, draft.fuse(states.bfloat16()))
@@ -178,7 +178,7 @@ def test_what_is_borrowed() -> None:
         draft = EagleDraft(CASES[case], target, torch.float32)
         held = {k for k in draft.state_dict() if {"embed", "lm_head"} & set(k.split("."))}
         own = {k for k in held if not k.startswith("target.")}
-        assert held & draft.own_state().keys() == own
+        assert held & own_state(draft).keys() == own
         return held
 
     embed, head = "target.embed.weight", "target.lm_head.packed"

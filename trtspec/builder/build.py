@@ -12,16 +12,22 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters import Checkpoint, EagleCheckpoint, load_checkpoint, read_draft
+from checkpoint_converters import Checkpoint, load_checkpoint
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
-from trtspec.builder.pair import TOKENIZER_FILES
+from trtspec.builder.pair import TOKENIZER_FILES, open_draft
 from trtspec.builder.plan import BuildPlan
+from trtspec.engine.drafts import DRAFT_KINDS
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
-from trtspec.engine.graphs import draft_constants, draft_module, graph_names, target_module
+from trtspec.engine.graphs import (
+    draft_constants,
+    draft_module,
+    graph_names,
+    own_state,
+    target_module,
+)
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
-from trtspec.models.eagle import EagleDraft
 
 
 def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path:
@@ -86,17 +92,14 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
 
 def _write_draft(plan: BuildPlan, target: Checkpoint, folder: Path) -> None:
     """Pack what the draft brings itself, and the constants of its tree."""
-    assert plan.draft_dir is not None
-    module = draft_module(plan.engine)
-    if isinstance(module, EagleDraft):
-        draft = read_draft(plan.draft_dir, plan.engine.target, plan.token_map)
-        assert isinstance(draft, EagleCheckpoint), "the plan saw an EAGLE network here"
-        module.load_weights(draft, target.tensors)
-        state = module.own_state()
-    else:
-        module.load_weights(load_checkpoint(plan.draft_dir))
-        state = module.state_dict()
-    _save({**state, **draft_constants(plan.engine)}, folder)
+    engine = plan.engine
+    assert (
+        plan.draft_dir is not None and engine.draft is not None and engine.speculation is not None
+    )
+    module = draft_module(engine)
+    draft = open_draft(engine.speculation.method, plan.draft_dir, engine.target, plan.token_map)
+    DRAFT_KINDS[engine.draft.kind].load(module, draft, target.tensors)
+    _save({**own_state(module), **draft_constants(plan.engine)}, folder)
 
 
 def _save(state: Mapping[str, Tensor], folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trtspec.engine.graphs import Graph
+from trtspec.engine.drafts import Graph
 from trtspec.errors import BuildError
 
 # Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:

@@ -19,8 +19,9 @@ import trtspec.engine
 import trtspec.models
 import trtspec.ops
 from trtspec.builder.locate import cache_root
+from trtspec.engine.drafts import DRAFT_ROLLOUT
 from trtspec.engine.folder import EngineConfig, Environment
-from trtspec.engine.graphs import DRAFT_ROLLOUT, TARGET_MODEL
+from trtspec.engine.graphs import TARGET_MODEL
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 
@@ -31,6 +32,7 @@ _SOURCES = (
     (trtspec.ops, "attention.py"),
     (trtspec.ops, "linear.py"),
     (trtspec.ops, "sampling.py"),
+    (trtspec.engine, "drafts.py"),
     (trtspec.engine, "graphs.py"),
     (trtspec.builder, "compile.py"),
 )
@@ -45,7 +47,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
         facts.append(engine.capture_layers)
     else:
         assert engine.draft is not None and engine.speculation is not None
-        facts.append(_shape(engine.draft.to_dict()))
+        facts += [engine.draft.kind, _shape(engine.draft.to_dict())]
         if name == DRAFT_ROLLOUT:
             facts.append(asdict(engine.speculation.tree))
     environment = Environment.here(build.device).facts

@@ -11,7 +11,7 @@ import trtspec
 from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
-_WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+_WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "medusa_lm_head.pt")
 
 
 def cache_root() -> Path:

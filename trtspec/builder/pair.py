@@ -6,18 +6,12 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from checkpoint_converters import DraftCheckpoint, read_draft
+from checkpoint_converters import DraftCheckpoint, read_draft, read_mtp
 from trtspec.builder.locate import find_model
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
+from trtspec.config.mtp_decoding import OWN_MODULES, MtpDecodingConfig
 from trtspec.config.speculative import DecodingConfig
-from trtspec.config.tree_decoding import (
-    DraftTargetDecodingConfig,
-    Eagle3DecodingConfig,
-    EagleDecodingConfig,
-    EagleFamilyConfig,
-    TreeDecodingConfig,
-)
+from trtspec.config.tree_decoding import EagleFamilyConfig, TreeDecodingConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import CheckpointError, ConfigError
 
@@ -42,6 +36,26 @@ def has_tokenizer(folder: Path) -> bool:
     return any(
         (folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
     )
+
+
+def draft_folder(speculative: TreeDecodingConfig, target_dir: Path) -> Path:
+    """Where the draft that a config names lies."""
+    if speculative.speculative_model == OWN_MODULES:
+        return target_dir
+    return find_model(speculative.speculative_model)
+
+
+def open_draft(
+    method: str, folder: Path, target: ModelConfig, token_map: Path | None
+) -> DraftCheckpoint:
+    """The draft in a folder. What is there besides MTP modules is a target, which only the method
+    tells apart from a draft model.
+
+    Raises:
+        CheckpointError: it cannot be read, or does not fit the target.
+    """
+    read = read_mtp if method == MtpDecodingConfig.method else read_draft
+    return read(folder, target, token_map)
 
 
 def check_pair(target_dir: Path, target: ModelConfig, draft_dir: Path, draft: ModelConfig) -> None:
@@ -75,9 +89,7 @@ def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) ->
     Raises:
         ConfigError: naming the method that was asked for and the one that fits.
     """
-    fits = DraftTargetDecodingConfig.method
-    if isinstance(draft.config, EagleConfig):
-        fits = (EagleDecodingConfig if draft.config.version == 1 else Eagle3DecodingConfig).method
+    fits = draft.config.method
     if speculative.method != fits:
         raise ConfigError(
             f"{draft.path} is not a draft for method {speculative.method!r}: {draft.notes[0]}; "
@@ -93,9 +105,10 @@ def check_engine_draft(engine: EngineConfig, speculative: TreeDecodingConfig) ->
         CheckpointError: that checkpoint cannot be found or read.
     """
     model = str(speculative.speculative_model)
-    if model == OWN_DRAFT:
+    if model in (OWN_DRAFT, OWN_MODULES):
         return
-    asked = read_draft(find_model(model), engine.target, token_map_of(speculative)).fingerprint
+    folder, token_map = find_model(model), token_map_of(speculative)
+    asked = open_draft(speculative.method, folder, engine.target, token_map).fingerprint
     built = engine.fingerprints.get("draft")
     if asked != built:
         raise ConfigError(

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoint_converters import fingerprint, read_config, read_draft
+from checkpoint_converters import fingerprint, read_config
 from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
@@ -16,10 +16,13 @@ from trtspec.builder.pair import (
     check_draft_depth,
     check_draft_kind,
     check_pair,
+    draft_folder,
+    open_draft,
     token_map_of,
 )
 from trtspec.config.build import BuildConfig
-from trtspec.config.eagle import EagleConfig
+from trtspec.config.draft import DraftConfig
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.resolve import resolve_build
 from trtspec.config.speculative import DecodingConfig
@@ -51,8 +54,8 @@ class BuildPlan:
         """The plan as text, one decision a line."""
         engine, build = self.engine, self.engine.build
         lines = [
-            f"target   {self.target_dir} ({_model_line(engine.target)})",
-            *([f"draft    {self.draft_dir} ({_model_line(engine.draft)})"] if engine.draft else []),
+            f"target   {self.target_dir} ({engine.target.describe()})",
+            *([f"draft    {self.draft_dir} ({engine.draft.describe()})"] if engine.draft else []),
             f"build    {build.backend}{_device_part(engine)}, {build.dtype}, max_batch_size "
             f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
             f"{build.max_num_tokens}",
@@ -64,11 +67,15 @@ class BuildPlan:
                 f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
                 f"{tree.num_draft_tokens} rows verified{kind}"
             )
+        if engine.extract_layers:
+            layers = ", ".join(map(str, engine.extract_layers))
+            lines.append(f"states   outputs of layers {layers} are handed out to be written")
         lines += [f"because  {reason}" for reason in self.reasons]
         weights = weight_bytes(engine.target, build.dtype)
         kv = kv_bytes_per_token(engine.target, build.dtype)
-        if engine.draft is not None and engine.draft_decoder is not None:
+        if engine.draft is not None:
             weights += weight_bytes(engine.draft, build.dtype)
+        if engine.draft_decoder is not None:
             kv += kv_bytes_per_token(engine.draft_decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
         lines.append(
@@ -104,19 +111,23 @@ def plan_build(
     tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
     fingerprints = {"target": fingerprint(target_dir), "tokenizer": hash_files(tokenizer)}
     draft_dir, token_map = None, None
-    draft: ModelConfig | EagleConfig | None = None
+    draft: DraftConfig | None = None
     contract = None
     if isinstance(speculative, TreeDecodingConfig):
-        draft_dir = find_model(speculative.speculative_model)
+        draft_dir = draft_folder(speculative, target_dir)
         token_map = token_map_of(speculative)
-        found = read_draft(draft_dir, target, token_map)
+        found = open_draft(speculative.method, draft_dir, target, token_map)
         check_draft_kind(speculative, found)
-        draft = found.config
+        draft = found.config.for_steps(speculative.tree.num_steps)
         if isinstance(draft, ModelConfig):
             check_pair(target_dir, target, draft_dir, draft)
         fingerprints["draft"] = found.fingerprint
         contract = SpeculationContract.of(speculative.method, speculative.tree)
         reasons += found.notes
+    extract_layers: tuple[int, ...] = ()
+    if isinstance(speculative, ExtractHiddenStatesConfig):
+        extract_layers = speculative.layers_of(target.num_layers)
+        reasons += [speculative.note] if speculative.note else []
     engine = EngineConfig(
         target=target,
         draft=draft,
@@ -124,6 +135,7 @@ def plan_build(
         speculation=contract,
         fingerprints=fingerprints,
         environment=Environment.here(build.device),
+        extract_layers=extract_layers,
     )
     key = json.dumps(
         [fingerprints, asdict(build), [graph_key(engine, name) for name in graph_names(engine)]],
@@ -139,17 +151,3 @@ def _device_part(engine: EngineConfig) -> str:
         return ""
     environment = engine.environment
     return f" on {engine.build.device} ({environment.gpu}, {environment.compute_capability})"
-
-
-def _model_line(model: ModelConfig | EagleConfig | None) -> str:
-    assert model is not None
-    if isinstance(model, EagleConfig):
-        return (
-            f"EAGLE-{model.version}, {model.decoder.num_layers} layers, hidden "
-            f"{model.decoder.hidden_size}, {model.draft_vocab_size} of "
-            f"{model.decoder.vocab_size} tokens, reads layers {list(model.capture_layers)}"
-        )
-    return (
-        f"{model.architecture}, {model.num_layers} layers, hidden {model.hidden_size}, "
-        f"vocabulary {model.vocab_size}, checkpoint {model.dtype}"
-    )

@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     acceptance.set_defaults(run=run_acceptance)
     add = acceptance.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
-    add("--method", help="ngram, suffix, draft_model, eagle or eagle3")
+    add("--method", help="ngram, suffix, draft_model, eagle, eagle3, medusa or mtp")
     add("--draft", help="draft: HF folder or id, or an embedded name")
     add("--num_speculative_tokens", type=int, help="K of a chain, depth D of a tree")
     add("--topk", type=int, help="k of a tree (k, D, N)")

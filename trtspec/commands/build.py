@@ -30,11 +30,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
     add(
         "--speculative_decoding_mode",
-        help="eagle3, eagle, draft_model, or ngram or suffix (which need no engine of their own)",
+        help="eagle3, eagle, medusa, mtp (the target's own modules), draft_model, ngram or suffix "
+        "(which need no engine of their own), or extract_hidden_states (which drafts nothing)",
     )
     add(
         "--draft_checkpoint_dir",
         "--speculative_model_dir",
+        "--medusa_model_dir",
         help="draft: HF folder or id, or an embedded name",
     )
     add(
@@ -47,9 +49,29 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add(
         "--eagle_choices",
-        help="static tree of eagle and eagle3 in place of (k, D, N), such as '[[0],[1],[0,0]]'",
+        help="static tree of eagle, eagle3, mtp in place of (k, D, N), such as '[[0],[1],[0,0]]'",
     )
-    add("--speculative_token_map", help="file of the token ids that an eagle head is cut to")
+    add(
+        "--medusa_choices",
+        help="static tree of medusa, such as '[[0],[1],[0,0]]'; a default for the heads without it",
+    )
+    add("--num_medusa_heads", type=int, help="heads of medusa to draft with")
+    add(
+        "--speculative_token_map",
+        help="file of the token ids to cut a head of eagle or mtp to",
+    )
+    add(
+        "--capture_layers",
+        type=int,
+        nargs="+",
+        help="extract_hidden_states: layers whose outputs are written, -1 for the embeddings",
+    )
+    add(
+        "--eagle_aux_hidden_state_layer_ids",
+        type=int,
+        nargs="+",
+        help="the same by vLLM's numbers, which name inputs",
+    )
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
@@ -63,7 +85,11 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
         "topk": args.topk,
         "num_draft_tokens": args.num_draft_tokens,
         "eagle_choices": args.eagle_choices,
+        "medusa_choices": args.medusa_choices,
+        "num_medusa_heads": args.num_medusa_heads,
         "speculative_token_map": args.speculative_token_map,
+        "capture_layers": args.capture_layers,
+        "eagle_aux_hidden_state_layer_ids": args.eagle_aux_hidden_state_layer_ids,
     }
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     mode = args.speculative_decoding_mode

@@ -31,6 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--speculative-config",
         help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}',
     )
+    add(
+        "--kv-transfer-config",
+        help="JSON as vLLM's, for the method extract_hidden_states: where its files go",
+    )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
@@ -118,6 +122,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
     options = {name: getattr(args, name) for name in (*names, *more)}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
+    options["kv_transfer_config"] = _json(args.kv_transfer_config, "--kv-transfer-config")
     LLMConfig(**options).build_config()
     return options
 
@@ -128,12 +133,9 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | bool | None
         return False if args.no_speculation else None
     if args.no_speculation:
         raise ConfigError("--speculative-config and --no-speculation exclude each other")
-    try:
-        config = json.loads(args.speculative_config)
-    except ValueError as error:
-        raise ConfigError(f"--speculative-config is not JSON: {error}") from error
+    config = _json(args.speculative_config, "--speculative-config")
     parse_speculative_config(config)
-    return config  # type: ignore[no-any-return]
+    return dict(config)
 
 
 def server_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -162,6 +164,13 @@ def _hyphens(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
     return spelled
+
+
+def _json(text: str | None, flag: str) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} is not JSON: {error}") from error
 
 
 def _read(path: Path | None) -> str | None:

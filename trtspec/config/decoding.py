@@ -13,6 +13,7 @@ from trtspec.config.speculative_keys import (
 )
 from trtspec.config.strict import strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
+from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.errors import ConfigError
 
 DEFAULT_NGRAM_MAX = 5
@@ -40,6 +41,11 @@ class DecodingConfig:
     def num_rows(self) -> int:
         """Rows a verify step feeds per request at most, the root included (N)."""
         return self.max_draft_len + 1
+
+    @property
+    def typical_acceptance(self) -> TypicalAcceptanceConfig | None:
+        """The lossy rule that accepts drafts, where one was asked for; None: lossless."""
+        return None
 
     def _check_common(self) -> None:
         _at_least("max_draft_len", self.max_draft_len, 1)

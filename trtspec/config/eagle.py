@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict, strict_config, to_dict
@@ -29,8 +29,11 @@ class EagleConfig:
     version 3: the embedding). final_norm: a norm before the head. norm_before_residual: the
     residual of layer 0 is the normed state (version 3). norm_before_fc: one norm over all captured
     states; fc_norm: one norm for each of them. norm_output: the next pass is fed the normed output.
-    own_embedding, own_head: the checkpoint brings them; else they are the target's.
+    input_norms: a norm of the embedding and one of the state before they are joined (version 1:
+    MTP modules). own_embedding, own_head: the checkpoint brings them; else they are the target's.
     """
+
+    kind: ClassVar[str] = "eagle"
 
     version: int
     decoder: ModelConfig
@@ -44,6 +47,7 @@ class EagleConfig:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    input_norms: bool = False
     own_embedding: bool = False
     own_head: bool = True
 
@@ -66,11 +70,16 @@ class EagleConfig:
                 f"{vocabulary} tokens"
             )
         if self.version == 1 and (
-            self.norm_before_residual or self.norm_before_fc or self.fc_norm or self.norm_output
+            self.norm_before_residual
+            or self.norm_before_fc
+            or self.fc_norm
+            or (self.norm_output and not self.input_norms)
         ):
             raise ConfigError(
                 "norm_before_residual, norm_before_fc, fc_norm and norm_output belong to EAGLE-3"
             )
+        if self.version == 3 and self.input_norms:
+            raise ConfigError("input_norms belongs to version 1; EAGLE-3 has first_input_norm")
         if self.norm_output and not self.final_norm:
             raise ConfigError("norm_output feeds back the final norm's output, but there is none")
         hidden = self.decoder.hidden_size
@@ -90,6 +99,33 @@ class EagleConfig:
     def hidden_in(self) -> int:
         """Width of what one row reads of the target."""
         return len(self.capture_layers) * self.target_hidden_size
+
+    @property
+    def method(self) -> str:
+        """The speculative method that runs it."""
+        return "eagle" if self.version == 1 else "eagle3"
+
+    @property
+    def matrix_elements(self) -> int:
+        """Elements of the matrices that one pass reads, the first pass of a rollout's."""
+        hidden = self.decoder.hidden_size
+        fused = 2 * hidden * hidden
+        if self.version == 3:  # and its first layer reads the embedding beside the state
+            heads = self.decoder.num_heads + 2 * self.decoder.num_kv_heads
+            fused = self.hidden_in * hidden + hidden * self.decoder.head_dim * heads
+        return self.decoder.layer_elements + fused + self.draft_vocab_size * hidden
+
+    def for_steps(self, num_steps: int) -> EagleConfig:
+        """Itself: one layer is fed its own output, as deep as one likes."""
+        return self
+
+    def describe(self) -> str:
+        """The network in one line."""
+        return (
+            f"EAGLE-{self.version}, {self.decoder.num_layers} layers, hidden "
+            f"{self.decoder.hidden_size}, {self.draft_vocab_size} of "
+            f"{self.decoder.vocab_size} tokens, reads layers {list(self.capture_layers)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
+from trtspec.config.extract_hidden_states import KvTransferConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.errors import ConfigError
@@ -48,7 +49,8 @@ class LLMConfig:
     ``tokens_per_block``, ``backend`` and ``device`` describe the engine to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
     seeds drawn for requests without one reproducible. ``skip_tokenizer_init``: prompts are token
-    ids and outputs have no text.
+    ids and outputs have no text. ``kv_transfer_config``: vLLM's, for the method
+    extract_hidden_states.
 
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
@@ -68,6 +70,7 @@ class LLMConfig:
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
+    kv_transfer_config: KvTransferConfig | None = None
 
     def __post_init__(self) -> None:
         if self.enforce_eager and self.cuda_graph_config:

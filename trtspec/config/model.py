@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
@@ -83,7 +83,13 @@ class ModelConfig:
     ``sliding_layers[i]`` sees the last ``sliding_window`` tokens, its own included; with
     ``sliding_layers`` None every layer does, with ``sliding_window`` None none does. ``dtype`` is
     that of the checkpoint, not of the engine. Raises ConfigError when fields contradict each other.
+
+    A language model may draft for another: it is a `DraftConfig` as well.
     """
+
+    kind: ClassVar[str] = "model"
+    method: ClassVar[str] = "draft_model"
+    capture_layers: ClassVar[tuple[int, ...]] = ()
 
     architecture: str
     vocab_size: int
@@ -152,6 +158,34 @@ class ModelConfig:
     def kv_elements_per_token(self) -> int:
         """Elements of K and V that one token takes over all layers (times the dtype's bytes)."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+    @property
+    def decoder(self) -> ModelConfig:
+        """The shape of its layers: its own."""
+        return self
+
+    @property
+    def layer_elements(self) -> int:
+        """Elements of the matrices of all layers."""
+        heads = 2 * (self.num_heads + self.num_kv_heads)
+        attention = self.hidden_size * self.head_dim * heads
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
+    def matrix_elements(self) -> int:
+        """Elements of the matrices that one pass reads: the layers' and the head."""
+        return self.layer_elements + self.vocab_size * self.hidden_size
+
+    def for_steps(self, num_steps: int) -> ModelConfig:
+        """Itself: a language model drafts as deep as one likes."""
+        return self
+
+    def describe(self) -> str:
+        """The model in one line."""
+        return (
+            f"{self.architecture}, {self.num_layers} layers, hidden {self.hidden_size}, "
+            f"vocabulary {self.vocab_size}, checkpoint {self.dtype}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""

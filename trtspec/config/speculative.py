@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.medusa_decoding import MedusaDecodingConfig
+from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE, MODEL_ALIASES
 from trtspec.config.strict import from_dict, nearest, to_dict
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
@@ -23,6 +26,9 @@ __all__ = [
     "DraftTargetDecodingConfig",
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
+    "ExtractHiddenStatesConfig",
+    "MedusaDecodingConfig",
+    "MtpDecodingConfig",
     "NGramDecodingConfig",
     "SuffixDecodingConfig",
     "TreeDecodingConfig",
@@ -39,6 +45,9 @@ METHODS: Mapping[str, type[DecodingConfig]] = {
         DraftTargetDecodingConfig,
         EagleDecodingConfig,
         Eagle3DecodingConfig,
+        MedusaDecodingConfig,
+        MtpDecodingConfig,
+        ExtractHiddenStatesConfig,
     )
 }
 # Spellings of the neighbours, compared without case, "_" and "-".
@@ -53,6 +62,10 @@ _METHOD_NAMES: Mapping[str, str] = {
     "eagle1": "eagle",
     "eagle2": "eagle",
     "eagle3": "eagle3",
+    "medusa": "medusa",
+    "mtpeagle": "mtp",
+    "nextn": "mtp",
+    "extracthiddenstates": "extract_hidden_states",
 }
 _DISCRIMINATORS = ("method", "decoding_type", "speculative_algorithm")
 
@@ -62,11 +75,12 @@ def parse_speculative_config(
 ) -> DecodingConfig | None:
     """A typed config from what a user passed: None (no speculation), a config object, or a mapping.
 
-    The mapping names its method as vLLM does, {"method": "ngram", "suffix", "draft_model", "eagle"
-    or "eagle3", ...}, by TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target", "Eagle",
-    "Eagle3") or by SGLang's `speculative_algorithm` ("STANDALONE", "EAGLE", "EAGLE3"). Without any,
-    a mapping with `model` is "draft_model", as in vLLM; nothing else is guessed. ConfigError for
-    anything else.
+    The mapping names its method as vLLM does, {"method": "ngram", "suffix", "draft_model", "eagle",
+    "eagle3", "medusa" or "mtp", ...}, by TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target",
+    "Eagle", "Eagle3", "Medusa", "MTP") or by SGLang's `speculative_algorithm` ("STANDALONE",
+    "EAGLE", "EAGLE3", "NEXTN").
+    Without any, a mapping with `model` is "draft_model", as in vLLM; nothing else is guessed.
+    ConfigError for anything else.
     """
     if config is None or isinstance(config, DecodingConfig):
         return config
@@ -99,11 +113,13 @@ def method_name(name: object) -> str:
     plain = str(name).lower().replace("_", "").replace("-", "")
     if plain in _METHOD_NAMES:
         return _METHOD_NAMES[plain]
-    if plain in METHODS_ELSEWHERE or plain.endswith("mtp"):
+    if plain in METHODS_ELSEWHERE:
         raise ConfigError(
             f"speculative method {name!r} is not available in this version of trtspec; "
             f"available: {_available()}"
         )
+    if plain.endswith("mtp"):  # deepseek_mtp, mimo_mtp and so on: the checkpoint says which
+        return MtpDecodingConfig.method
     raise ConfigError(
         f"unknown speculative method {name!r}{nearest(plain, [*METHODS, *_METHOD_NAMES])} "
         f"(available: {_available()})"

@@ -48,11 +48,15 @@ _FIXED_LENGTH = "the draft length is fixed when the engine is built"
 _ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
 _SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
 _OTHER_METHOD = "it belongs to another speculative method"
-_EAGLE = "the methods eagle and eagle3"
+_EAGLE = "the methods eagle, eagle3 and mtp"
 
 
 def _any_bool(value: Any, given: Mapping[str, Any]) -> bool:
     return value is None or isinstance(value, bool)
+
+
+def _any_number(value: Any, given: Mapping[str, Any]) -> bool:
+    return value is None or type(value) is int
 
 
 def _is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
@@ -217,16 +221,64 @@ EAGLE_FOREIGN: Mapping[str, Foreign] = {
     ),
 }
 
+EXTRACT_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
+        Foreign("hidden states are written, nothing is drafted; leave it out", (None,)),
+    ),
+    **dict.fromkeys(
+        (
+            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps"),
+            *("num_draft_tokens", "speculative_num_draft_tokens", "max_total_draft_tokens"),
+            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+        ),
+        Foreign("hidden states are written, nothing is drafted; leave it out", (None,)),
+    ),
+    "kv_transfer_config": Foreign(
+        "it stands beside speculative_config; or give shared_storage_path here"
+    ),
+}
+
+_TYPICAL = (
+    "typical acceptance changes the text, so it must be asked for by its name: write "
+    "lossy_typical_acceptance={'posterior_threshold': ..., 'posterior_alpha': ...}"
+)
+MEDUSA_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        (
+            *("posterior_threshold", "typical_acceptance_sampler_posterior_threshold"),
+            *("posterior_alpha", "typical_acceptance_sampler_posterior_alpha"),
+        ),
+        Foreign(_TYPICAL, (None,)),
+    ),
+    **dict.fromkeys(
+        ("acceptance_method", "spec_decoding_acceptance_method"),
+        Foreign(_TYPICAL, (None, "rejection_sampler")),
+    ),
+    "eagle_choices": Foreign("write the paths as medusa_choices", (None,)),
+}
+
+MTP_FOREIGN: Mapping[str, Foreign] = {
+    "use_mtp_vanilla": Foreign(
+        "the first module drafts at every depth (MTP-Eagle); a module for each depth is not in "
+        "this version: give False"
+    ),
+    # One engine folder holds target and module, either way.
+    "mtp_eagle_one_model": Foreign("it must be true or false", _any_bool),
+    "index_share_for_mtp_iteration": Foreign("attention here has no indexer to share"),
+    # They bound where TensorRT-LLM relaxes acceptance, which is never done here.
+    **dict.fromkeys(
+        ("begin_thinking_phase_token", "end_thinking_phase_token"),
+        Foreign("it must be a token id", _any_number),
+    ),
+}
+
 # Known in the field, not in this version; names without case, "_" and "-".
 METHODS_ELSEWHERE: frozenset[str] = frozenset(
     (
         "ngramgpu",
         "sa",
-        "nextn",
         "frozenkvmtp",
-        "medusa",
-        "mtp",
-        "mtpeagle",
         "mlpspeculator",
         "pard",
         "peagle",
@@ -243,7 +295,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
         "customclass",
         "userprovided",
         "savestate",
-        "extracthiddenstates",
         "auto",
         "hass",
         "hydra",

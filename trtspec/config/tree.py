@@ -61,9 +61,10 @@ class TreeShape:
             )
 
     @classmethod
-    def static(cls, choices: Iterable[Iterable[int]]) -> TreeShape:
-        """The tree of these paths; ConfigError unless they are closed under parents."""
-        return cls(*cls._of_checked(check_choices(choices)))
+    def static(cls, choices: Iterable[Iterable[int]], name: str = "eagle_choices") -> TreeShape:
+        """The tree of these paths, in messages called ``name``; ConfigError unless they are closed
+        under parents."""
+        return cls(*cls._of_checked(check_choices(choices, name)))
 
     @staticmethod
     def _of_checked(choices: Choices) -> tuple[int, int, int, Choices]:
@@ -83,8 +84,8 @@ class TreeShape:
         return len({path[:-1] for path in self.choices if len(path) > 1})
 
 
-def check_choices(choices: Iterable[Iterable[int]]) -> Choices:
-    """The paths as tuples, ordered by depth, then by rank.
+def check_choices(choices: Iterable[Iterable[int]], name: str = "eagle_choices") -> Choices:
+    """The paths as tuples, ordered by depth, then by rank; ``name`` is what messages call them.
 
     Raises:
         ConfigError: no path, an empty or repeated one, a negative rank, or a path without its
@@ -92,19 +93,18 @@ def check_choices(choices: Iterable[Iterable[int]]) -> Choices:
     """
     paths = [tuple(path) for path in choices]
     if not paths:
-        raise ConfigError("eagle_choices is empty; give at least one path, such as [[0]]")
+        raise ConfigError(f"{name} is empty; give at least one path, such as [[0]]")
     known = set(paths)
     if len(known) != len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise ConfigError(f"eagle_choices has the path {list(twice)} twice")
+        raise ConfigError(f"{name} has the path {list(twice)} twice")
     for path in paths:
         if not path:
-            raise ConfigError("eagle_choices has an empty path; the root is always there")
+            raise ConfigError(f"{name} has an empty path; the root is always there")
         if min(path) < 0:
-            raise ConfigError(f"eagle_choices path {list(path)} has a negative rank")
+            raise ConfigError(f"{name} path {list(path)} has a negative rank")
         if len(path) > 1 and path[:-1] not in known:
             raise ConfigError(
-                f"eagle_choices path {list(path)} has no parent: add {list(path[:-1])} or leave "
-                "it out"
+                f"{name} path {list(path)} has no parent: add {list(path[:-1])} or leave it out"
             )
     return tuple(sorted(paths, key=lambda path: (len(path), path)))

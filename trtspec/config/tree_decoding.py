@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import (
@@ -39,6 +39,9 @@ class TreeDecodingConfig(DecodingConfig):
     tree is wanted; k above 1 says so as well, so it may be left out.
     """
 
+    choices_key: ClassVar[str | None] = None
+    """The field that fixes a static tree, where a method has them."""
+
     speculative_model: str | Path
     topk: int = LEFT_OUT
     num_draft_tokens: int = LEFT_OUT
@@ -60,6 +63,16 @@ class TreeDecodingConfig(DecodingConfig):
         self._set("max_total_draft_tokens", tree.num_nodes)
         self._set("use_dynamic_tree", tree.topk > 1 and tree.choices is None)
         self._check_common()
+
+    @classmethod
+    def of_tree(cls, model: str, tree: TreeShape) -> Self:
+        """The config of a draft that rolls out this tree."""
+        if tree.choices is not None:
+            assert cls.choices_key is not None, f"{cls.method} has no static trees"
+            options: dict[str, Any] = {cls.choices_key: tree.choices}
+        else:
+            options = {"topk": tree.topk, "num_draft_tokens": tree.num_draft_tokens}
+        return cls(speculative_model=model, max_draft_len=tree.num_steps, **options)
 
     def _resolve_tree(self) -> TreeShape:
         """The tree that the numbers mean, given or resolved; ConfigError for a contradiction."""
@@ -119,7 +132,59 @@ class DraftTargetDecodingConfig(TreeDecodingConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagleFamilyConfig(TreeDecodingConfig):
+class ChoicesDecodingConfig(TreeDecodingConfig):
+    """A method that has static trees as well: the field named by ``choices_key`` holds the paths of
+    its nodes, tuples or the JSON text of a list; k, D and N follow from them, and where given too,
+    must agree."""
+
+    choices_key: ClassVar[str]
+
+    max_draft_len: int = LEFT_OUT
+
+    def __post_init__(self) -> None:
+        given = self._choices
+        if isinstance(given, str):
+            self._set(self.choices_key, _parse_choices(given, self.choices_key))
+        super().__post_init__()
+        self._set(self.choices_key, self.tree.choices)  # in the order of the tree's rows
+
+    @property
+    def _choices(self) -> Choices | str | None:
+        choices: Choices | str | None = getattr(self, self.choices_key)
+        return choices
+
+    def _resolve_tree(self) -> TreeShape:
+        choices = self._choices
+        if choices is None or isinstance(choices, str):
+            return self._resolve_numbers()
+        if self.use_dynamic_tree:
+            raise ConfigError(
+                f"use_dynamic_tree=True grows a tree by its scores, {self.choices_key} fix one; "
+                "give one of the two"
+            )
+        tree = TreeShape.static(choices, self.choices_key)
+        for name, value in (
+            ("max_draft_len", tree.num_steps),
+            ("topk", tree.topk),
+            ("num_draft_tokens", tree.num_draft_tokens),
+            ("max_total_draft_tokens", tree.num_nodes),
+        ):
+            self._agree(name, value, f"{self.choices_key} make a tree of")
+        return tree
+
+    def _resolve_numbers(self) -> TreeShape:
+        """The tree where no paths are given."""
+        if self.max_draft_len == LEFT_OUT:
+            raise ConfigError(
+                f"{type(self).__name__}: missing option `max_draft_len`, the number of draft "
+                "steps: write num_speculative_tokens (or num_steps, max_draft_len), for "
+                f"example 5, or give a static tree as {self.choices_key}"
+            )
+        return super()._resolve_tree()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleFamilyConfig(ChoicesDecodingConfig):
     """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig`:
 
     eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
@@ -129,44 +194,17 @@ class EagleFamilyConfig(TreeDecodingConfig):
     the order of its rows (FR-Spec; also `token_map`).
     """
 
-    max_draft_len: int = LEFT_OUT
+    choices_key: ClassVar[str] = "eagle_choices"
+
     eagle_choices: Choices | str | None = None
     speculative_token_map: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.eagle_choices, str):
-            self._set("eagle_choices", _parse_choices(self.eagle_choices))
         if self.speculative_token_map is not None:
             self._set("speculative_token_map", str(self.speculative_token_map))
             if not self.speculative_token_map:
                 raise ConfigError("speculative_token_map is an empty path; leave it out")
         super().__post_init__()
-        self._set("eagle_choices", self.tree.choices)  # in the order of the tree's rows
-
-    def _resolve_tree(self) -> TreeShape:
-        choices = self.eagle_choices
-        if choices is None or isinstance(choices, str):
-            if self.max_draft_len == LEFT_OUT:
-                raise ConfigError(
-                    f"{type(self).__name__}: missing option `max_draft_len`, the number of draft "
-                    "steps: write num_speculative_tokens (or num_steps, max_draft_len), for "
-                    "example 5, or give a static tree as eagle_choices"
-                )
-            return super()._resolve_tree()
-        if self.use_dynamic_tree:
-            raise ConfigError(
-                "use_dynamic_tree=True grows a tree by its scores, eagle_choices fix one; give one "
-                "of the two"
-            )
-        tree = TreeShape.static(choices)
-        for name, value in (
-            ("max_draft_len", tree.num_steps),
-            ("topk", tree.topk),
-            ("num_draft_tokens", tree.num_draft_tokens),
-            ("max_total_draft_tokens", tree.num_nodes),
-        ):
-            self._agree(name, value, "eagle_choices make a tree of")
-        return tree
 
 
 _eagle_config = strict_config(
@@ -193,18 +231,17 @@ class Eagle3DecodingConfig(EagleFamilyConfig):
     method: ClassVar[str] = "eagle3"
 
 
-def _parse_choices(text: str) -> Choices:
+def _parse_choices(text: str, name: str) -> Choices:
     """The paths of a JSON list of lists, as a command line passes it."""
     try:
         paths = json.loads(text)
     except ValueError as error:
         raise ConfigError(
-            f"eagle_choices={text!r} is not JSON ({error}); write a list of paths such as "
-            "[[0],[1],[0,0]]"
+            f"{name}={text!r} is not JSON ({error}); write a list of paths such as [[0],[1],[0,0]]"
         ) from error
     if not isinstance(paths, list) or not all(map(_is_path, paths)):
         raise ConfigError(
-            f"eagle_choices={text!r:.80} is not a list of lists of ranks, such as [[0],[1],[0,0]]"
+            f"{name}={text!r:.80} is not a list of lists of ranks, such as [[0],[1],[0,0]]"
         )
     return tuple(tuple(path) for path in paths)
 

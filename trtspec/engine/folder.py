@@ -2,7 +2,7 @@
 
     config.json        format version, models, build, speculation, fingerprints, environment
     target/            model.pt2, weights.safetensors
-    draft/             model.pt2, rollout.pt2, weights.safetensors      (with a draft)
+    draft/             rollout.pt2, weights.safetensors; model.pt2 if it has a cache (with a draft)
     tokenizer/         tokenizer files of the target
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
@@ -24,12 +24,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.config.build import BuildConfig
-from trtspec.config.eagle import EagleConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
 from trtspec.config.tree import Choices, TreeShape
 from trtspec.engine.device import compute_capability, device_problem, gpu_name
+from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.errors import EngineError
 from trtspec.ops import OPS_VERSION
 
@@ -38,8 +39,6 @@ FORMAT_VERSION = 2
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "weights.safetensors"
-MODEL_NAME = "model.pt2"
-ROLLOUT_NAME = "rollout.pt2"
 TOKENIZER_FOLDER = "tokenizer"
 
 
@@ -101,24 +100,26 @@ class Environment:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The contents of an engine folder's ``config.json``."""
+    """The contents of an engine folder's ``config.json``. extract_layers: states that the target
+    hands out to be written to files, without a draft; numbered as in `CausalLM`."""
 
     target: ModelConfig
-    draft: ModelConfig | EagleConfig | None
+    draft: DraftConfig | None
     build: BuildConfig
     speculation: SpeculationContract | None
     fingerprints: Mapping[str, str]
     environment: Environment
+    extract_layers: tuple[int, ...] = ()
 
     @property
     def draft_decoder(self) -> ModelConfig | None:
-        """The shape of the draft's layers, which decides the size of its cache."""
-        return self.draft.decoder if isinstance(self.draft, EagleConfig) else self.draft
+        """The shape of the draft's layers, which decides the size of its cache, if it has any."""
+        return self.draft.decoder if self.draft else None
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
-        """The hidden states that the target hands to its draft."""
-        return self.draft.capture_layers if isinstance(self.draft, EagleConfig) else ()
+        """The hidden states that the target hands out: to its draft, or to be written."""
+        return self.draft.capture_layers if self.draft else self.extract_layers
 
     @property
     def layout(self) -> CacheLayout:
@@ -136,11 +137,12 @@ class EngineConfig:
         return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
-            "draft": self.draft.to_dict() if self.draft else None,
+            "draft": draft_to_dict(self.draft) if self.draft else None,
             "build": asdict(self.build),
             "speculation": asdict(self.speculation) if self.speculation else None,
             "fingerprints": dict(self.fingerprints),
             "environment": self.environment.to_dict(),
+            "extract_layers": list(self.extract_layers),
         }
 
     @classmethod
@@ -149,11 +151,12 @@ class EngineConfig:
         draft, speculation = data["draft"], data["speculation"]
         return cls(
             target=ModelConfig.from_dict(data["target"]),
-            draft=_read_draft(draft) if draft else None,
+            draft=draft_from_dict(draft) if draft else None,
             build=from_dict(BuildConfig, data["build"]),
             speculation=from_dict(SpeculationContract, speculation) if speculation else None,
             fingerprints=data["fingerprints"],
             environment=from_dict(Environment, data["environment"]),
+            extract_layers=tuple(data.get("extract_layers", ())),
         )
 
     def write(self, folder: Path) -> None:
@@ -210,10 +213,6 @@ def speculative_rows(speculation: SpeculationContract | None) -> int:
         return DEFAULT_TREE_ROWS
     tree = speculation.tree
     return max(DEFAULT_TREE_ROWS, tree.num_draft_tokens, 1 + tree.num_rollout_rows)
-
-
-def _read_draft(data: Mapping[str, Any]) -> ModelConfig | EagleConfig:
-    return (EagleConfig if "decoder" in data else ModelConfig).from_dict(data)
 
 
 def is_engine_folder(path: Path) -> bool:

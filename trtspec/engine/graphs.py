@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.eagle import EagleConfig
-from trtspec.engine.folder import MODEL_NAME, ROLLOUT_NAME, EngineConfig
+from trtspec.engine.drafts import DRAFT_KINDS, Built, Graph
+from trtspec.engine.folder import EngineConfig
 from trtspec.errors import EngineError
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.eagle import EagleDraft
-from trtspec.models.rollout import TreeRollout
-from trtspec.models.signature import (
-    Signature,
-    feature_signature,
-    model_signature,
-    rollout_signature,
-)
+from trtspec.models.signature import model_signature
 from trtspec.models.tree_levels import make_levels
 
-TARGET_MODEL = f"target/{MODEL_NAME}"
-DRAFT_MODEL = f"draft/{MODEL_NAME}"
-DRAFT_ROLLOUT = f"draft/{ROLLOUT_NAME}"
+TARGET_MODEL = "target/model.pt2"
 
 BORROWED = "target."
 LEVELS = "levels."
@@ -32,17 +22,14 @@ LEVELS = "levels."
 borrows, and the index tensors of a static tree."""
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A module, ready to be compiled or run, and its inputs."""
-
-    module: nn.Module
-    signature: Signature
-
-
 def graph_names(engine: EngineConfig) -> list[str]:
     """The artifacts of an engine folder, relative to it."""
-    return [TARGET_MODEL, *([DRAFT_MODEL, DRAFT_ROLLOUT] if engine.draft else [])]
+    return [TARGET_MODEL, *draft_graphs(engine)]
+
+
+def draft_graphs(engine: EngineConfig) -> list[str]:
+    """The artifacts of its draft; none without one."""
+    return [] if engine.draft is None else list(DRAFT_KINDS[engine.draft.kind].graphs)
 
 
 def target_module(engine: EngineConfig) -> CausalLM:
@@ -52,30 +39,21 @@ def target_module(engine: EngineConfig) -> CausalLM:
     )
 
 
-def draft_module(engine: EngineConfig) -> CausalLM | EagleDraft:
+def draft_module(engine: EngineConfig) -> nn.Module:
     """The draft with uninitialised weights, on torch's default device."""
     assert engine.draft is not None
-    if isinstance(engine.draft, EagleConfig):
-        return EagleDraft(
-            engine.draft, engine.target, _dtype(engine), packed=_packs_weights(engine)
-        )
-    return CausalLM(engine.draft, _dtype(engine), packed=_packs_weights(engine))
+    kind = DRAFT_KINDS[engine.draft.kind]
+    return kind.module(engine.draft, engine.target, _dtype(engine), _packs_weights(engine))
 
 
-def make_graph(engine: EngineConfig, name: str, module: CausalLM | EagleDraft) -> Graph:
+def make_graph(engine: EngineConfig, name: str, module: nn.Module) -> Graph:
     """The graph of that name over ``module``, a `target_module` or `draft_module`."""
     dtype, layout = _dtype(engine), engine.layout
     if name == TARGET_MODEL:
         return Graph(module, model_signature(engine.target, dtype, layout))
-    decoder, contract = engine.draft_decoder, engine.speculation
-    assert decoder is not None and contract is not None
-    width = engine.draft.hidden_in if isinstance(engine.draft, EagleConfig) else 0
-    if name == DRAFT_ROLLOUT:
-        rollout = TreeRollout(module, contract.tree, layout.tokens_per_block)
-        return Graph(rollout, rollout_signature(decoder, dtype, layout, width))
-    if width:
-        return Graph(module, feature_signature(decoder, dtype, layout, width))
-    return Graph(module, model_signature(decoder, dtype, layout))
+    assert engine.draft is not None and engine.speculation is not None
+    make = DRAFT_KINDS[engine.draft.kind].graphs[name]
+    return make(engine.draft, module, Built(dtype, layout, engine.speculation.tree))
 
 
 def draft_constants(engine: EngineConfig) -> dict[str, Tensor]:
@@ -99,6 +77,11 @@ def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
         raise EngineError(
             f"{where} does not fit its engine ({reason}); rebuild the engine with trtspec-build"
         ) from error
+
+
+def own_state(module: nn.Module) -> dict[str, Tensor]:
+    """The ``state_dict`` of a draft without what it borrows."""
+    return {k: v for k, v in module.state_dict().items() if not k.startswith(BORROWED)}
 
 
 def with_borrowed(

@@ -17,7 +17,9 @@ An engine takes packed rows, T of them over B requests, without padding between 
 
 A language model returns float32 logits ``[R, V]`` and, if it was built to, the captured states
 ``[T, n*H]``; a network over states its features ``[T, H]``; a rollout what `TreeRollout.forward`
-returns. `trtspec.models.signature` has the same order as example tensors.
+returns. The rollout of a network without K/V takes no rows: ``hidden_in [B, n*H]``, the state
+before each request's root, and the seven sampling values. `trtspec.models.signature` has the same
+order as example tensors.
 """
 
 from __future__ import annotations

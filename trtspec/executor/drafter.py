@@ -18,8 +18,11 @@ class DrafterNeeds:
 
     max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
     draft_slots: rows a rollout writes into the draft cache beyond the request's own tokens.
-    has_draft_cache: whether it keeps K/V of its own. reads_hidden: whether it is told the target's
-    hidden states, on which, and on the token after each, the rows of its cache then depend.
+    has_draft_engine: whether it drafts with the network of the engine folder. has_draft_cache:
+    whether that keeps K/V of its own. reads_hidden: whether it is told the target's hidden states,
+    on which, and on the token after each, the rows of its cache, if it has one, then depend.
+    reads_every_row: whether it must be told the states of every row of a request, and keeps them
+    while the request runs; then no row may come out of the prefix cache.
     """
 
     max_nodes: int = 0
@@ -27,6 +30,8 @@ class DrafterNeeds:
     draft_slots: int = 0
     has_draft_cache: bool = False
     reads_hidden: bool = False
+    reads_every_row: bool = False
+    has_draft_engine: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_nodes", "max_depth", "draft_slots"):

@@ -19,9 +19,9 @@ from trtspec.executor.buckets import (
     pad,
     unpad,
 )
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.packing import RowGroup, pack
-from trtspec.executor.staging import Staging, to_host
-from trtspec.executor.timer import EngineTimer
+from trtspec.executor.staging import to_host
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.kv_compact import kv_compact
 
@@ -29,7 +29,7 @@ COMPACTED_AT_ONCE = 4096
 """Rows that one call of `kv_compact` is asked to move; on CUDA it has a limit."""
 
 
-class ModelEngine:
+class ModelEngine(CountedEngine):
     """Runs a target or a draft: packs rows, owns the cache tensors, counts and times its calls.
 
     Rows are packed on the host and go to the engine's device in one copy. With buckets, the calls
@@ -50,26 +50,18 @@ class ModelEngine:
         hidden_in: int = 0,
     ) -> None:
         """``hidden_in``: width of the target's states that the rollout reads, 0 for none."""
+        super().__init__(torch.device(device))
         self.layout = layout
         self.vocab_size = config.vocab_size
-        self.num_calls = 0
         self._session = session
         self._rollout = rollout
         self._dtype = dtype
         self._hidden_in = hidden_in
-        self._device = torch.device(device)
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
-        self._staging = Staging(self._device)
-        self._timer = EngineTimer(self._device)
         self._k, self._v = new_kv_caches(
             config, num_blocks, layout.tokens_per_block, dtype, self._device
         )
-
-    @property
-    def seconds(self) -> float:
-        """What the calls took in all; on CUDA, those that are known to be done."""
-        return self._timer.seconds
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
         """Feed rows, write their K/V.
@@ -125,8 +117,7 @@ class ModelEngine:
             width = self._hidden_in
             hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
             self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
-        self.num_calls = 0
-        self._timer.reset()
+        self._reset_count()
 
     def _forward(
         self, rows: list[Tensor], logits_rows: Tensor, bucket: Bucket | None
@@ -183,7 +174,4 @@ class ModelEngine:
         return padded
 
     def _run(self, session: Session, inputs: list[Tensor]) -> list[Tensor]:
-        with self._timer.measured():
-            outputs = session.run([*inputs, *self._k, *self._v])
-        self.num_calls += 1
-        return outputs
+        return self._call(session, [*inputs, *self._k, *self._v])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from trtspec.errors import EngineError, TrtspecError
+from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.metrics import ExecutorMetrics
@@ -18,7 +19,6 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict
 from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.stopping import StopChecker
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
@@ -55,14 +55,14 @@ class PyExecutor:
         resources: ResourceManager,
         scheduler: Scheduler,
         drafter: Drafter,
-        simulated: SimulatedAcceptance | None = None,
+        rule: AcceptanceRule | None = None,
     ) -> None:
         self.metrics = ExecutorMetrics()
         self._target = target
         self._resources = resources
         self._scheduler = scheduler
         self._drafter = drafter
-        self._sampler = Sampler(simulated)
+        self._sampler = Sampler(rule)
         self._stops: dict[int, StopChecker] = {}
 
     @property

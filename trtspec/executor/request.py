@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
 from trtspec.ops.tree import TokenTree
+
+
+class Transfer(Protocol):
+    """Something still under way for a request whose text has ended, on another thread."""
+
+    def add_done_callback(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once, from any thread, when it has ended; at once if it has already."""
+        ...
+
+    def result(self) -> Mapping[str, str]:
+        """Wait for the end; what the caller shall know of it. TrtspecError: it failed."""
+        ...
+
+    def discard(self) -> None:
+        """The caller is gone: when this returns, nothing of it is left, nor comes later."""
+        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -21,6 +38,7 @@ class Request:
     eos_token_ids: ids that end the text; empty when EOS is to be ignored.
     draft: nodes proposed for the step under way; empty outside generation steps.
     finish_reason: None while it runs.
+    transfer: set by a drafter when the text has ended: the caller shall wait for it too.
 
     A step feeds rows tokens[committed : committed + n] of the target cache. With one row left (the
     root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and
@@ -38,6 +56,7 @@ class Request:
     eos_token_ids: tuple[int, ...] = ()
     draft: TokenTree = field(default_factory=TokenTree.empty)
     finish_reason: str | None = None
+    transfer: Transfer | None = None
 
     @classmethod
     def create(

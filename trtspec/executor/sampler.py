@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from trtspec.config.sampling import seed_to_int64
+from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
-from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.staging import Staging, to_host
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
@@ -86,11 +86,11 @@ def _fixed_columns(requests: Sequence[Request], counts: Sequence[int]) -> list[T
 class Sampler:
     """Applies each request's options to its rows, samples every row, walks every tree.
 
-    ``simulated``: accept drafts by chance instead, for benchmarks and tests.
+    ``rule``: accept other drafts than those that the target emits; the text is then not its own.
     """
 
-    def __init__(self, simulated: SimulatedAcceptance | None = None) -> None:
-        self._simulated = simulated
+    def __init__(self, rule: AcceptanceRule | None = None) -> None:
+        self._rule = rule
         self._states: dict[int, LogitsState] = {}
         self._rows = SamplingRows()
         self._staging: Staging | None = None
@@ -124,11 +124,11 @@ class Sampler:
             [*self._rows.tensors(requests, trees), *drafts]
         )
         sampled = sample(logits, *columns)
-        if self._simulated is not None:
+        if self._rule is not None:
             choices = sampled.cpu()
             for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
-                own = choices[starts[i] : starts[i + 1]].numpy()
-                self._simulated.force(request, tree, own, logits.shape[1])
+                own = slice(starts[i], starts[i + 1])
+                self._rule.force(request, tree, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         accepted, emitted = accept(sampled, drafted, above, row_start)
         # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.

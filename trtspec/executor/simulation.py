@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from trtspec.executor.request import Request
 from trtspec.ops.sampling import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
@@ -51,10 +52,9 @@ class SimulatedAcceptance:
         return sum(draw < rate for rate in self.rates)
 
     def force(
-        self, request: Request, tree: TokenTree, sampled: npt.NDArray[np.int64], vocab_size: int
+        self, request: Request, tree: TokenTree, sampled: npt.NDArray[np.int64], logits: Tensor
     ) -> None:
-        """Change one request's ``sampled`` (int64 [1 + n], what the target emits after the root and
-        after each node) so that the walk of `trtspec.ops.acceptance` accepts the drawn number.
+        """See `AcceptanceRule.force`: the drawn number of drafts is accepted.
 
         Rows along one path get the token of the next node; the row where it ends keeps its token
         unless a child carries it, then it gets the lowest id that no child carries and that does
@@ -74,7 +74,7 @@ class SimulatedAcceptance:
         carried = set(children.get(row - 1, {}))
         if int(sampled[row]) in carried:
             barred = carried.union(request.eos_token_ids, request.params.stop_token_ids)
-            free = (token for token in range(vocab_size) if token not in barred)
+            free = (token for token in range(logits.shape[1]) if token not in barred)
             sampled[row] = next(free, sampled[row])
 
 

@@ -14,9 +14,10 @@ from tqdm import tqdm
 
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import OWN_DRAFT, check_draft_depth, check_engine_draft
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.config.speculative import DecodingConfig, parse_speculative_config
+from trtspec.config.speculative import METHODS, DecodingConfig, parse_speculative_config
 from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
@@ -29,6 +30,7 @@ from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
+from trtspec.speculative.extract_hidden_states import ready_to_extract
 
 
 class LLM:
@@ -60,7 +62,7 @@ class LLM:
         if speculative_config is True:
             raise ConfigError("speculative_config=True names no method; give a config or None")
         asked = None if speculative_config is False else speculative_config
-        wanted = parse_speculative_config(asked)
+        wanted = ready_to_extract(parse_speculative_config(asked), config.kv_transfer_config)
         path = find_model(model)
         if is_engine_folder(path):
             folder, engine = path, EngineConfig.read(path)
@@ -74,6 +76,8 @@ class LLM:
         else:
             folder = build_folder(path, config, wanted)
             engine = EngineConfig.read(folder)
+        if isinstance(wanted, ExtractHiddenStatesConfig):
+            wanted = wanted.with_engine(engine.extract_layers)
         limits = Limits.of(
             engine.build, config.max_batch_size, config.max_seq_len, config.max_num_tokens
         )
@@ -315,12 +319,9 @@ def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     contract = engine.speculation
     if contract is None:
         return None
-    options: dict[str, Any] = {"speculative_model": OWN_DRAFT, "max_draft_len": contract.num_steps}
-    if contract.choices is not None:
-        options["eagle_choices"] = contract.choices
-    else:
-        options |= {"topk": contract.topk, "num_draft_tokens": contract.num_draft_tokens}
-    return parse_speculative_config({"method": contract.method, **options})
+    method = METHODS[contract.method]
+    assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
+    return method.of_tree(OWN_DRAFT, contract.tree)
 
 
 def _check_contract(engine: EngineConfig, asked: TreeDecodingConfig) -> None:

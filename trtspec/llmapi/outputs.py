@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trtspec.errors import TrtspecError
@@ -17,7 +18,8 @@ class CompletionOutput:
     "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
     were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
     ``seed`` repeats this very sequence (with the same sample index). The two times are of
-    `time.monotonic`, None until then.
+    `time.monotonic`, None until then. ``kv_transfer_params`` says where its hidden states were
+    written (``hidden_states_path``), with the method extract_hidden_states.
     """
 
     index: int
@@ -30,6 +32,7 @@ class CompletionOutput:
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
     first_token_time: float | None = None
     finish_time: float | None = None
+    kv_transfer_params: Mapping[str, str] | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -53,6 +56,11 @@ class RequestOutput:
     @property
     def finished(self) -> bool:
         return all(output.finished for output in self.outputs)
+
+    @property
+    def kv_transfer_params(self) -> Mapping[str, str] | None:
+        """Those of the first sequence; with ``n`` > 1 each has its own."""
+        return self.outputs[0].kv_transfer_params if self.outputs else None
 
     @property
     def metrics(self) -> SpeculativeMetrics:

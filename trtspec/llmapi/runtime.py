@@ -13,33 +13,36 @@ from torch import Tensor
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.cuda_graph import CudaGraphSession
 from trtspec.engine.device import free_device_memory
+from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.graphs import (
-    DRAFT_MODEL,
-    DRAFT_ROLLOUT,
     TARGET_MODEL,
     bind,
+    draft_graphs,
     draft_module,
     make_graph,
     target_module,
     with_borrowed,
 )
-from trtspec.engine.memory import kv_bytes_per_token
+from trtspec.engine.memory import element_bytes, kv_bytes_per_token
 from trtspec.engine.session import AotiSession, EagerSession, Session
 from trtspec.errors import ConfigError, EngineError
+from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds, NoDrafter
+from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
+from trtspec.executor.typical import TypicalAcceptance
 from trtspec.log import logger
 from trtspec.speculative.registry import drafter_needs, make_drafter
 
@@ -85,7 +88,7 @@ def open_executor(
     speculation: DecodingConfig | None,
     kv: KvCacheConfig,
     graphs: CudaGraphConfig | None = None,
-) -> tuple[PyExecutor, ModelEngine, ModelEngine | None]:
+) -> tuple[PyExecutor, ModelEngine, ModelEngine | HeadsEngine | None]:
     """Load an engine folder; returns the executor and its target and draft engines.
 
     ``graphs``: the sizes that the calls of generating steps are padded to, and on CUDA captured in;
@@ -104,7 +107,7 @@ def open_executor(
     device = engine.build.device
     weights = read_weights(folder / "target" / WEIGHTS_NAME, device)
     draft_weights = None
-    if needs.has_draft_cache:
+    if needs.has_draft_engine and engine.draft is not None:
         draft_weights = read_weights(folder / "draft" / WEIGHTS_NAME, device)
     # Now that the weights are where they stay: what they leave is for the caches.
     blocks, draft_blocks = _cache_blocks(engine, limits, needs, kv)
@@ -118,28 +121,45 @@ def open_executor(
         draft = _open_draft(folder, engine, draft_blocks, weights, draft_weights, buckets)
     if device == "cuda":
         _capture_graphs([target, *([draft] if draft else [])], buckets)
-    size, reuse = layout.tokens_per_block, kv.enable_block_reuse
+    size, reuse = layout.tokens_per_block, kv.enable_block_reuse and not needs.reads_every_row
+    if reuse != kv.enable_block_reuse:
+        logger.info("prefix reuse is off: %s reads every row", getattr(speculation, "method", None))
     resources = ResourceManager(
         KVCacheManager(blocks, size, reuse),
         # A row made of the target's state depends on the token after it as well.
         KVCacheManager(draft_blocks, size, reuse, lookahead=int(needs.reads_hidden))
-        if draft
+        if needs.has_draft_cache
         else None,
     )
     scheduler = Scheduler(
         resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs
     )
     drafter: Drafter = NoDrafter()
-    simulated = None
+    rule = None
     if speculation is not None:
         drafter = make_drafter(speculation, draft, resources)
-        if speculation.simulate_acceptance is not None:
-            simulated = SimulatedAcceptance(speculation.simulate_acceptance)
-            logger.warning(
-                "simulate_acceptance=%s: drafts are accepted by chance, the text means nothing",
-                list(speculation.simulate_acceptance),
-            )
-    return PyExecutor(target, resources, scheduler, drafter, simulated), target, draft
+        rule = _acceptance_rule(speculation)
+    return PyExecutor(target, resources, scheduler, drafter, rule), target, draft
+
+
+def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
+    """The rule that replaces lossless acceptance, if one was asked for."""
+    rates, typical = speculation.simulate_acceptance, speculation.typical_acceptance
+    if rates is not None:
+        logger.warning(
+            "simulate_acceptance=%s: drafts are accepted by chance, the text means nothing",
+            list(rates),
+        )
+        return SimulatedAcceptance(rates)
+    if typical is not None:
+        logger.warning(
+            "lossy_typical_acceptance (posterior_threshold %s, posterior_alpha %s): above "
+            "temperature 0 the text is not the model's own",
+            typical.posterior_threshold,
+            typical.posterior_alpha,
+        )
+        return TypicalAcceptance(typical)
+    return None
 
 
 def _open_target(
@@ -172,36 +192,37 @@ def _open_draft(
     target: Mapping[str, Tensor],
     own: Mapping[str, Tensor],
     buckets: RowBuckets | None,
-) -> ModelEngine:
+) -> ModelEngine | HeadsEngine:
     """The draft with its rollout; what it borrows of the target is the target's own memory."""
-    assert engine.draft_decoder is not None
+    assert engine.draft is not None
     device = engine.build.device
-    path = folder / "draft" / WEIGHTS_NAME
     with torch.device("meta"):
         module = draft_module(engine)
     weights = with_borrowed(module, own, target)
-    sessions: list[Session] = []
-    for name in (DRAFT_MODEL, DRAFT_ROLLOUT):
+    sessions: dict[str, Session] = {}
+    if engine.build.backend == "eager":
+        bind(module, weights, str(folder / "draft" / WEIGHTS_NAME))
+    for name in draft_graphs(engine):
         if engine.build.backend == "eager":
-            if name == DRAFT_MODEL:
-                bind(module, weights, str(path))
             graph = make_graph(engine, name, module)
-            sessions.append(EagerSession(graph.module, graph.signature, device))
+            sessions[name] = EagerSession(graph.module, graph.signature, device)
         else:
-            sessions.append(AotiSession(folder / name, weights, device))
-    model, rollout = sessions
-    rollout = _with_graphs(rollout, device, buckets, engine.draft_decoder.num_layers)
+            sessions[name] = AotiSession(folder / name, weights, device)
+    decoder, rollout = engine.draft_decoder, sessions[DRAFT_ROLLOUT]
+    if decoder is None:
+        return HeadsEngine(rollout, device)
+    rollout = _with_graphs(rollout, device, buckets, decoder.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
-        engine.draft_decoder,
+        decoder,
         dtype,
         engine.layout,
         num_blocks,
-        model,
+        sessions[DRAFT_MODEL],
         rollout,
         device=device,
         buckets=buckets,
-        hidden_in=engine.draft.hidden_in if isinstance(engine.draft, EagleConfig) else 0,
+        hidden_in=len(engine.draft.capture_layers) * engine.target.hidden_size,
     )
 
 
@@ -215,7 +236,7 @@ def _with_graphs(
     return CudaGraphSession(session, sizes, 2 * num_layers)
 
 
-def _capture_graphs(engines: Sequence[ModelEngine], buckets: RowBuckets | None) -> None:
+def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None) -> None:
     """Capture now, so that no request waits for it."""
     if buckets is None:
         return
@@ -239,6 +260,9 @@ def _cache_blocks(
     draft = engine.draft_decoder if needs.has_draft_cache else None
     models = [engine.target, *([draft] if draft else [])]
     token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in models)
+    if needs.reads_every_row:  # the states of a row are kept as long as its K/V
+        states = len(engine.capture_layers) * engine.target.hidden_size
+        token_bytes += states * element_bytes(engine.build.dtype)
     wanted = limits.max_batch_size * (limits.max_seq_len + size)
     free = free_device_memory() if engine.build.device == "cuda" else _free_memory()
     affordable = int(free * kv.free_memory_fraction) // token_bytes

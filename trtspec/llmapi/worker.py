@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.request import Request
+from trtspec.executor.request import Request, Transfer
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
@@ -43,6 +43,7 @@ class Worker:
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
         self._aborts: list[RequestOutput] = []
+        self._transferred: list[int] = []  # request ids whose transfer has ended
         self._closed = False
         self._live: dict[int, LiveSequence] = {}
         self._thread = threading.Thread(target=self._run, name="trtspec-worker", daemon=True)
@@ -95,10 +96,15 @@ class Worker:
         while True:
             with self._wake:
                 while not (
-                    self._arrivals or self._aborts or self._closed or self._executor.has_work
+                    self._arrivals
+                    or self._aborts
+                    or self._transferred
+                    or self._closed
+                    or self._executor.has_work
                 ):
                     self._wake.wait()
                 arrivals, self._arrivals = self._arrivals, []
+                transferred, self._transferred = self._transferred, []
                 aborts, self._aborts = self._aborts, []
                 closed = self._closed
             for sequence in arrivals:
@@ -108,6 +114,8 @@ class Worker:
                     self._end(request_id, "abort")
             if closed:
                 return
+            for request_id in transferred:
+                self._end_transfer(request_id)
             if self._executor.has_work:
                 self._step()
 
@@ -149,9 +157,35 @@ class Worker:
                 completion.logprobs = [*(completion.logprobs or []), *step.logprobs]
             if step.request.finish_reason is not None:
                 completion.stop_reason = sequence.stop.stop_reason
-                self._end(step.request.id, step.request.finish_reason, step.error)
-            elif step.tokens:
+                if step.request.transfer is None or step.error is not None:
+                    self._end(step.request.id, step.request.finish_reason, step.error)
+                    return
+                self._await_transfer(step.request.id, step.request.transfer)
+            if step.tokens:
                 sequence.handle.publish()
+
+    def _await_transfer(self, request_id: int, transfer: Transfer) -> None:
+        """The sequence ends when the transfer has, while others go on."""
+
+        def done() -> None:
+            with self._wake:
+                self._transferred.append(request_id)
+                self._wake.notify()
+
+        transfer.add_done_callback(done)
+
+    def _end_transfer(self, request_id: int) -> None:
+        sequence = self._live.get(request_id)
+        if sequence is None:  # aborted meanwhile
+            return
+        request = sequence.request
+        assert request.transfer is not None and request.finish_reason is not None
+        try:
+            sequence.completion.kv_transfer_params = request.transfer.result()
+        except TrtspecError as error:
+            self._end(request_id, "error", error)
+        else:
+            self._end(request_id, request.finish_reason)
 
     def _end(self, request_id: int, reason: str, error: TrtspecError | None = None) -> None:
         sequence = self._live.pop(request_id, None)
@@ -164,6 +198,9 @@ class Worker:
 
     @staticmethod
     def _finish(sequence: LiveSequence, reason: str, error: TrtspecError | None) -> None:
+        transfer = sequence.request.transfer
+        if transfer is not None and reason in ("abort", "error"):
+            transfer.discard()
         with sequence.handle.updating():
             sequence.completion.finish_reason = reason
             sequence.completion.finish_time = time.monotonic()

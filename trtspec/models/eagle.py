@@ -20,6 +20,12 @@ from trtspec.models.causal_lm import DecoderLayer, Embedding, load_layers, read_
 from trtspec.models.layers import Linear, RMSNorm, SwiGLU
 from trtspec.models.rope import RotaryEmbedding
 
+_OWN_BUFFERS = (
+    *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
+    *("embed.", "token_map"),
+)
+"""Beginnings of the names of buffers that are loaded as they are."""
+
 
 class EagleSource(Protocol):
     """What `EagleDraft.load_weights` reads: a draft checkpoint by internal names."""
@@ -97,9 +103,10 @@ class EagleDraft(nn.Module):
     """A draft network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names follow `CausalLM`; besides: ``fc.P`` (and ``bias``),
-    ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``,
+    ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``, of MTP
+    modules ``embedding_norm.weight`` and ``state_norm.weight``,
     ``token_map [V_d] i64`` (the target's id of each row of the head), and ``target.*`` for what is
-    borrowed. The borrowed tensors are not the draft's: `own_state` leaves them out.
+    borrowed: those are the target's own tensors.
     """
 
     token_map: Tensor | None
@@ -121,6 +128,9 @@ class EagleDraft(nn.Module):
             if config.fc_norm
             else None
         )
+        norms = config.input_norms
+        self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
+        self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
         fc_in = config.hidden_in if config.version == 3 else 2 * hidden
         self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, packed=packed)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
@@ -173,6 +183,8 @@ class EagleDraft(nn.Module):
         if self.config.version == 3:
             x = self.layers[0](embedded, features, rows, cos_sin, k_caches[0], v_caches[0])
         else:
+            if self.embedding_norm is not None and self.state_norm is not None:
+                embedded, features = self.embedding_norm(embedded), self.state_norm(features)
             x = self.fc(torch.cat((embedded, features), dim=-1))
             x = self.layers[0](x, rows, cos_sin, k_caches[0], v_caches[0])
         for i, layer in enumerate(list(self.layers)[1:], 1):
@@ -199,10 +211,6 @@ class EagleDraft(nn.Module):
         features, _ = self.draft(input_ids, self.fuse(hidden_in), rows, k_caches, v_caches)
         return (features,)
 
-    def own_state(self) -> dict[str, Tensor]:
-        """The ``state_dict`` without the target's parts."""
-        return {k: v for k, v in self.state_dict().items() if not k.startswith("target.")}
-
     @torch.no_grad()
     def load_weights(self, checkpoint: EagleSource, target: Mapping[str, Tensor]) -> None:
         """Fill every buffer of the draft's own from its checkpoint. ``target`` holds the target
@@ -220,7 +228,7 @@ class EagleDraft(nn.Module):
         bias = [read_weight(tensors, "fc.bias")] if self.config.fc_bias else []
         self.fc.load([read_weight(tensors, "fc.weight")], bias)
         for name, buffer in self.named_buffers():
-            if name.startswith(("fc_input_norm.", "fc_norm.", "norm.", "embed.", "token_map")):
+            if name.startswith(_OWN_BUFFERS):
                 buffer.copy_(read_weight(tensors, name))
         load_layers(self.layers, tensors)
         if self.cuts_target_head:

@@ -145,9 +145,7 @@ class TreeRollout(nn.Module):
             scores = scores.reshape(batch, width * branching)
             pool_tokens.append(tokens)
             pool_scores.append(scores)
-        return self._keep(
-            torch.cat(pool_tokens, 1), torch.cat(pool_parents, 1), torch.cat(pool_scores, 1)
-        )
+        return self.levels.cut(pool_tokens, pool_parents, pool_scores)
 
     def _children(
         self, ready: Tensor, columns: SamplingColumns, count: int
@@ -156,18 +154,6 @@ class TreeRollout(nn.Module):
         ids, gains = draft_candidates(self.model.head(ready), *columns, self.model.token_map, count)
         # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
         return ids, gains.clamp(max=0)
-
-    def _keep(
-        self, tokens: Tensor, parents: Tensor, scores: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Cut the pool to the tree, in its order, and point parents at kept indices."""
-        kept = self.levels.kept(scores)
-        index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
-        new_index = torch.zeros_like(tokens).scatter(1, kept, index)
-        old_parents = parents.gather(1, kept)
-        new_parents = new_index.gather(1, old_parents.clamp(min=0))
-        new_parents = torch.where(old_parents < 0, -1, new_parents).to(torch.int32)
-        return tokens.gather(1, kept), new_parents, scores.gather(1, kept)
 
     def _slots(self, block_tables: Tensor, cache_positions: Tensor) -> Tensor:
         """Flat slots of ``cache_positions [B, width]``; -1 where the request holds no block."""

@@ -66,20 +66,32 @@ def rollout_signature(
     """`TreeRollout.forward`; ``hidden_in`` is 0 for a network that reads no states."""
     args, dims = _rows(layout)
     last_rows = torch.ones(_REQUESTS, dtype=torch.int64)
-    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
-    sampling = SamplingColumns(*(torch.ones(_REQUESTS, dtype=kind) for kind in kinds))
+    sampling, sampling_dims = _sampling()
     hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype) if hidden_in else None
     caches, cache_dims = _caches(config, dtype, layout)
-    b: Any = {0: _B}
     return Signature(
         (*args, last_rows, sampling, hidden, *caches),
-        (*dims, b, SamplingColumns(*[b] * 7), {0: _T} if hidden_in else None, *cache_dims),
+        (*dims, {0: _B}, sampling_dims, {0: _T} if hidden_in else None, *cache_dims),
     )
+
+
+def heads_signature(dtype: torch.dtype, hidden_in: int) -> Signature:
+    """`HeadsRollout.forward`, for states ``[B, hidden_in]``."""
+    sampling, sampling_dims = _sampling()
+    hidden = torch.zeros(_REQUESTS, hidden_in, dtype=dtype)
+    return Signature((hidden, sampling), ({0: _B}, sampling_dims))
 
 
 _ROWS, _REQUESTS, _BLOCKS = 7, 3, 11  # all different, so that export cannot confuse them
 _T = Dim("rows", min=1, max=_MAX_DIM)
 _B = Dim("requests", min=1, max=_MAX_DIM)
+
+
+def _sampling() -> tuple[Any, Any]:
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
+    columns = SamplingColumns(*(torch.ones(_REQUESTS, dtype=kind) for kind in kinds))
+    b: Any = {0: _B}
+    return columns, SamplingColumns(*[b] * 7)
 
 
 def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,25 @@ class Levels(nn.Module):
     def kept(self, scores: Tensor) -> Tensor:
         """Which candidates ``scores [B, C]`` of the pool are the tree: ``[B, N-1] i64``, rising."""
         raise NotImplementedError
+
+    def cut(
+        self, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The tree out of its pool, in the pool's order.
+
+        Of every depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices of the pool, -1 = the
+        root) and scores f32. Returns tokens ``[B, N-1]``, parents i32 as indices of the tree, and
+        scores.
+        """
+        pool = torch.cat(list(scores), 1)
+        kept = self.kept(pool)
+        index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+        all_tokens = torch.cat(list(tokens), 1)
+        new_index = torch.zeros_like(all_tokens).scatter(1, kept, index)
+        old_parents = torch.cat(list(parents), 1).gather(1, kept)
+        new_parents = new_index.gather(1, old_parents.clamp(min=0))
+        new_parents = torch.where(old_parents < 0, -1, new_parents).to(torch.int32)
+        return all_tokens.gather(1, kept), new_parents, pool.gather(1, kept)
 
 
 class DynamicLevels(Levels):

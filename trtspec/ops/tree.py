@@ -7,7 +7,7 @@ part of the tree); node n is row n + 1.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -153,6 +153,32 @@ class TokenTree:
         if unwanted.isdisjoint(self.tokens.tolist()):
             return self
         return self._of(self._tree.without(list(unwanted)))
+
+    def select(self, kept: Sequence[int]) -> TokenTree:
+        """The tree of the nodes `kept` (indices, ascending, closed under parents)."""
+        try:
+            return self._of(self._tree.select(kept))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def best(
+        self,
+        scores: npt.NDArray[np.float32],
+        unwanted: Collection[int],
+        max_depth: int,
+        max_nodes: int,
+    ) -> TokenTree:
+        """The `max_nodes` best nodes by `scores` float32[n], of which none exceeds its parent's; of
+        equals the earlier ones.
+
+        Left out are nodes of score -inf, those deeper than `max_depth`, and `unwanted` tokens with
+        all that follows.
+        """
+        values = torch.from_numpy(scores)
+        try:
+            return self._of(self._tree.best(values, list(unwanted), max_depth, max_nodes))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def row_parents(self) -> npt.NDArray[np.int32]:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""

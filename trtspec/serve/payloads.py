@@ -37,6 +37,12 @@ def speculation(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
     return {"speculative_decoding": merged.to_dict()}
 
 
+def _transfer(completion: CompletionOutput) -> dict[str, Any]:
+    """Where the hidden states of a sequence are, if they were written."""
+    params = completion.kv_transfer_params
+    return {} if params is None else {"kv_transfer_params": dict(params)}
+
+
 class Payloads(ABC):
     """Builds the JSON of one request. Choice i * n + j is sample j of prompt i."""
 
@@ -69,7 +75,7 @@ class Payloads(ABC):
         answer["usage"] = usage(outputs)
         if metrics:
             answer["metrics"] = speculation(outputs)
-        return answer
+        return {**answer, **_transfer(outputs[0].outputs[0])}
 
     def chunk(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """A chunk of a stream."""
@@ -91,6 +97,7 @@ class Payloads(ABC):
             if g.finish_reason is not None:
                 choice["stop_reason"] = completion.stop_reason
                 choice["seed"] = completion.seed
+                choice |= _transfer(completion)
             choices.append(choice)
         return choices
 
@@ -116,6 +123,7 @@ class Payloads(ABC):
             "finish_reason": completion.finish_reason,
             "stop_reason": completion.stop_reason,
             "seed": completion.seed,
+            **_transfer(completion),
         }
 
 

@@ -11,10 +11,10 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.speculative.rollout import RolloutDrafter, rollout_needs
+from trtspec.speculative.rollout import CachedRolloutDrafter, rollout_needs
 
 
-class DraftModelDrafter(RolloutDrafter):
+class DraftModelDrafter(CachedRolloutDrafter):
     """Rolls out a draft model behind the accepted tokens of every generating request.
 
     Prompts are fed as the target consumes them.
@@ -23,7 +23,7 @@ class DraftModelDrafter(RolloutDrafter):
     def __init__(
         self, engine: ModelEngine, resources: ResourceManager, config: DraftTargetDecodingConfig
     ) -> None:
-        super().__init__(engine, resources, config, self.needs_of(config))
+        super().__init__(engine, resources, self.needs_of(config))
         self._fed: dict[int, int] = {}
 
     @staticmethod

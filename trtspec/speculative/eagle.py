@@ -14,10 +14,10 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.speculative.rollout import RolloutDrafter, rollout_needs
+from trtspec.speculative.rollout import CachedRolloutDrafter, rollout_needs
 
 
-class EagleDrafter(RolloutDrafter):
+class EagleDrafter(CachedRolloutDrafter):
     """Rolls out an EAGLE network behind the target's newest states.
 
     Row p of the draft cache is made of the target's state at position p and of token p + 1. So it
@@ -33,7 +33,7 @@ class EagleDrafter(RolloutDrafter):
     def __init__(
         self, engine: ModelEngine, resources: ResourceManager, config: EagleFamilyConfig
     ) -> None:
-        super().__init__(engine, resources, config, self.needs_of(config))
+        super().__init__(engine, resources, self.needs_of(config))
         self._pending: dict[int, Tensor] = {}  # [rows behind the draft cache's committed, n*H]
         self._fed: dict[int, int] = {}
 

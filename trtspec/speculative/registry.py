@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.medusa_decoding import MedusaDecodingConfig
+from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
@@ -15,19 +18,22 @@ from trtspec.config.tree_decoding import (
 )
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.resources import ResourceManager
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
+from trtspec.speculative.medusa import MedusaDrafter
 from trtspec.speculative.ngram import NGramDrafter
 from trtspec.speculative.suffix import SuffixDrafter
 
 
 @dataclass(frozen=True)
 class DraftEngine:
-    """What a method with an engine of its own drafts with."""
+    """What a method with an engine of its own drafts with; which kind, its network decides."""
 
-    engine: ModelEngine
+    engine: ModelEngine | HeadsEngine
     resources: ResourceManager
 
 
@@ -40,28 +46,47 @@ class Method:
     make: Callable[[Any, DraftEngine | None], Drafter]
 
 
-def _rollout_method(drafter: type[DraftModelDrafter] | type[EagleDrafter]) -> Method:
-    """A method whose drafts come from an engine of its own."""
+def _rollout_method(
+    needs: Callable[[Any], DrafterNeeds], make: Callable[[Any, Any, ResourceManager], Drafter]
+) -> Method:
+    """A method whose drafts come from an engine of its own; ``make``: from that, the config and the
+    caches."""
 
-    def make(config: Any, draft: DraftEngine | None) -> Drafter:
+    def checked(config: Any, draft: DraftEngine | None) -> Drafter:
         if draft is None:
             raise ConfigError(
                 f"speculative method {config.method} needs a draft engine, but the engine folder "
                 f"was built without one; rebuild it with the draft {config.speculative_model}"
             )
-        return drafter(draft.engine, draft.resources, config)
+        return make(config, draft.engine, draft.resources)
 
-    return Method(drafter.needs_of, make)
+    return Method(needs, checked)
 
+
+_EAGLE = _rollout_method(
+    EagleDrafter.needs_of,
+    lambda config, engine, resources: EagleDrafter(engine, resources, config),
+)
 
 METHODS: Mapping[type[DecodingConfig], Method] = {
     NGramDecodingConfig: Method(NGramDrafter.needs_of, lambda config, draft: NGramDrafter(config)),
     SuffixDecodingConfig: Method(
         SuffixDrafter.needs_of, lambda config, draft: SuffixDrafter(config)
     ),
-    DraftTargetDecodingConfig: _rollout_method(DraftModelDrafter),
-    EagleDecodingConfig: _rollout_method(EagleDrafter),
-    Eagle3DecodingConfig: _rollout_method(EagleDrafter),
+    DraftTargetDecodingConfig: _rollout_method(
+        DraftModelDrafter.needs_of,
+        lambda config, engine, resources: DraftModelDrafter(engine, resources, config),
+    ),
+    EagleDecodingConfig: _EAGLE,
+    Eagle3DecodingConfig: _EAGLE,
+    MtpDecodingConfig: _EAGLE,
+    MedusaDecodingConfig: _rollout_method(
+        MedusaDrafter.needs_of, lambda config, engine, resources: MedusaDrafter(engine, config)
+    ),
+    ExtractHiddenStatesConfig: Method(
+        ExtractHiddenStatesDrafter.needs_of,
+        lambda config, draft: ExtractHiddenStatesDrafter(config),
+    ),
 }
 
 
@@ -71,7 +96,7 @@ def drafter_needs(config: DecodingConfig) -> DrafterNeeds:
 
 
 def make_drafter(
-    config: DecodingConfig, engine: ModelEngine | None, resources: ResourceManager
+    config: DecodingConfig, engine: ModelEngine | HeadsEngine | None, resources: ResourceManager
 ) -> Drafter:
     """The drafter for `config`. `engine`: the draft engine, None for methods without one;
     ConfigError if a method lacks what it needs."""

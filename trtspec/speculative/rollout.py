@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
@@ -23,22 +21,11 @@ from trtspec.ops.tree import TokenTree
 class RolloutDrafter(ABC):
     """What drafters with an engine share: one rollout for all, and trees cut to each request.
 
-    The first pass of a rollout feeds every row that the draft cache lacks, so the rollout's own
-    rows are simply discarded: re-reading an accepted token costs one more row in a pass that reads
-    all weights anyway.
+    ``needs`` may be for fewer steps or nodes than the engine rolls out: trees are cut.
     """
 
-    def __init__(
-        self,
-        engine: ModelEngine,
-        resources: ResourceManager,
-        config: TreeDecodingConfig,
-        needs: DrafterNeeds,
-    ) -> None:
-        """``config`` may ask for fewer steps or nodes than ``engine`` rolls out: trees are cut."""
+    def __init__(self, needs: DrafterNeeds) -> None:
         self.needs = needs
-        self._engine = engine
-        self._resources = resources
         self._sampling = SamplingRows()
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
@@ -49,17 +36,16 @@ class RolloutDrafter(ABC):
         if not items:
             return
         requests = [item.request for item in items]
-        groups, hidden = self._first_pass(requests)
         sampling = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
-        rollout = self._engine.rollout(groups, sampling, hidden)
+        rollout = self._roll_out(requests, sampling)
         tokens, parents, scores = (x.numpy() for x in rollout)
         for i, item in enumerate(items):
             request = item.request
-            tree = _included(tokens[i], parents[i], scores[i])
             # What follows an end token is never emitted, and the end itself needs no draft.
-            tree = tree.without({*request.eos_token_ids, *request.params.stop_token_ids})
+            ends = {*request.eos_token_ids, *request.params.stop_token_ids}
             depth = min(self.needs.max_depth, request.remaining_tokens - 1)
-            request.draft = tree.cut(max_depth=depth, max_nodes=item.max_nodes)
+            tree = TokenTree(tokens[i], parents[i])
+            request.draft = tree.best(scores[i], ends, depth, item.max_nodes)
 
     @abstractmethod
     def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
@@ -71,33 +57,55 @@ class RolloutDrafter(ABC):
 
     @abstractmethod
     def _can_draft(self, request: Request) -> bool:
-        """Whether the first pass has something to feed for a generating request."""
+        """Whether there is something to draft from for a generating request."""
+
+    @abstractmethod
+    def _roll_out(
+        self, requests: Sequence[Request], sampling: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees behind these requests;
+        ``sampling`` are their columns of `SamplingColumns`."""
+
+
+class CachedRolloutDrafter(RolloutDrafter):
+    """A drafter whose engine keeps K/V.
+
+    The first pass of a rollout feeds every row that the draft cache lacks, so the rollout's own
+    rows are simply discarded: re-reading an accepted token costs one more row in a pass that reads
+    all weights anyway.
+    """
+
+    def __init__(
+        self,
+        engine: ModelEngine,
+        resources: ResourceManager,
+        needs: DrafterNeeds,
+    ) -> None:
+        super().__init__(needs)
+        self._engine = engine
+        self._resources = resources
 
     @abstractmethod
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], Tensor | None]:
         """The rows that the draft cache lacks, and the target's states of them if they are read."""
 
+    def _roll_out(
+        self, requests: Sequence[Request], sampling: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        groups, hidden = self._first_pass(requests)
+        return self._engine.rollout(groups, sampling, hidden)
 
-def rollout_needs(config: TreeDecodingConfig, reads_hidden: bool) -> DrafterNeeds:
+
+def rollout_needs(
+    config: TreeDecodingConfig, reads_hidden: bool, has_draft_cache: bool = True
+) -> DrafterNeeds:
     """Known before any engine is loaded."""
     tree = config.tree
     return DrafterNeeds(
         max_nodes=tree.num_nodes,
         max_depth=min(tree.num_steps, tree.num_nodes),
-        draft_slots=tree.num_rollout_rows,
-        has_draft_cache=True,
+        draft_slots=tree.num_rollout_rows if has_draft_cache else 0,
+        has_draft_engine=True,
+        has_draft_cache=has_draft_cache,
         reads_hidden=reads_hidden,
     )
-
-
-def _included(
-    tokens: npt.NDArray[np.int64], parents: npt.NDArray[np.int32], scores: npt.NDArray[np.float32]
-) -> TokenTree:
-    """The tree of the nodes with a finite score, that is, which the filters do not exclude; the
-    parents of such a node have finite scores as well."""
-    kept = np.flatnonzero(np.isfinite(scores))
-    if len(kept) == len(tokens):
-        return TokenTree(tokens, parents)
-    new_index = np.full(len(tokens) + 1, -1, np.int32)  # the last entry maps the root to itself
-    new_index[kept] = np.arange(len(kept), dtype=np.int32)
-    return TokenTree(tokens[kept], new_index[parents[kept]])

@@ -51,15 +51,26 @@ class TokenTree {
   // for fewer than mask_words() words.
   void write_mask(std::int64_t words, std::int64_t* out) const;
 
+  // The tree of the nodes `kept`: rising indices, every parent of a kept node kept too. Throws
+  // std::invalid_argument for others.
+  TokenTree select(std::span<const std::int32_t> kept) const;
   // Without the nodes deeper than max_depth, and of what is left the first max_nodes.
   TokenTree cut(std::optional<std::int64_t> max_depth, std::optional<std::int64_t> max_nodes) const;
   // Without the nodes that carry one of `tokens`, and their descendants.
   TokenTree without(std::span<const std::int64_t> tokens) const;
+  // The max_nodes best nodes by their scores (one a node, none above its parent's), of equals the
+  // earlier ones. Left out are nodes of score -inf or NaN, those deeper than max_depth, and tokens
+  // of `unwanted` with all that follows. Throws std::invalid_argument for another number of scores.
+  TokenTree best(std::span<const float> scores, std::span<const std::int64_t> unwanted,
+                 std::int64_t max_depth, std::int64_t max_nodes) const;
   // Nodes from a child of the root down to `node`, inclusive; none for the root, -1. Throws
   // std::invalid_argument for a node that is not there.
   std::vector<std::int32_t> path(std::int64_t node) const;
 
  private:
+  // Of each node, whether neither it nor an ancestor carries one of `tokens`.
+  std::vector<bool> spared(std::span<const std::int64_t> tokens) const;
+
   std::vector<std::int64_t> tokens_;
   std::vector<std::int32_t> parents_;
 };

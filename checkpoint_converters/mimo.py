@@ -1,0 +1,9 @@
+"""MiMo: Qwen2 with a head size of its own; its MTP modules are read apart."""
+
+from __future__ import annotations
+
+from checkpoint_converters.family import Family
+from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.qwen2 import qwen2_fields
+
+MIMO = Family("MiMoForCausalLM", "mimo", qwen2_fields, HF_DECODER)

@@ -1,0 +1,150 @@
+"""MTP modules of a target's own checkpoint, read as a draft."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint_converters.draft import DraftCheckpoint, cut_head
+from checkpoint_converters.eagle_names import EMBEDDING, FC, GATE, HEAD, OUT, Q, expected
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.mtp_families import FAMILIES, LAYER, MtpFamily, Places, unrun_parts
+from checkpoint_converters.names import match
+from checkpoint_converters.safetensors_files import (
+    LazyTensors,
+    TensorHeader,
+    read_headers,
+    weight_files,
+)
+from checkpoint_converters.tensor_sources import OnePlus, SwappedHalves
+from trtspec.config.model import ModelConfig
+from trtspec.config.mtp import MtpConfig
+from trtspec.errors import CheckpointError, ConfigError
+
+_SUPPORTED = "supported: a dense block of grouped-query attention and SwiGLU"
+_IGNORED = (r".*\.rotary_emb\.inv_freq",)
+
+Headers = Mapping[str, TensorHeader]
+
+
+@dataclass(frozen=True)
+class MtpCheckpoint(DraftCheckpoint):
+    """The first MTP module of a target's checkpoint."""
+
+    config: MtpConfig
+
+
+def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> MtpCheckpoint:
+    """Open the folder of a target, or of a model with its sizes, and resolve its first MTP module;
+    no weight is read yet. What the families do differently ends here: the projection reads the
+    embedding first and norms multiply by their weight.
+
+    ``token_map``: a file of the target's ids that the head is cut to, as in `read_draft`.
+
+    Raises:
+        CheckpointError: no modules, a block of a kind that is not run, tensors that are missing,
+            have no use or do not fit the target; found and expected are named.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder; a checkpoint is one")
+    hf = HfConfig.read(path)
+    everything = read_headers(path)
+    family = _family(hf, everything, target)
+    modules = family.count(everything, target.num_layers)
+    places = family.at(0, target.num_layers)
+    layers = [family.at(i, target.num_layers).parts[LAYER] for i in range(1, modules)]
+    headers = {
+        name: header
+        for name, header in everything.items()
+        if name.startswith(places.root) and not name.startswith(tuple(layers))
+    }
+    config = _config(hf, family, places, headers, target)
+    wanted = {places.name(common): found for common, found in expected(config).items()}
+    what = f"{path} does not fit one MTP module ({family.name})"
+    resolved = match(wanted, headers, _IGNORED, what)
+    tensors, files = dict(resolved.tensors), weight_files(headers)
+    if family.state_first:
+        tensors["fc.weight"] = SwappedHalves.of(tensors["fc.weight"])
+    if family.unit_offset:
+        norms = [name for name in tensors if name.endswith("norm.weight")]
+        tensors |= {name: OnePlus.of(tensors[name]) for name in norms}
+    notes = [
+        f"draft: MTP ({family.name}, tensors {places.root}*) of the target's checkpoint; reads the "
+        "output of the target's final norm"
+    ]
+    if modules > 1:
+        notes.append(f"there are {modules} modules: the first one drafts at every depth")
+    if token_map is not None:
+        config, cut = cut_head(config, tensors, token_map, target)
+        files.append(token_map)
+        notes += cut
+    return MtpCheckpoint(
+        path, config, LazyTensors(tensors), resolved.ignored, tuple(notes), tuple(files)
+    )
+
+
+def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> MtpFamily:
+    kind = hf.get("model_type")
+    for family in FAMILIES:
+        fits = family.model_types is None or kind in family.model_types
+        if fits and family.count(headers, target.num_layers):
+            return family
+    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    said = [f"{key} is {hf.get(key)}" for key in keys if hf.get(key) is not None]
+    places = [family.at(0, target.num_layers) for family in FAMILIES if family.model_types is None]
+    roots = ", ".join(f"{place.parts[FC]}" for place in places)
+    raise hf.refuse(
+        f"the checkpoint has no MTP modules: none of the tensors {roots} is there"
+        + (f", although {' and '.join(said)}" if said else "")
+        + "; give the folder of a target that was published with them, or another method"
+    )
+
+
+def _config(
+    hf: HfConfig, family: MtpFamily, places: Places, headers: Headers, target: ModelConfig
+) -> MtpConfig:
+    """By the target's config and the module's tensors."""
+
+    def has(common: str) -> bool:
+        return places.name(common) in headers
+
+    parts = unrun_parts(places.layer_parts(headers))
+    q, o = headers.get(places.name(Q)), headers.get(places.name(OUT))
+    matrices = [header for header in (q, o) if header is not None and len(header.shape) == 2]
+    if len(matrices) == 2 and matrices[0].shape[0] == 2 * matrices[1].shape[1]:
+        parts.append(f"gated attention, q_proj with 2 x {matrices[1].shape[1]} outputs")
+    if parts:
+        raise hf.refuse(
+            f"the MTP module ({family.name}, {places.root}*) has {' and '.join(parts)}, which this "
+            f"version does not run; {_SUPPORTED}"
+        )
+    gate = headers.get(places.name(GATE))
+    attention = f"{LAYER}self_attn."
+    try:
+        decoder = dataclasses.replace(
+            target,
+            num_layers=1,
+            intermediate_size=gate.shape[0] if gate else target.intermediate_size,
+            tie_word_embeddings=False,
+            attention_bias=has(f"{attention}q_proj.bias"),
+            attention_output_bias=has(f"{attention}o_proj.bias"),
+            mlp_bias=has(f"{LAYER}mlp.gate_proj.bias"),
+            qk_norm=has(f"{attention}q_norm.weight"),
+            sliding_window=None,
+            sliding_layers=None,
+        )
+        return MtpConfig(
+            version=1,
+            decoder=decoder,
+            target_hidden_size=target.hidden_size,
+            capture_layers=(target.num_layers,),
+            draft_vocab_size=target.vocab_size,
+            norm_output=family.feeds_normed,
+            input_norms=True,
+            own_embedding=has(EMBEDDING),
+            own_head=has(HEAD),
+        )
+    except ConfigError as error:
+        raise hf.refuse(str(error)) from error

@@ -1,0 +1,48 @@
+"""The registry of draft kinds: every kind is named alike in all places."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtspec.config.draft import DraftConfig
+from trtspec.config.eagle import EagleConfig
+from trtspec.config.medusa import MedusaConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.speculative import METHODS
+from trtspec.engine.drafts import (
+    DRAFT_KINDS,
+    DRAFT_MODEL,
+    DRAFT_ROLLOUT,
+    draft_from_dict,
+    draft_to_dict,
+)
+from trtspec.errors import ConfigError
+
+MODEL = ModelConfig("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
+DRAFTS: dict[str, DraftConfig] = {
+    "model": MODEL,
+    "eagle": EagleConfig(1, MODEL, 16, (2,), 70),
+    "eagle3": EagleConfig(3, MODEL, 16, (0, 1), 70),
+    "medusa": MedusaConfig(4, 1, 16, 70, (2,)),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_kind(name: str) -> None:
+    config = DRAFTS[name]
+    kind = DRAFT_KINDS[config.kind]
+    assert kind.config is type(config) and config.method in METHODS
+    data = json.loads(json.dumps(draft_to_dict(config)))
+    assert data["kind"] == config.kind and draft_from_dict(data) == config
+    # A cache of its own is what a second graph fills.
+    assert set(kind.graphs) == {DRAFT_ROLLOUT} | ({DRAFT_MODEL} if config.decoder else set())
+    assert config.for_steps(3).describe() and config.matrix_elements > 0
+    with pytest.raises(ConfigError, match="unknown option `depth`"):
+        draft_from_dict({**data, "depth": 3})
+
+
+def test_a_kind_must_be_said() -> None:
+    with pytest.raises(KeyError, match="kind"):
+        draft_from_dict(MODEL.to_dict())

@@ -1,0 +1,31 @@
+"""HeadsEngine: a compiled draft network without K/V."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trtspec.engine.session import Session
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.staging import to_host
+
+
+class HeadsEngine(CountedEngine):
+    """Drafts from one state of the target for each request; it keeps nothing between calls."""
+
+    def __init__(self, rollout: Session, device: str = "cpu") -> None:
+        super().__init__(torch.device(device))
+        self._rollout = rollout
+
+    def rollout(self, hidden: Tensor, sampling: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The trees behind B requests, in one call.
+
+        ``hidden [B, n*H]`` holds the target's state of the row before each root, ``sampling`` the
+        columns of `SamplingColumns`. Returns ``tokens``, ``parents`` and ``scores``, each
+        ``[B, N-1]``, on the host.
+        """
+        columns = self._staging.to_device(sampling)
+        tokens, parents, scores = to_host(self._call(self._rollout, [hidden, *columns]))
+        return tokens, parents, scores

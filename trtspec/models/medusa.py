@@ -1,0 +1,112 @@
+"""Medusa heads: each guesses one token further ahead, all from the target's newest state.
+
+The state at position p says the token at p + 1 by the target's own head, which is the root of the
+tree; head h (from 0) guesses the token at p + h + 2, a node at depth h + 1. (Medusa: Cai et al.,
+arXiv 2401.10774.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.medusa import MedusaConfig
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.models.causal_lm import read_weight
+from trtspec.models.eagle import TargetParts
+from trtspec.models.layers import Linear
+
+
+class MedusaSource(Protocol):
+    """What `MedusaHeads.load_weights` reads: a checkpoint of heads by internal names."""
+
+    @property
+    def config(self) -> MedusaConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class MedusaHead(nn.Module):
+    """Residual blocks ``x + silu(A x + b)`` and, if it has one, a matrix to the vocabulary."""
+
+    def __init__(self, config: MedusaConfig, dtype: torch.dtype, *, packed: bool = True) -> None:
+        super().__init__()
+        hidden, own_head = config.hidden_size, config.own_head
+        self.blocks = nn.ModuleList(
+            Linear(hidden, hidden, dtype, bias=True, packed=packed)
+            for _ in range(config.num_layers)
+        )
+        self.lm_head = Linear(hidden, config.vocab_size, dtype, packed=packed) if own_head else None
+
+    def ready(self, x: Tensor) -> Tensor:
+        """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
+        for block in self.blocks:
+            inner = block(x, torch.float32)
+            # silu written out, as in `SwiGLU`: its bits must not depend on the number of rows.
+            x = (x.float() + inner / (1 + torch.exp(-inner))).to(x.dtype)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """States ``[B, H]`` -> logits ``[B, V] f32`` by the head's own matrix."""
+        assert self.lm_head is not None, "heads without a matrix use the target's"
+        logits: Tensor = self.lm_head(self.ready(x), torch.float32)
+        return logits
+
+
+class MedusaHeads(nn.Module):
+    """All heads of a checkpoint.
+
+    The ``state_dict`` names: ``heads.{h}.blocks.{l}.packed`` and ``.bias``,
+    ``heads.{h}.lm_head.packed``, or ``target.lm_head.packed``, which is the target's own tensor.
+    """
+
+    token_map: Tensor | None = None  # every id is the target's own
+
+    def __init__(
+        self, config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+    ) -> None:
+        """``packed``: see `trtspec.models.layers.Linear`."""
+        super().__init__()
+        self.config = config
+        self.heads = nn.ModuleList(
+            MedusaHead(config, dtype, packed=packed) for _ in range(config.num_heads)
+        )
+        self.target = TargetParts(
+            target, dtype, embed=False, head=not config.own_head, packed=packed
+        )
+
+    def marginals(self, hidden: Tensor) -> list[Tensor]:
+        """The target's states ``[B, H]`` -> the logits ``[B, V] f32`` of each head, in order."""
+        borrowed = self.target.lm_head
+        if borrowed is None:
+            return [head(hidden) for head in self.heads]
+        # One pass over the target's weights for all heads.
+        ready = [cast(MedusaHead, head).ready(hidden) for head in self.heads]
+        rows = torch.stack(ready)
+        logits: Tensor = borrowed(rows.flatten(0, 1), torch.float32)
+        return list(logits.view(*rows.shape[:2], -1).unbind(0))
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: MedusaSource) -> None:
+        """Fill every buffer of the heads' own from their checkpoint, whose further heads, if it
+        has more, are left out.
+
+        Raises:
+            CheckpointError: made for another config, or a tensor is missing.
+        """
+        found, wanted = checkpoint.config.to_dict(), self.config.to_dict()
+        available = found.pop("num_heads")
+        if available < wanted.pop("num_heads") or found != wanted:
+            raise CheckpointError(
+                f"the checkpoint's config {checkpoint.config} is not the heads' {self.config}"
+            )
+        tensors = checkpoint.tensors
+        for name, module in self.heads.named_modules(prefix="heads"):
+            if isinstance(module, Linear):
+                bias = [read_weight(tensors, f"{name}.bias")] if module.bias is not None else []
+                module.load([read_weight(tensors, f"{name}.weight")], bias)
