@@ -51,9 +51,12 @@ class MtpFamily:
         return found
 
     def _is_there(self, places: Places, names: set[str]) -> bool:
-        """By its projection and a tensor of its layer: families share either."""
+        """By a tensor of its layer and, where a layer of the target's would have the same names,
+        by its projection."""
         layer = places.parts[LAYER]
-        return places.parts[FC] in names and any(name.startswith(layer) for name in names)
+        if self.behind_target and places.parts[FC] not in names:
+            return False
+        return any(name.startswith(layer) for name in names)
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,8 @@ def test_gated_attention_is_not_run(tmp_path: Path) -> None:
     [
         (mimo, f"{MIMO}hidden_layernorm.weight"),
         (mimo, f"{MIMO}self_attn.v_proj.bias"),
+        (mimo, f"{MIMO}input_proj.weight"),
+        (qwen_next, "mtp.fc.weight"),
         (qwen_next, "mtp.pre_fc_norm_hidden.weight"),
         (qwen_next, "mtp.layers.0.mlp.down_proj.weight"),
     ],

@@ -16,6 +16,7 @@ from trtspec.config.speculative import (
     Eagle3DecodingConfig,
     EagleDecodingConfig,
     MedusaDecodingConfig,
+    MtpDecodingConfig,
 )
 from trtspec.engine.folder import EngineConfig
 
@@ -131,6 +132,13 @@ def test_flags_of_medusa() -> None:
     )
 
 
+def test_flags_of_mtp() -> None:
+    """No draft: it is in the target's checkpoint."""
+    flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--speculative_decoding_mode", "MTP"]
+    options = speculative_options(make_parser().parse_args([*flags, "--max_draft_len", "3"]))
+    assert options == MtpDecodingConfig(max_draft_len=3)
+
+
 def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) -> None:
     common = ["--checkpoint_dir", str(models.folder("llama")), "--backend", "eager"]
     mode = ["--speculative_decoding_mode", "NGRAM", "--max_draft_len", "5"]
@@ -150,7 +158,7 @@ def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) ->
         (["--speculative_decoding_mode", "ngram"], "refused: prompt lookup has no draft model"),
         (["--topk", "2", "--num_draft_tokens", "99"], "99 - 1 = 98 > 2"),
         (["--max_draft_len", "0"], "max_draft_len=0 must be at least 1"),
-        (["--eagle_choices", "[[0]]"], "static trees belong to the methods eagle and eagle3"),
+        (["--eagle_choices", "[[0]]"], "static trees belong to the methods eagle, eagle3"),
         (["--speculative_decoding_mode", "eagle3", "--eagle_choices", "[[0,0]]"],
          "path [0, 0] has no parent: add [0]"),
         (["--speculative_decoding_mode", "eagle", "--topk", "2", "--eagle_choices", "[[0]]"],

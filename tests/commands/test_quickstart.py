@@ -19,6 +19,7 @@ from trtspec.config.speculative import (
     Eagle3DecodingConfig,
     EagleDecodingConfig,
     MedusaDecodingConfig,
+    MtpDecodingConfig,
     parse_speculative_config,
 )
 from trtspec.errors import ConfigError
@@ -132,6 +133,15 @@ def test_shapes_of_a_head(
         assert (config.topk, config.num_steps, config.num_draft_tokens) == expected
     assert config.speculative_token_map is None
     assert flags(*EAGLE3, "--speculative_token_map", "m.pt")["speculative_token_map"] == "m.pt"
+
+
+def test_flags_of_mtp(flags: Callable[..., dict[str, Any]]) -> None:
+    base = ("--model_dir", "t", "--spec_decode_algo", "MTP")
+    assert parse_speculative_config(flags(*base)) == MtpDecodingConfig(max_draft_len=5)
+    tree = flags(*base, "--num_steps", "3", "--eagle_topk", "2", "--draft_model_dir", "d")
+    assert parse_speculative_config(tree) == MtpDecodingConfig(
+        speculative_model="d", max_draft_len=3, topk=2
+    )
 
 
 def test_flags_of_medusa(flags: Callable[..., dict[str, Any]]) -> None:

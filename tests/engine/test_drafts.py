@@ -10,6 +10,7 @@ from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
+from trtspec.config.mtp import MtpConfig
 from trtspec.config.speculative import METHODS
 from trtspec.engine.drafts import (
     DRAFT_KINDS,
@@ -25,6 +26,7 @@ DRAFTS: dict[str, DraftConfig] = {
     "model": MODEL,
     "eagle": EagleConfig(1, MODEL, 16, (2,), 70),
     "eagle3": EagleConfig(3, MODEL, 16, (0, 1), 70),
+    "mtp": MtpConfig(1, MODEL, 16, (2,), 70, norm_output=True, input_norms=True),
     "medusa": MedusaConfig(4, 1, 16, 70, (2,)),
 }
 

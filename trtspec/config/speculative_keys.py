@@ -271,6 +271,10 @@ MTP_FOREIGN: Mapping[str, Foreign] = {
         ("begin_thinking_phase_token", "end_thinking_phase_token"),
         Foreign("it must be a token id", _any_number),
     ),
+    **{
+        name: EAGLE_FOREIGN[name]
+        for name in ("disable_eagle_block_drop", "disable_lookahead_block_hashes")
+    },
 }
 
 # Known in the field, not in this version; names without case, "_" and "-".
