@@ -1,4 +1,8 @@
-"""Builds libtrtspec_ops.so with CMake when the wheel is built; the rest is in pyproject.toml."""
+"""Builds libtrtspec_ops.so with CMake when the wheel is built; the rest is in pyproject.toml.
+
+The CUDA kernels of the ops, libtrtspec_cuda_ops.so, are built too if torch is one with CUDA and a
+CUDA toolkit (nvcc) is found. Their sources travel in the wheel: NVRTC can compile them later.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,25 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 
+# What NVRTC reads, in the folders of the repository; see trtspec/ops/cuda_launch.py.
+CUDA_SOURCES = (
+    "plugins/kernels.hpp",
+    "plugins/kernels",
+    "plugins/nvrtc",
+    *(
+        f"cpp/include/trtspec/{name}.hpp"
+        for name in ("attention", "dtype", "isa", "philox", "sampling")
+    ),
+    *(f"cpp/ops/{name}.hpp" for name in ("isa", "sampling_kernel", "sampling_math")),
+)
+
 
 class BuildOps(build_ext):
     """Runs CMake; the library goes to trtspec/lib in the wheel (editable: in the source tree)."""
 
     def run(self) -> None:
         try:
-            import torch  # noqa: F401  the ops are built against the installed torch
+            import torch  # the ops are built against the installed torch
         except ImportError as error:
             sys.exit(
                 f"trtspec: its ops are compiled against torch, which cannot be imported ({error})."
@@ -41,13 +57,16 @@ class BuildOps(build_ext):
         lib_dir = (ROOT if in_place else Path(self.build_lib).resolve()) / "trtspec" / "lib"
         build_dir = Path(self.build_temp).resolve() / "cmake"
         generator = ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
+        nvcc = find_nvcc(torch.version.cuda, path)
         options = {
             "TRTSPEC_PYTHON": sys.executable,
             "TRTSPEC_LIB_DIR": lib_dir,
             "TRTSPEC_BUILD_RUNTIME": "OFF",
-            "TRTSPEC_BUILD_PLUGINS": "OFF",
+            "TRTSPEC_BUILD_PLUGINS": "ON" if nvcc else "OFF",
             "TRTSPEC_BUILD_TESTS": "OFF",
         }
+        if nvcc:
+            options["CMAKE_CUDA_COMPILER"] = nvcc
         defines = [f"-D{name}={value}" for name, value in options.items()]
         environment = {**os.environ, "PATH": path}
         for command in (
@@ -56,12 +75,46 @@ class BuildOps(build_ext):
         ):
             if subprocess.run(command, env=environment).returncode:
                 sys.exit(f"trtspec: building the ops failed: {' '.join(command)}")
+        if not in_place:  # an editable installation reads them where they are
+            copy_cuda_sources(lib_dir / "cuda")
 
     def get_outputs(self) -> list[str]:
         return []
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
+
+
+def find_nvcc(torch_cuda: str | None, path: str) -> str | None:
+    """The compiler of the CUDA kernels, or None, saying why they are not built.
+
+    torch_cuda: the version of torch's CUDA. path: where nvcc is looked for, after CUDACXX and
+    before CUDA_HOME and CUDA_PATH.
+    """
+    if torch_cuda is None:
+        print("trtspec: torch has no CUDA; the ops are built for the CPU alone")
+        return None
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc", path=path)
+    nvcc = nvcc or shutil.which("nvcc", path=str(Path(home) / "bin"))
+    if nvcc is None:
+        print(
+            f"trtspec: torch has CUDA {torch_cuda}, but there is no nvcc in PATH or {home}/bin;"
+            " the ops are built for the CPU alone. For CUDA, install the toolkit or name its nvcc"
+            " in CUDACXX."
+        )
+    return nvcc
+
+
+def copy_cuda_sources(target: Path) -> None:
+    """Put what NVRTC compiles into the package, in the folders of the repository."""
+    for name in CUDA_SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, dirs_exist_ok=True)
+        else:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target / name)
 
 
 # The extension has no sources: it makes the wheel a platform wheel and runs BuildOps.

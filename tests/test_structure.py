@@ -20,6 +20,7 @@ CORE_PACKAGES = {
 }  # fmt: skip
 # What an extra installs is imported by the part that it is for, and nowhere else.
 EXTRA_PACKAGES = {
+    "trtspec/ops/cuda_driver.py": {"cuda"},
     "trtspec/serve/": {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"},
     "trtspec/bench/serving/client.py": {"httpx"},
     "trtspec/bench/serving/plot.py": {"matplotlib"},

@@ -28,4 +28,11 @@ inline void check_dtype(const char* op, const char* name, const at::Tensor& tens
               tensor.scalar_type());
 }
 
+// The kernels follow raw pointers: a tensor on another device would be read where it is not.
+inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
+                         const at::Tensor& like) {
+  TORCH_CHECK(tensor.device() == like.device(), op, ": ", name, " must be on ", like.device(),
+              " like the others, got ", tensor.device());
+}
+
 }  // namespace trtspec

@@ -1,7 +1,8 @@
-"""Loads libtrtspec_ops.so, which registers the ops as ``torch.ops.trtspec.*``.
+"""Loads libtrtspec_ops.so, which registers the ops as ``torch.ops.trtspec.*``, and on a machine
+with a CUDA device libtrtspec_cuda_ops.so, which adds their CUDA kernels, if it was built.
 
-Importing this module loads the library, once. It raises BuildError if the library is missing or was
-built for another torch.
+Importing this module loads the libraries, once. It raises BuildError if the first is missing or one
+was built for another torch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import torch
 
 from trtspec.errors import BuildError
 
-LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libtrtspec_ops.so"
+_LIB = Path(__file__).resolve().parent.parent / "lib"
+
+LIBRARY = _LIB / "libtrtspec_ops.so"
 """The op library of this installation."""
 
+CUDA_LIBRARY = _LIB / "libtrtspec_cuda_ops.so"
+"""The CUDA kernels of the ops; there only if a CUDA toolkit and a torch with CUDA were, when
+trtspec was built."""
 
-def load_library(library: Path = LIBRARY) -> None:
-    """Load an op library built for the running torch.
+
+def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -> None:
+    """Load an op library built for the running torch, as the file `build_info` beside it says.
 
     Raises:
         BuildError: it is missing, was built for another version of torch, or does not load.
@@ -27,12 +34,10 @@ def load_library(library: Path = LIBRARY) -> None:
     if not library.is_file():
         raise BuildError(f"the op library {library} is missing; {remedy}")
     try:
-        built_for = str(
-            json.loads((library.parent / "build_info.json").read_text())["torch_version"]
-        )
+        built_for = str(json.loads((library.parent / build_info).read_text())["torch_version"])
     except (OSError, ValueError, KeyError) as error:
         raise BuildError(
-            f"build_info.json beside {library} cannot be read ({error}); {remedy}"
+            f"{build_info} beside {library} cannot be read ({error}); {remedy}"
         ) from error
     # What follows + names torch's accelerator, which the ops do not depend on.
     if built_for.split("+")[0] != torch.__version__.split("+")[0]:
@@ -46,4 +51,19 @@ def load_library(library: Path = LIBRARY) -> None:
         raise BuildError(f"the op library {library} does not load ({error}); {remedy}") from error
 
 
+def load_cuda_library(library: Path = CUDA_LIBRARY) -> bool:
+    """Load the CUDA kernels of the ops where there is a device to run them and a library of them;
+    whether they are loaded.
+
+    Raises:
+        BuildError: the library was built for another version of torch, or does not load.
+    """
+    if not torch.cuda.is_available() or not library.is_file():
+        return False
+    load_library(library, "cuda_build_info.json")
+    return True
+
+
 load_library()
+HAS_CUDA_OPS = load_cuda_library()
+"""Whether the ops run on CUDA tensors in this process."""

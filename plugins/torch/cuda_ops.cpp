@@ -1,0 +1,134 @@
+// The CUDA kernels as the ops of torch.ops.trtspec (contracts: trtspec/ops). Schemas are those of
+// libtrtspec_ops.so, which is loaded first.
+//
+// Nothing here waits for the device: what the CPU ops check of the values in a tensor (slots,
+// tables, lengths, parents) is not checked.
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "../../cpp/bindings/acceptance_call.hpp"
+#include "../../cpp/bindings/attention_call.hpp"
+#include "../../cpp/bindings/kv_compact_call.hpp"
+#include "../../cpp/bindings/sampling_call.hpp"
+#include "../kernels.hpp"
+
+namespace {
+
+using at::Tensor;
+
+cudaStream_t stream_of(const Tensor& tensor) {
+  return c10::cuda::getCurrentCUDAStream(tensor.get_device()).stream();
+}
+
+// Memory of torch's allocator on the device of `like`: it may be handed on before the kernels have
+// run, but only to work behind them on the stream.
+Tensor workspace(std::size_t bytes, const Tensor& like) {
+  return at::empty({int64_t(bytes)}, like.options().dtype(at::kByte));
+}
+
+Tensor paged_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache,
+                            Tensor& v_cache, const Tensor& positions, const Tensor& slot_mapping,
+                            const Tensor& block_tables, const Tensor& query_start,
+                            const Tensor& context_lens, const Tensor& is_tree,
+                            const Tensor& tree_mask, double scale, int64_t sliding_window) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
+                                    block_tables, query_start, context_lens, is_tree, tree_mask,
+                                    scale, sliding_window);
+  const trtspec::AttentionParams params = call.params();
+  TORCH_CHECK(params.head_dim <= 256, "paged_tree_attention: head_dim must be at most 256 on CUDA,",
+              " got ", params.head_dim);
+  const Tensor scratch = workspace(trtspec::cuda::paged_tree_attention_workspace(params), q);
+  C10_CUDA_CHECK(trtspec::cuda::paged_tree_attention(params, scratch.mutable_data_ptr(),
+                                                     stream_of(q)));
+  return call.out();
+}
+
+Tensor sample(const Tensor& logits, const Tensor& temperature, const Tensor& top_k,
+              const Tensor& top_p, const Tensor& min_p, const Tensor& seed,
+              const Tensor& sample_index, const Tensor& output_index) {
+  const c10::cuda::CUDAGuard guard(logits.device());
+  const trtspec::SamplingCall call("sample", logits, temperature, top_k, top_p, min_p, seed,
+                                   sample_index, output_index);
+  Tensor ids = at::empty({call.rows()}, logits.options().dtype(at::kLong));
+  const Tensor scratch =
+      workspace(trtspec::cuda::sample_workspace(call.rows(), call.vocab()), logits);
+  C10_CUDA_CHECK(trtspec::cuda::sample(call.logits(), call.rows(), call.vocab(), call.params(),
+                                       ids.mutable_data_ptr<int64_t>(), scratch.mutable_data_ptr(),
+                                       stream_of(logits)));
+  return ids;
+}
+
+std::tuple<Tensor, Tensor> draft_candidates(
+    const Tensor& logits, const Tensor& temperature, const Tensor& top_k, const Tensor& top_p,
+    const Tensor& min_p, const Tensor& seed, const Tensor& sample_index, const Tensor& output_index,
+    const std::optional<Tensor>& token_map, int64_t k) {
+  const c10::cuda::CUDAGuard guard(logits.device());
+  const trtspec::SamplingCall call("draft_candidates", logits, temperature, top_k, top_p, min_p,
+                                   seed, sample_index, output_index);
+  TORCH_CHECK(k >= 1 && k <= trtspec::cuda::kMaxCandidates, "draft_candidates: k must be 1 to ",
+              trtspec::cuda::kMaxCandidates, " on CUDA, got ", k);
+  const Tensor map = trtspec::checked_token_map(token_map, logits);
+  Tensor ids = at::empty({call.rows(), k}, logits.options().dtype(at::kLong));
+  Tensor logprobs = at::empty({call.rows(), k}, logits.options());
+  const Tensor scratch =
+      workspace(trtspec::cuda::draft_candidates_workspace(call.rows(), call.vocab(), k), logits);
+  C10_CUDA_CHECK(trtspec::cuda::draft_candidates(
+      call.logits(), call.rows(), call.vocab(), call.params(),
+      map.defined() ? map.const_data_ptr<int64_t>() : nullptr, k, ids.mutable_data_ptr<int64_t>(),
+      logprobs.mutable_data_ptr<float>(), scratch.mutable_data_ptr(), stream_of(logits)));
+  return {ids, logprobs};
+}
+
+// P of accepted_rows is R, the rows of all requests: how many one has is known to the device only.
+// A malformed request has num_emitted 0.
+std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
+                                  const Tensor& parents, const Tensor& row_start) {
+  const c10::cuda::CUDAGuard guard(sampled.device());
+  const trtspec::AcceptanceCall call(sampled, tokens, parents, row_start);
+  const auto options = sampled.options().dtype(at::kInt);
+  Tensor accepted_rows = at::empty({call.requests(), call.rows()}, options);
+  Tensor num_emitted = at::empty({call.requests()}, options);
+  trtspec::cuda::AcceptParams params{};
+  params.sampled = call.sampled.const_data_ptr<int64_t>();
+  params.tokens = call.tokens.const_data_ptr<int64_t>();
+  params.parents = call.parents.const_data_ptr<int32_t>();
+  params.row_start = call.row_start.const_data_ptr<int32_t>();
+  params.requests = call.requests();
+  params.width = call.rows();
+  params.accepted_rows = accepted_rows.mutable_data_ptr<int32_t>();
+  params.num_emitted = num_emitted.mutable_data_ptr<int32_t>();
+  C10_CUDA_CHECK(trtspec::cuda::accept(params, stream_of(sampled)));
+  return {accepted_rows, num_emitted};
+}
+
+void kv_compact(at::TensorList k_caches, at::TensorList v_caches, const Tensor& src_slots,
+                const Tensor& dst_slots) {
+  const c10::cuda::CUDAGuard guard(src_slots.device());
+  const trtspec::KvCompactCall call(k_caches, v_caches, src_slots, dst_slots);
+  TORCH_CHECK(call.src.size(0) <= trtspec::cuda::kMaxCompactPairs,
+              "kv_compact: one call moves at most ", trtspec::cuda::kMaxCompactPairs,
+              " rows on CUDA, got ", call.src.size(0),
+              "; pairs of different requests may go in calls of their own");
+  for (const trtspec::CacheGroup& group : call.groups) {
+    C10_CUDA_CHECK(trtspec::cuda::kv_compact(
+        group.data.data(), int64_t(group.data.size()), group.row_bytes,
+        call.src.const_data_ptr<int64_t>(), call.dst.const_data_ptr<int64_t>(), call.src.size(0),
+        stream_of(src_slots)));
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
+  m.impl("paged_tree_attention", &paged_tree_attention);
+  m.impl("sample", &sample);
+  m.impl("draft_candidates", &draft_candidates);
+  m.impl("accept", &accept);
+  m.impl("kv_compact", &kv_compact);
+}

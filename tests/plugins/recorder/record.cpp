@@ -1,0 +1,69 @@
+// Calls the launchers as its input says, a line each, and ends what each launched with a dot.
+// Pointers are numbers, and nothing follows them. See test_cuda_launch.py.
+#include <kernels.hpp>
+
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+template <class T>
+void take(T& value) {
+  std::cin >> value;
+}
+template <class T>
+void take(T*& pointer) {
+  std::uintptr_t address = 0;
+  std::cin >> address;
+  pointer = reinterpret_cast<T*>(address);
+}
+
+}  // namespace
+
+int main() {
+  using namespace trtspec;
+  const auto stream = reinterpret_cast<cudaStream_t>(std::uintptr_t{77});
+  for (std::string call; std::cin >> call;) {
+    cudaError_t error = cudaErrorInvalidValue;
+    if (call == "accept") {
+      cuda::AcceptParams p{};
+      take(p.sampled), take(p.tokens), take(p.parents), take(p.row_start), take(p.requests);
+      take(p.width), take(p.accepted_rows), take(p.num_emitted), take(p.emitted);
+      take(p.src_slots), take(p.dst_slots), take(p.context_lens), take(p.block_tables);
+      take(p.table_width), take(p.block_size);
+      error = cuda::accept(p, stream);
+    } else if (call == "tree_mask") {
+      cuda::TreeMaskParams p{};
+      int kind = 0;
+      take(p.out), take(kind), take(p.requests), take(p.rows), take(p.width), take(p.length);
+      take(p.mask_words), take(p.positions), take(p.slot_mapping), take(p.query_start);
+      take(p.context_lens), take(p.is_tree), take(p.tree_mask), take(p.sliding_window);
+      p.kind = static_cast<cuda::MaskKind>(kind);
+      error = cuda::tree_mask(p, stream);
+    } else if (call == "kv_compact") {
+      std::size_t count = 0;
+      take(count);
+      std::vector<void*> caches(count);
+      for (void*& cache : caches) take(cache);
+      std::int64_t row_bytes = 0, pairs = 0;
+      const std::int64_t *src = nullptr, *dst = nullptr;
+      take(row_bytes), take(src), take(dst), take(pairs);
+      error = cuda::kv_compact(caches.data(), static_cast<std::int64_t>(count), row_bytes, src, dst,
+                               pairs, stream);
+    } else if (call == "sample") {
+      const float* logits = nullptr;
+      std::int64_t rows = 0, vocab = 0;
+      SamplingRows p{};
+      std::int64_t* ids = nullptr;
+      void* workspace = nullptr;
+      take(logits), take(rows), take(vocab), take(p.temperature), take(p.top_k), take(p.top_p);
+      take(p.min_p), take(p.seed), take(p.sample_index), take(p.output_index), take(ids);
+      take(workspace);
+      std::printf("%zu\n", cuda::sample_workspace(rows, vocab));
+      error = cuda::sample(logits, rows, vocab, p, ids, workspace, stream);
+    }
+    std::printf(error == cudaSuccess ? ".\n" : "error\n");
+  }
+}

@@ -1,0 +1,243 @@
+"""CudaKernels launches what the C++ launchers launch: the launchers are compiled with a stand-in
+that prints launches, and asked the same."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from trtspec.errors import ConfigError
+from trtspec.ops import cuda_launch
+from trtspec.ops.cuda_driver import Compiled, Grid
+from trtspec.ops.cuda_launch import CudaKernels
+from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+STREAM = 77
+
+
+class Launch(NamedTuple):
+    grid: Grid
+    threads: int
+    shared_bytes: int
+    stream: int
+    arguments: list[bytes]
+
+
+class FakeDevice:
+    """Remembers launches; a kernel is its own name."""
+
+    architecture = 90
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.kernels: list[str] = []
+        self.masks: list[list[bytes]] = []  # of each argument: 0 for its padding
+
+    def load(self, compiled: Compiled) -> dict[str, Any]:
+        return dict(compiled.names)
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Grid,
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        arguments: Sequence[Any],
+    ) -> None:
+        self.kernels.append(kernel)
+        self.masks.append([_mask(argument) for argument in arguments])
+        held = [bytes(argument) for argument in arguments]
+        self.launches.append(Launch(grid, threads, shared_bytes, stream, held))
+
+
+def _mask(argument: Any) -> bytes:
+    if not isinstance(argument, ctypes.Structure):
+        return b"\xff" * ctypes.sizeof(argument)
+    mask = bytearray(ctypes.sizeof(argument))
+    for name, *_ in argument._fields_:
+        field = getattr(type(argument), name)
+        mask[field.offset : field.offset + field.size] = b"\xff" * field.size
+    return bytes(mask)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    compiled: list[str] = []
+
+    def compile_kernels(source: cuda_launch.Source, architecture: int) -> Compiled:
+        assert source.name not in compiled, "a source is compiled once"
+        assert architecture == FakeDevice.architecture
+        compiled.append(source.name)
+        names = {f"trtspec::cuda::{kernel}": kernel for kernel in source.kernels}
+        return Compiled(b"", names)
+
+    monkeypatch.setattr(cuda_launch, "compile_kernels", compile_kernels)
+    return FakeDevice()
+
+
+@pytest.fixture
+def kernels(device: FakeDevice) -> CudaKernels:
+    return CudaKernels(device)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler to compile the launchers with")
+    folder = tmp_path_factory.mktemp("recorder")
+    plugins = ROOT / "plugins"
+    sources = []
+    for name in cuda_launch.SOURCES:
+        # Copied away from kernels/launch.hpp, which would be found first.
+        copy = folder / f"{Path(name).stem}.cpp"
+        copy.write_text((plugins / "kernels" / name).read_text())
+        sources.append(copy)
+    includes = (
+        HERE / "recorder",
+        plugins / "emulation",
+        plugins,
+        plugins / "kernels",
+        ROOT / "cpp/include",
+        ROOT / "cpp/ops",
+    )
+    program = folder / "record"
+    subprocess.run(
+        [
+            compiler,
+            "-std=c++20",
+            "-pthread",
+            *(f"-I{include}" for include in includes),
+            *map(str, sources),
+            str(HERE / "recorder/record.cpp"),
+            str(plugins / "emulation/emulator.cpp"),
+            "-o",
+            str(program),
+        ],
+        check=True,
+    )
+    return program
+
+
+def recorded(recorder: Path, *call: object) -> Iterator[str]:
+    text = " ".join(map(str, call))
+    out = subprocess.run([recorder], input=text, capture_output=True, text=True, check=True).stdout
+    *lines, last = out.splitlines()
+    assert last == "."
+    return iter(lines)
+
+
+def compare(device: FakeDevice, lines: Iterator[str]) -> None:
+    """The device's launches are those that C++ printed, but for the padding of structures."""
+    expected = []
+    for line in lines:
+        x, y, z, threads, shared, stream, *arguments = line.split()
+        launch = Launch(
+            (int(x), int(y), int(z)),
+            int(threads),
+            int(shared),
+            int(stream),
+            [bytes.fromhex(argument) for argument in arguments],
+        )
+        expected.append(launch)
+    assert len(device.launches) == len(expected) > 0
+    for mine, masks, theirs in zip(device.launches, device.masks, expected, strict=True):
+        assert mine[:4] == theirs[:4]
+        assert len(mine.arguments) == len(theirs.arguments)
+        for a, b, mask in zip(mine.arguments, theirs.arguments, masks, strict=True):
+            assert len(a) == len(b)
+            kept = [(x & m, y & m) for x, y, m in zip(a, b, mask, strict=True)]
+            assert all(x == y for x, y in kept)
+
+
+def fields_of(params: ctypes.Structure) -> list[int]:
+    return [getattr(params, name) or 0 for name, *_ in params._fields_]
+
+
+@pytest.mark.parametrize("requests", [1, 4, 5, 1000])
+def test_accept(device: FakeDevice, kernels: CudaKernels, recorder: Path, requests: int) -> None:
+    values = {name: 1000 + i for i, (name, _) in enumerate(AcceptParams._fields_)}
+    params = AcceptParams(**(values | {"requests": requests, "width": 9}))
+    kernels.accept(params, STREAM)
+    compare(device, recorded(recorder, "accept", *fields_of(params)))
+
+
+@pytest.mark.parametrize("kind", MaskKind)
+def test_tree_mask(
+    device: FakeDevice, kernels: CudaKernels, recorder: Path, kind: MaskKind
+) -> None:
+    values = {name: 1000 + i for i, (name, _) in enumerate(TreeMaskParams._fields_)}
+    sizes = {"kind": kind, "requests": 3, "width": 5, "length": 700, "sliding_window": 64}
+    params = TreeMaskParams(**(values | sizes))
+    kernels.tree_mask(params, STREAM)
+    compare(device, recorded(recorder, "tree_mask", *fields_of(params)))
+    assert "unsigned" in device.kernels[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kv_compact(device: FakeDevice, kernels: CudaKernels, recorder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    row_bytes = rng.choice([16, 64, 1024, 2048, 12, 250, 1000, 1, 8192])
+    pairs = rng.choice([1, 7, 60, 200, 1000, 6144])
+    caches = [4096 * (i + 1) + rng.choice([0, 0, 0, 8]) for i in range(rng.choice([1, 64, 300]))]
+    kernels.kv_compact(caches, row_bytes, 4096, 8192, pairs, STREAM)
+    call = ("kv_compact", len(caches), *caches, row_bytes, 4096, 8192, pairs)
+    compare(device, recorded(recorder, *call))
+
+
+def test_unaligned_caches_move_by_bytes(device: FakeDevice, kernels: CudaKernels) -> None:
+    kernels.kv_compact([4096], 64, 4096, 8192, 3, STREAM)
+    kernels.kv_compact([4096 + 8], 64, 4096, 8192, 3, STREAM)
+    assert device.kernels == ["move_rows<uint4>", "move_rows<unsigned char>"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab", "logits"),
+    [(1, 1, 4096), (3, 2048, 4096), (5, 2049, 4096), (64, 151936, 4096), (7, 32000, 4100)],
+)
+def test_sample(
+    device: FakeDevice, kernels: CudaKernels, recorder: Path, rows: int, vocab: int, logits: int
+) -> None:
+    columns = SamplingRows(
+        **{name: 1000 + i for i, (name, _) in enumerate(SamplingRows._fields_)},
+    )
+    kernels.sample(logits, rows, vocab, columns, 5000, 1 << 20, STREAM)
+    call = ("sample", logits, rows, vocab, *fields_of(columns), 5000, 1 << 20)
+    lines = recorded(recorder, *call)
+    assert cuda_launch.sample_workspace(rows, vocab) <= int(next(lines))
+    compare(device, lines)
+    # The parts of the workspace lie one behind the other, and the last one ends with it.
+    *_, pick = device.launches
+    found = int.from_bytes(pick.arguments[0], "little") - (1 << 20)
+    chunks = -(-vocab // 2048)
+    assert found + 16 * rows * chunks <= cuda_launch.sample_workspace(rows, vocab)
+
+
+def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) -> None:
+    kernels.accept(AcceptParams(), STREAM)
+    kernels.tree_mask(TreeMaskParams(requests=3, width=0, length=9), STREAM)
+    kernels.kv_compact([4096], 64, 0, 0, 0, STREAM)
+    kernels.sample(4096, 0, 100, SamplingRows(), 0, 0, STREAM)
+    assert device.launches == []
+
+
+def test_refusals(device: FakeDevice, kernels: CudaKernels) -> None:
+    with pytest.raises(ConfigError, match="AcceptParams has no hight, wide; it has sampled"):
+        AcceptParams(wide=3, hight=4)
+    with pytest.raises(ConfigError, match="at most 6144 rows, got 6145"):
+        kernels.kv_compact([4096], 64, 0, 0, 6145, STREAM)
+    with pytest.raises(ConfigError, match="got 4194304"):
+        kernels.sample(4096, 1, 1 << 22, SamplingRows(), 0, 0, STREAM)
+    with pytest.raises(ValueError, match="4"):
+        kernels.tree_mask(TreeMaskParams(kind=4, requests=1, width=1, length=1), STREAM)
+    assert device.launches == []

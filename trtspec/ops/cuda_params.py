@@ -1,0 +1,142 @@
+"""What the CUDA kernels are told, laid out as their C++ types are (``plugins/kernels.hpp`` and the
+sources beside it, which have the contracts). `layout_checks` says it in C++, for the compiler to
+compare."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from enum import IntEnum
+
+from trtspec.errors import ConfigError
+
+CACHES_OF_LAUNCH = 256
+
+
+class Parameters(ctypes.Structure):
+    """Plain data as C++ has it; all fields start at zero, and only existing ones can be set."""
+
+    def __init__(self, **values: float) -> None:
+        known = [field[0] for field in self._fields_]
+        if unknown := sorted(values.keys() - set(known)):
+            raise ConfigError(
+                f"{type(self).__name__} has no {', '.join(unknown)}; it has {', '.join(known)}"
+            )
+        super().__init__(**values)
+
+
+class MaskKind(IntEnum):
+    """Elements of a mask: true / 0 for seen, false / -inf for hidden."""
+
+    boolean = 0
+    float32 = 1
+    bfloat16 = 2
+    float16 = 3
+
+    @property
+    def cpp_name(self) -> str:
+        """The name in kernels.hpp."""
+        return ("boolean", "f32", "bf16", "f16")[self]
+
+
+class TreeMaskParams(Parameters):
+    """``TreeMaskParams`` of kernels.hpp."""
+
+    _fields_ = (
+        ("out", ctypes.c_void_p),
+        ("kind", ctypes.c_int),
+        ("requests", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("length", ctypes.c_int64),
+        ("mask_words", ctypes.c_int64),
+        ("positions", ctypes.c_void_p),
+        ("slot_mapping", ctypes.c_void_p),
+        ("query_start", ctypes.c_void_p),
+        ("context_lens", ctypes.c_void_p),
+        ("is_tree", ctypes.c_void_p),
+        ("tree_mask", ctypes.c_void_p),
+        ("sliding_window", ctypes.c_int64),
+    )
+
+
+class AcceptParams(Parameters):
+    """``AcceptParams`` of kernels.hpp."""
+
+    _fields_ = (
+        ("sampled", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("row_start", ctypes.c_void_p),
+        ("requests", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("accepted_rows", ctypes.c_void_p),
+        ("num_emitted", ctypes.c_void_p),
+        ("emitted", ctypes.c_void_p),
+        ("src_slots", ctypes.c_void_p),
+        ("dst_slots", ctypes.c_void_p),
+        ("context_lens", ctypes.c_void_p),
+        ("block_tables", ctypes.c_void_p),
+        ("table_width", ctypes.c_int64),
+        ("block_size", ctypes.c_int64),
+    )
+
+
+class Caches(Parameters):
+    """``Caches`` of kv_compact.cu."""
+
+    _fields_ = (("data", ctypes.c_void_p * CACHES_OF_LAUNCH),)
+
+
+class Moves(Parameters):
+    """``Moves`` of kv_compact.cu."""
+
+    _fields_ = (
+        ("src", ctypes.c_void_p),
+        ("dst", ctypes.c_void_p),
+        ("pairs", ctypes.c_int),
+        ("row_units", ctypes.c_int),
+        ("slice_units", ctypes.c_int),
+    )
+
+
+class SamplingRows(Parameters):
+    """``SamplingRows`` of trtspec/sampling.hpp."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "seed",
+            "sample_index",
+            "output_index",
+        )
+    )
+
+
+class MaskValues8(Parameters):
+    """``MaskValues<unsigned char>`` of tree_mask.cu."""
+
+    _fields_ = (("seen", ctypes.c_uint8), ("hidden", ctypes.c_uint8))
+
+
+class MaskValues16(Parameters):
+    """``MaskValues<unsigned short>`` of tree_mask.cu."""
+
+    _fields_ = (("seen", ctypes.c_uint16), ("hidden", ctypes.c_uint16))
+
+
+class MaskValues32(Parameters):
+    """``MaskValues<unsigned int>`` of tree_mask.cu."""
+
+    _fields_ = (("seen", ctypes.c_uint32), ("hidden", ctypes.c_uint32))
+
+
+def layout_checks(cpp_name: str, structure: type[Parameters]) -> Iterable[tuple[str, int]]:
+    """Constant expressions of C++ and the values that they must have."""
+    yield f"sizeof({cpp_name})", ctypes.sizeof(structure)
+    for field in structure._fields_:
+        yield f"__builtin_offsetof({cpp_name}, {field[0]})", getattr(structure, field[0]).offset
