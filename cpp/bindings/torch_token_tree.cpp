@@ -87,7 +87,7 @@ Described without(const Pointer& self, const Ints& tokens) {
   return described(self->tree.without(tokens));
 }
 
-Described select(const Pointer& self, const Ints& kept) {
+Described selected(const Pointer& self, const Ints& kept) {
   return checked([&] { return described(self->tree.select(narrowed(kept))); });
 }
 
@@ -127,7 +127,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("merge", &merge)
       .def("cut", &cut)
       .def("without", &without)
-      .def("select", &select)
+      .def("select", &selected)
       .def("best", &best)
       .def("mask", &mask)
       .def("path", &path)

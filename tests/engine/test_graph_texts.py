@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 import trtspec.engine.cuda_graph as cuda_graph
-import trtspec.executor.model_engine as model_engine
+import trtspec.executor.counted_engine as counted_engine
 import trtspec.executor.sampler as sampler
 import trtspec.llmapi.runtime as runtime
 from trtspec import SamplingParams
@@ -70,7 +70,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
         return engine
 
     monkeypatch.setattr(cuda_graph, "record", record)
-    monkeypatch.setattr(model_engine, "Staging", staging)
+    monkeypatch.setattr(counted_engine, "Staging", staging)
     monkeypatch.setattr(sampler, "Staging", staging)
     monkeypatch.setattr(
         runtime, "_with_graphs", lambda session, device, *rest: with_graphs(session, "cuda", *rest)
