@@ -1,10 +1,15 @@
 // The CUDA kernels, as their callers see them: raw device pointers, no framework's headers.
 //
-// Parameters are those of the CPU kernels (cpp/include/trtspec), with every pointer on the device.
-// A launcher enqueues on `stream` and returns at once; the cudaError_t it returns is that of the
-// launch. Values that the CPU kernels check (slots, tables, lengths) are not checked here: the
-// caller has done it. None of the launchers allocates or synchronises, so all may be captured into
-// a CUDA graph, and a captured launch is right for any content of its buffers.
+// Parameters are those of the CPU kernels (cpp/include/trtspec), with every pointer on the device
+// unless it says otherwise. A launcher enqueues on `stream` and returns at once; the cudaError_t it
+// returns is that of the launch, or cudaErrorInvalidValue for sizes beyond the limits given here.
+// Values that the CPU kernels check (slots, tables, lengths, parents) are not checked here: the
+// caller has done it. None of the launchers allocates or synchronises, and grids follow from sizes
+// alone, so all may be captured into a CUDA graph, and a captured launch is right for any content
+// of its buffers. Empty calls (no rows, no requests) launch nothing.
+//
+// Where a launcher takes a workspace, it is device memory aligned to 256 bytes, of the size that
+// the function of the same name says; nothing in it outlives the call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,10 +21,148 @@
 
 namespace trtspec::cuda {
 
-// Bytes of scratch memory that paged_tree_attention needs; depends on sizes alone, not on what the
-// pointers hold.
+// -- attention --------------------------------------------------------------------------------
+
+// The contract of trtspec::paged_tree_attention, for head sizes up to 256; `params` itself lies on
+// the host. Tensor cores serve bf16 and f16 with head sizes that are a multiple of 8 up to 128, if
+// a request has more than a few (row, head)s on average; scores and sums are float either way.
+//
+// The CPU's promise about bits is weaker here: a row's result depends on the query, the keys it
+// sees and the sizes of the call (which decide how keys are divided among blocks), and two layouts
+// of the same keys agree to rounding. Results of one launch repeated are equal.
+//
+// Bytes of scratch memory; depends on sizes alone, not on what the pointers hold.
 std::size_t paged_tree_attention_workspace(const AttentionParams& params);
 cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);
+
+// What an engine with a linear cache is told about visibility, instead of packed ancestors.
+enum class MaskKind { boolean, f32, bf16, f16 };  // true / 0 = seen, false / -inf = hidden
+
+struct TreeMaskParams {
+  void* out;  // [requests, 1, width, length], elements as `kind` says (boolean: one byte)
+  MaskKind kind;
+  std::int64_t requests;    // B
+  std::int64_t rows;        // T
+  std::int64_t width;       // rows of a request in `out`; further rows of a request are left out
+  std::int64_t length;      // cache positions
+  std::int64_t mask_words;  // W
+  const std::int64_t* positions;     // [T]; read with a sliding window only
+  const std::int64_t* slot_mapping;  // [T]; -1: padding. Null: no row is padding
+  const std::int32_t* query_start;   // [B + 1]
+  const std::int32_t* context_lens;  // [B]
+  const bool* is_tree;               // [B]
+  const std::int64_t* tree_mask;     // [T, W]
+  std::int64_t sliding_window;       // 0: none
+};
+
+// Row i of request b sees what paged_tree_attention lets it see. Rows that see nothing (padding,
+// and those that a request does not have) see position 0, so that a softmax over them is finite.
+cudaError_t tree_mask(const TreeMaskParams& params, cudaStream_t stream);
+
+// -- acceptance and the cache -------------------------------------------------------------------
+
+struct AcceptParams {
+  const std::int64_t* sampled;    // [R]
+  const std::int64_t* tokens;     // [R]
+  const std::int32_t* parents;    // [R]
+  const std::int32_t* row_start;  // [B + 1]
+  std::int64_t requests;          // B
+  std::int64_t width;             // at least the most rows of a request
+
+  std::int32_t* accepted_rows;  // [B, width], as trtspec::accept; padded with -1
+  std::int32_t* num_emitted;    // [B]; 0 for a malformed request (see trtspec::accept)
+
+  // May be null: the tokens emitted, [B, width], padded with -1.
+  std::int64_t* emitted;
+  // May be null, both or neither: what kv_compact is told, [B, width]. The i-th accepted row moves
+  // from the slot of cache position context_lens[b] + its row to that of context_lens[b] + i; -1
+  // where nothing moves. The rest is read only if they are given.
+  std::int64_t* src_slots;
+  std::int64_t* dst_slots;
+  const std::int32_t* context_lens;  // [B]
+  const std::int32_t* block_tables;  // [B, table_width]
+  std::int64_t table_width;
+  std::int64_t block_size;
+};
+
+cudaError_t accept(const AcceptParams& params, cudaStream_t stream);
+
+// Pairs that one kv_compact can take. Pairs of different requests may go in calls of their own.
+inline constexpr std::int64_t kMaxCompactPairs = 6144;
+
+// The contract of trtspec::kv_compact. The array `caches` lies on the host (it travels with the
+// launch, 256 caches in each); what it points to, and the slots, lie on the device. A destination
+// used twice is not noticed.
+cudaError_t kv_compact(void* const* caches, std::int64_t num_caches, std::int64_t row_bytes,
+                       const std::int64_t* src_slots, const std::int64_t* dst_slots,
+                       std::int64_t n, cudaStream_t stream);
+
+// -- sampling -----------------------------------------------------------------------------------
+
+// The contracts of trtspec/sampling.hpp for vocabularies below 2^22; the arrays in `params` lie on
+// the device. ids are those of the CPU, bit for bit; so are logprobs but for the order in which
+// the total of a row is summed, in float64.
+std::size_t sample_workspace(std::int64_t rows, std::int64_t vocab);
+cudaError_t sample(const float* logits, std::int64_t rows, std::int64_t vocab,
+                   const SamplingRows& params, std::int64_t* ids, void* workspace,
+                   cudaStream_t stream);
+
+inline constexpr std::int64_t kMaxCandidates = 1024;  // the greatest k
+
+std::size_t draft_candidates_workspace(std::int64_t rows, std::int64_t vocab, std::int64_t k);
+cudaError_t draft_candidates(const float* logits, std::int64_t rows, std::int64_t vocab,
+                             const SamplingRows& params, const std::int64_t* token_map,
+                             std::int64_t k, std::int64_t* ids, float* logprobs, void* workspace,
+                             cudaStream_t stream);
+
+// -- growing a tree -----------------------------------------------------------------------------
+
+// The candidates of a rollout (trtspec/models/rollout.py), depth after depth: [B, size] each.
+inline constexpr std::int64_t kMaxPool = 4096;  // the greatest size
+
+struct TreePool {
+  std::int64_t* tokens;
+  std::int32_t* parents;  // candidate of the pool, -1 = child of the root
+  float* scores;          // cumulative, so a child's is at most its parent's
+  std::int64_t requests;  // B
+  std::int64_t size;
+};
+
+// Children of `lanes` rows a request enter the pool as candidates begin .. begin + lanes *
+// branching - 1: tokens [B, lanes, branching] and their logprobs, which are clamped to at most 0
+// and added to the parent's score. parent_index and parent_scores, [B, lanes], may be null: the
+// children of the root.
+cudaError_t append_candidates(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
+                              std::int64_t branching, const std::int64_t* tokens,
+                              const float* logprobs, const std::int32_t* parent_index,
+                              const float* parent_scores, cudaStream_t stream);
+
+// The rows that a rollout feeds next.
+struct TreeBeam {
+  std::int64_t width;      // rows a request
+  std::int64_t* tokens;    // [B, width]
+  std::int32_t* index;     // [B, width]: candidate of the pool
+  std::int32_t* lane;      // [B, width]: which of the rows last fed is the parent
+  float* scores;           // [B, width]
+  std::int64_t* ancestors; // [B, width, mask_words]: what each row sees
+};
+
+// The `width` best of the candidates begin .. begin + lanes * branching - 1, highest score first,
+// the lower index among equals. A row sees what its parent's row sees (parent_ancestors
+// [B, lanes, mask_words]; null: nothing) and itself, bit first_bit + its place in the beam.
+// width is at most lanes * branching.
+cudaError_t expand_tree(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
+                        std::int64_t branching, std::int64_t first_bit, std::int64_t mask_words,
+                        const std::int64_t* parent_ancestors, const TreeBeam& beam,
+                        cudaStream_t stream);
+
+// The `nodes` best of the whole pool, in the order of the pool, with parents that point among them;
+// nodes is at most pool.size. The pool's order and scores make them closed under parents. Each
+// output is [B, nodes]; tree_mask, [B, nodes + 1, mask_words], may be null: bit j of row r says
+// that row r sees row j, the root being row 0.
+cudaError_t keep_best(const TreePool& pool, std::int64_t nodes, std::int64_t* tokens,
+                      std::int32_t* parents, float* scores, std::int64_t* tree_mask,
+                      std::int64_t mask_words, cudaStream_t stream);
 
 }  // namespace trtspec::cuda

@@ -17,7 +17,7 @@ inline constexpr std::int64_t kBlock = 64;
 // Probability masses are counted in integers, in units of 2^-40 of the most likely token's, so that
 // sums are exact in any order. Adding 2^52 leaves the rounded integer in the low bits.
 template <class D, class U>
-[[gnu::always_inline]] inline U mass_of(D weight) {
+[[gnu::always_inline]] constexpr U mass_of(D weight) {
   return __builtin_bit_cast(U, weight * 0x1p40 + math::kTwo52) & math::kMantissaMask;
 }
 
@@ -28,7 +28,7 @@ inline constexpr int kBucketShift = 47;
 inline constexpr std::int64_t kBuckets = 42 * 32 + 1;
 
 template <class D, class U>
-[[gnu::always_inline]] inline U bucket_of(D weight) {
+[[gnu::always_inline]] constexpr U bucket_of(D weight) {
   return (__builtin_bit_cast(U, weight) - kSmallestBits) >> kBucketShift;
 }
 
@@ -55,21 +55,21 @@ struct TokenScore {
   std::int64_t column;  // -1 = none
 };
 
-[[gnu::always_inline]] inline double scaled_logit(const SamplingRow& row, float logit) {
+[[gnu::always_inline]] constexpr double scaled_logit(const SamplingRow& row, float logit) {
   return static_cast<double>(logit) / row.temperature;
 }
 
-[[gnu::always_inline]] inline double token_weight(const SamplingRow& row, float logit) {
+[[gnu::always_inline]] constexpr double token_weight(const SamplingRow& row, float logit) {
   return math::exp_of(scaled_logit(row, logit) - row.max_scaled);
 }
 
 // The one definition of a token's score, used wherever tokens are compared.
-[[gnu::always_inline]] inline double token_score(const SamplingRow& row, std::int64_t column) {
+[[gnu::always_inline]] constexpr double token_score(const SamplingRow& row, std::int64_t column) {
   const std::int64_t id = row.token_map != nullptr ? row.token_map[column] : column;
   return scaled_logit(row, row.logits[column]) + math::gumbel_of(noise_word(row.noise, id));
 }
 
-[[gnu::always_inline]] inline bool survives(const SamplingRow& row, std::int64_t column) {
+[[gnu::always_inline]] constexpr bool survives(const SamplingRow& row, std::int64_t column) {
   const float logit = row.logits[column];
   const bool in_cut =
       logit > row.cut.logit || (logit == row.cut.logit && column <= row.cut.column);

@@ -1,7 +1,8 @@
 // float64 exp and log for scalars and GCC vectors alike, from plain additions and multiplications
 // (no fused ones), so a scalar and every vector width give the same bits. Errors are below 2 ulp.
 //
-// The functions are always inlined because sources for several instruction sets include them.
+// The functions are always inlined because sources for several instruction sets include them, and
+// constexpr so that CUDA kernels may call them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ inline constexpr double kUniformScale = 0x1p-32;
 
 // e^x for x <= 709; 0 below -700. D is double or a vector of doubles, U the unsigned 64-bit match.
 template <class D, class U>
-[[gnu::always_inline]] inline D exp_of(D x) {
+[[gnu::always_inline]] constexpr D exp_of(D x) {
   const D clamped = x < -700.0 ? D{} - 700.0 : x;
   // Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits of the sum.
   const D shifted = clamped * 0x1.71547652b82fep+0 + 0x1.8p52;
@@ -40,7 +41,7 @@ template <class D, class U>
 // Natural logarithm of a positive, finite, normal number (the method of fdlibm's e_log.c). Exact
 // subtraction makes it accurate to the last bits on both sides of 1 too.
 template <class D, class U>
-[[gnu::always_inline]] inline D log_of(D x) {
+[[gnu::always_inline]] constexpr D log_of(D x) {
   constexpr std::uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdull;  // bits of sqrt(2)/2
   const U bits = __builtin_bit_cast(U, x) + (0x3ff0000000000000ull - kSqrtHalf);
   const U exponent_bits = (bits >> 52) | 0x4330000000000000ull;
@@ -63,17 +64,21 @@ template <class D, class U>
 // E = -log1p(-x) with x = (word + 0.5) / 2^32, word given as a float64. 1 - x has 33 bits, so it is
 // exact, and its logarithm keeps full relative accuracy down to the smallest x.
 template <class D, class U>
-[[gnu::always_inline]] inline D exponential_of(D word) {
+[[gnu::always_inline]] constexpr D exponential_of(D word) {
   const D x = (word + 0.5) * kUniformScale;
   const D complement = 1.0 - x;
   return -log_of<D, U>(complement);
 }
 
-[[gnu::always_inline]] inline double exp_of(double x) { return exp_of<double, std::uint64_t>(x); }
-[[gnu::always_inline]] inline double log_of(double x) { return log_of<double, std::uint64_t>(x); }
+[[gnu::always_inline]] constexpr double exp_of(double x) {
+  return exp_of<double, std::uint64_t>(x);
+}
+[[gnu::always_inline]] constexpr double log_of(double x) {
+  return log_of<double, std::uint64_t>(x);
+}
 
 // The Gumbel noise of 32 random bits, in [-3.2, 22.9].
-[[gnu::always_inline]] inline double gumbel_of(std::uint32_t word) {
+[[gnu::always_inline]] constexpr double gumbel_of(std::uint32_t word) {
   return -log_of(exponential_of<double, std::uint64_t>(static_cast<double>(word)));
 }
 

@@ -14,6 +14,8 @@ inline int check_result() {
   return failed_checks() == 0 ? 0 : 1;
 }
 
+// Torch's headers, where a test includes them, define this name too.
+#undef CHECK
 #define CHECK(condition)                                                       \
   do {                                                                         \
     if (!(condition)) {                                                        \

@@ -1,4 +1,5 @@
-"""trtspec-bench: load on a server, acceptance over data, fixtures that cost like large models."""
+"""trtspec-bench: load on a server, acceptance over data, data sets, fixtures that cost like large
+models."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from trtspec.bench.dataset import (
 from trtspec.bench.fixture import make_fixture
 from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.builder.locate import find_model
+from trtspec.commands.bench_prepare import add_prepare_command
 from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import (
@@ -103,6 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
     add("--seed", type=int, default=0, help="of the weights that only cost")
 
+    add_prepare_command(commands)
     add_serve_commands(commands)
     return parser
 

@@ -24,8 +24,9 @@ struct PhiloxBlock {
 };
 
 // Always inlined: sources compiled for several instruction sets include this header, and a shared
-// out-of-line copy could carry instructions that the running CPU lacks.
-[[gnu::always_inline]] inline PhiloxBlock philox4x32_10(PhiloxBlock counter, PhiloxKey key) {
+// out-of-line copy could carry instructions that the running CPU lacks. Constexpr: CUDA kernels may
+// call it too.
+[[gnu::always_inline]] constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, PhiloxKey key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const std::uint64_t p0 = std::uint64_t{kPhiloxMultiplier0} * counter.word[0];
     const std::uint64_t p1 = std::uint64_t{kPhiloxMultiplier1} * counter.word[2];
@@ -47,8 +48,9 @@ struct NoiseStream {
   std::uint32_t sample_index;
 };
 
-[[gnu::always_inline]] inline NoiseStream noise_stream(std::int64_t seed, std::int64_t sample_index,
-                                                       std::int64_t output_index) {
+[[gnu::always_inline]] constexpr NoiseStream noise_stream(std::int64_t seed,
+                                                          std::int64_t sample_index,
+                                                          std::int64_t output_index) {
   const auto bits = static_cast<std::uint64_t>(seed);
   return {{{static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)}},
           static_cast<std::uint32_t>(output_index),
@@ -56,8 +58,8 @@ struct NoiseStream {
 }
 
 // The raw 32 bits of one token.
-[[gnu::always_inline]] inline std::uint32_t noise_word(const NoiseStream& stream,
-                                                       std::int64_t token_id) {
+[[gnu::always_inline]] constexpr std::uint32_t noise_word(const NoiseStream& stream,
+                                                          std::int64_t token_id) {
   const auto id = static_cast<std::uint64_t>(token_id);
   const PhiloxBlock counter = {
       {static_cast<std::uint32_t>(id >> 2), stream.output_index, stream.sample_index, 0u}};

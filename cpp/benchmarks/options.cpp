@@ -1,0 +1,198 @@
+#include "options.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+namespace trtspec::bench {
+
+const char* const kHelp =
+    R"(Usage: trtspec_benchmark --engine_dir DIR --dataset FILE [flags]
+
+Runs the samples of a data set through an engine folder and prints what it took.
+
+  --engine_dir DIR              engine folder, made by trtspec-build
+  --dataset FILE                {"samples": [{"input_ids": [...], "output_len": N}, ...]}, or one
+                                such sample a line; trtspec-bench prepare-dataset writes it
+  --max_num_samples N           the first N samples (default: all)
+  --warm_up N                   requests run before the measurement (default 2); they have the
+                                lengths of samples and other tokens
+
+Load (default: all requests at once)
+  --request_rate R              requests a second, at even distances
+  --enable_exp_delays           at exponentially distributed distances instead
+  --concurrency N               so many requests are always under way
+
+Limits (default: those of the build; only smaller ones are possible)
+  --max_batch_size N            requests in one step
+  --max_num_tokens N            rows in one step, prefill chunks and draft nodes included
+  --max_seq_len N               prompt and output of one request, in tokens
+  --kv_cache_max_tokens N       tokens that the KV caches hold (also --max_tokens_in_paged_kvcache)
+  --kv_cache_free_memory_fraction F
+                                of the available memory (default 0.5; also
+                                --kv_cache_free_gpu_mem_fraction)
+  --enable_kv_cache_reuse[=B]   share the blocks of equal prefixes (default true)
+  --num_threads N               threads of the kernels (default: OMP_NUM_THREADS, else all cores)
+
+Sampling
+  --temperature T               0 is greedy (default 0)
+  --top_k K, --top_p P          filters (default: off)
+  --random_seed S               request i is sampled with seed S + i (default 420)
+  --eos_id ID[,ID...]           tokens that end a text (default -1: none, output_len tokens always)
+
+Speculation
+  --speculative METHOD          none, ngram, draft_model, eagle or eagle3 (default: what the engine
+                                was built for)
+  --max_draft_len N             draft tokens on one path (default: as built; ngram 5)
+  --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)
+  --prompt_lookup_min N         ngram: shortest n (default 2)
+
+Output
+  --streaming                   accepted for its users elsewhere: tokens come step by step here, and
+                                first-token and inter-token latencies are always reported
+  --output_csv FILE             the printed figures, one column each
+  --output_json FILE            all figures, flags, engine and machine
+  --responses_json FILE         the tokens of every request
+  --log_iteration_data          a line for every step
+  --help
+)";
+
+namespace {
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+
+FlagReader read_flags(int argc, const char* const* argv) {
+  FlagReader flags(
+      {"engine_dir", "dataset", "max_num_samples", "warm_up", "request_rate", "concurrency",
+       "max_batch_size", "max_num_tokens", "max_seq_len", "kv_cache_max_tokens",
+       "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p",
+       "random_seed", "eos_id", "speculative", "max_draft_len", "prompt_lookup_max",
+       "prompt_lookup_min", "output_csv", "output_json", "responses_json"},
+      {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming", "log_iteration_data"},
+      {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
+       {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
+       {"max_matching_ngram_size", "prompt_lookup_max"}});
+  flags.parse(argc, argv);
+  return flags;
+}
+
+void exclude(const FlagReader& flags, const char* one, const char* other, const char* why) {
+  if (flags.has(one) && flags.has(other)) {
+    throw UsageError(std::string("--") + one + " and --" + other + " exclude each other: " + why);
+  }
+}
+
+void read_load(const FlagReader& flags, Options& options) {
+  exclude(flags, "request_rate", "concurrency",
+          "requests arrive at a rate, or when others have ended");
+  options.request_rate = flags.number("request_rate");
+  if (options.request_rate && !(*options.request_rate > 0)) {
+    throw UsageError("--request_rate " + *flags.text("request_rate") + " must be above 0");
+  }
+  options.exponential_delays = flags.truth("enable_exp_delays").value_or(false);
+  if (options.exponential_delays && !options.request_rate) {
+    throw UsageError("--enable_exp_delays needs --request_rate");
+  }
+  options.concurrency = flags.integer("concurrency", 1, kMax);
+}
+
+void read_sampling(const FlagReader& flags, Options& options) {
+  SamplingOptions& sampling = options.sampling;
+  sampling.temperature = flags.number("temperature").value_or(0.0);
+  sampling.top_k = flags.integer("top_k", -1, std::numeric_limits<std::int32_t>::max()).value_or(0);
+  sampling.top_p = flags.number("top_p").value_or(1.0);
+  sampling.seed = flags.integer("random_seed", -kMax, kMax).value_or(420);
+  try {
+    sampling.check();
+  } catch (const std::exception& error) {
+    throw UsageError(error.what());
+  }
+  const auto eos_ids = flags.integers("eos_id").value_or(std::vector<std::int64_t>{-1});
+  if (eos_ids != std::vector<std::int64_t>{-1}) options.eos_ids = eos_ids;
+  for (const std::int64_t id : options.eos_ids) {
+    if (id < 0) throw UsageError("--eos_id " + std::to_string(id) + " must be -1 (none) or an id");
+  }
+}
+
+void read_speculation(const FlagReader& flags, Options& options) {
+  if (const auto name = flags.text("speculative")) {
+    try {
+      options.method = method_named(*name);
+    } catch (const Error& error) {
+      throw UsageError(std::string("--speculative ") + error.what());
+    }
+  }
+  options.max_draft_len = flags.integer("max_draft_len", 1, 1023);
+  options.max_ngram = flags.integer("prompt_lookup_max", 1, 1024);
+  options.min_ngram = flags.integer("prompt_lookup_min", 1, 1024);
+  for (const char* name : {"prompt_lookup_max", "prompt_lookup_min"}) {
+    if (flags.has(name) && options.method != Speculation::Method::ngram) {
+      throw UsageError(std::string("--") + name + " needs --speculative ngram");
+    }
+  }
+  if (options.max_draft_len && options.method == Speculation::Method::none) {
+    throw UsageError("--max_draft_len and --speculative none exclude each other");
+  }
+}
+
+}  // namespace
+
+Options Options::parse(int argc, const char* const* argv) {
+  const FlagReader flags = read_flags(argc, argv);
+  Options options;
+  options.command_line.assign(argv, argv + argc);
+  options.help = flags.truth("help").value_or(false);
+  if (options.help) return options;
+  for (const char* name : {"engine_dir", "dataset"}) {
+    if (!flags.has(name)) throw UsageError(std::string("--") + name + " is missing; see --help");
+  }
+  options.engine_dir = *flags.text("engine_dir");
+  options.dataset = *flags.text("dataset");
+  options.max_num_samples = flags.integer("max_num_samples", 1, kMax);
+  options.warm_up = flags.integer("warm_up", 0, 1 << 20).value_or(options.warm_up);
+  read_load(flags, options);
+  options.max_batch_size = flags.integer("max_batch_size", 1, kMax);
+  options.max_num_tokens = flags.integer("max_num_tokens", 1, kMax);
+  options.max_seq_len = flags.integer("max_seq_len", 2, kMax);
+  options.kv.max_tokens = flags.integer("kv_cache_max_tokens", 1, kMax);
+  options.kv.free_memory_fraction =
+      flags.number("kv_cache_free_memory_fraction").value_or(options.kv.free_memory_fraction);
+  if (!(options.kv.free_memory_fraction > 0 && options.kv.free_memory_fraction <= 1)) {
+    throw UsageError("--kv_cache_free_memory_fraction " +
+                     *flags.text("kv_cache_free_memory_fraction") +
+                     " must be above 0 and at most 1");
+  }
+  options.kv.enable_block_reuse = flags.truth("enable_kv_cache_reuse").value_or(true);
+  options.num_threads = flags.integer("num_threads", 1, 4096);
+  read_sampling(flags, options);
+  read_speculation(flags, options);
+  flags.truth("streaming");
+  options.output_csv = flags.text("output_csv");
+  options.output_json = flags.text("output_json");
+  options.responses_json = flags.text("responses_json");
+  options.log_iteration_data = flags.truth("log_iteration_data").value_or(false);
+  return options;
+}
+
+Speculation Options::speculation(const EngineFolder& folder) const {
+  Speculation chosen = Speculation::of(folder);
+  if (method && *method != chosen.method) {
+    chosen.method = *method;
+    const bool ngram = *method == Speculation::Method::ngram;
+    chosen.max_draft_len = ngram ? Speculation::kDefaultNgramLength : 1;
+  }
+  if (max_draft_len && chosen.method == Speculation::Method::none) {
+    throw Error("--max_draft_len " + std::to_string(*max_draft_len) + ": " + folder.path +
+                " was built without a draft; name a method with --speculative");
+  }
+  if (max_draft_len) chosen.max_draft_len = *max_draft_len;
+  // A size that is not given makes room for the one that is.
+  if (max_ngram) chosen.max_ngram = *max_ngram;
+  if (min_ngram) chosen.min_ngram = *min_ngram;
+  if (!max_ngram) chosen.max_ngram = std::max(chosen.max_ngram, chosen.min_ngram);
+  if (!min_ngram) chosen.min_ngram = std::min(chosen.min_ngram, chosen.max_ngram);
+  chosen.check(folder);
+  return chosen;
+}
+
+}  // namespace trtspec::bench

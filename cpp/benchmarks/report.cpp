@@ -1,0 +1,178 @@
+#include "report.hpp"
+
+#include <ATen/Parallel.h>
+#include <stdlib.h>
+
+#include <fstream>
+#include <thread>
+#include <trtspec/isa.hpp>
+#include <trtspec/json.hpp>
+
+namespace trtspec::bench {
+
+namespace {
+
+template <class T>
+void write_optional(JsonWriter& json, const char* name, const std::optional<T>& value) {
+  json.key(name);
+  if (value) {
+    json.value(*value);
+  } else {
+    json.null();
+  }
+}
+
+void write_figures(JsonWriter& json, const std::vector<Figure>& figures) {
+  json.key("figures").begin_object();
+  for (const Figure& figure : figures) {
+    json.key(figure.name);
+    if (figure.is_count) {
+      json.value(static_cast<std::int64_t>(figure.value));
+    } else {
+      json.value(figure.value);
+    }
+  }
+  json.end_object();
+  json.key("units").begin_object();
+  for (const Figure& figure : figures) {
+    if (!figure.unit.empty()) json.key(figure.name).value(figure.unit);
+  }
+  json.end_object();
+}
+
+void write_speculation(JsonWriter& json, const Speculation& speculation) {
+  json.key("speculation").begin_object();
+  json.key("method").value(name_of(speculation.method));
+  json.key("max_draft_len").value(speculation.max_draft_len);
+  if (speculation.method == Speculation::Method::ngram) {
+    json.key("prompt_lookup_min").value(std::int64_t{speculation.min_ngram});
+    json.key("prompt_lookup_max").value(std::int64_t{speculation.max_ngram});
+  }
+  json.end_object();
+}
+
+void write_decoder(JsonWriter& json, const char* name, const DecoderShape& shape) {
+  json.key(name).begin_object();
+  json.key("architecture").value(shape.architecture);
+  json.key("vocab_size").value(shape.vocab_size);
+  json.key("hidden_size").value(shape.hidden_size);
+  json.key("intermediate_size").value(shape.intermediate_size);
+  json.key("num_layers").value(shape.num_layers);
+  json.key("num_heads").value(shape.num_heads);
+  json.key("num_kv_heads").value(shape.num_kv_heads);
+  json.key("head_dim").value(shape.head_dim);
+  json.end_object();
+}
+
+void write_engine(JsonWriter& json, const Setting& setting) {
+  const EngineFolder& folder = setting.folder;
+  json.key("engine").begin_object();
+  json.key("path").value(folder.path);
+  json.key("format_version").value(kEngineFormatVersion);
+  json.key("dtype").value(folder.build.dtype);
+  json.key("max_batch_size").value(setting.limits.max_batch_size);
+  json.key("max_num_tokens").value(setting.limits.max_num_tokens);
+  json.key("max_seq_len").value(setting.limits.max_seq_len);
+  json.key("tokens_per_block").value(folder.build.tokens_per_block);
+  json.key("kv_cache_tokens").value(setting.kv_cache_tokens);
+  json.key("target_weight_bytes").value(folder.target_weight_bytes());
+  json.key("rollout_weight_bytes").value(folder.rollout_weight_bytes());
+  write_decoder(json, "target", folder.target);
+  if (folder.draft) write_decoder(json, "draft", folder.draft->decoder);
+  if (const auto& built = folder.speculation) {
+    json.key("built_for").begin_object();
+    json.key("method").value(built->method);
+    json.key("topk").value(built->topk);
+    json.key("num_steps").value(built->num_steps);
+    json.key("num_draft_tokens").value(built->num_draft_tokens);
+    json.end_object();
+  }
+  json.end_object();
+}
+
+void write_flags(JsonWriter& json, const Options& options) {
+  json.key("command_line").begin_array();
+  for (const std::string& word : options.command_line) json.value(word);
+  json.end_array();
+  json.key("flags").begin_object();
+  json.key("engine_dir").value(options.engine_dir);
+  json.key("dataset").value(options.dataset);
+  write_optional(json, "max_num_samples", options.max_num_samples);
+  json.key("warm_up").value(options.warm_up);
+  write_optional(json, "request_rate", options.request_rate);
+  json.key("enable_exp_delays").value(options.exponential_delays);
+  write_optional(json, "concurrency", options.concurrency);
+  json.key("enable_kv_cache_reuse").value(options.kv.enable_block_reuse);
+  write_optional(json, "kv_cache_max_tokens", options.kv.max_tokens);
+  json.key("kv_cache_free_memory_fraction").value(options.kv.free_memory_fraction);
+  json.key("temperature").value(options.sampling.temperature);
+  json.key("top_k").value(options.sampling.top_k);
+  json.key("top_p").value(options.sampling.top_p);
+  json.key("random_seed").value(options.sampling.seed);
+  json.key("eos_id").value(std::span<const std::int64_t>(options.eos_ids));
+  json.end_object();
+}
+
+// The value of the first "name : value" line of a file of /proc; "" without one.
+std::string proc_value(const char* path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with(name) || colon == std::string::npos) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+void write_machine(JsonWriter& json) {
+  const Environment here = Environment::here();
+  double load[1] = {0.0};
+  json.key("machine").begin_object();
+  json.key("cpu").value(proc_value("/proc/cpuinfo", "model name"));
+  json.key("cores").value(std::int64_t{std::thread::hardware_concurrency()});
+  json.key("threads").value(std::int64_t{at::get_num_threads()});
+  json.key("instruction_set").value(isa_name(active_isa()));
+  json.key("memory").value(proc_value("/proc/meminfo", "MemTotal"));
+  if (::getloadavg(load, 1) == 1) json.key("load_average").value(load[0]);
+  json.key("machine").value(here.machine);
+  json.key("torch").value(here.torch);
+  json.end_object();
+}
+
+}  // namespace
+
+std::string report_json(const Setting& setting, const RunResult& result,
+                        const std::vector<Figure>& figures) {
+  JsonWriter json;
+  json.begin_object();
+  write_figures(json, figures);
+  json.key("metrics").begin_object();
+  result.metrics.write(json);
+  json.end_object();
+  write_speculation(json, setting.speculation);
+  write_engine(json, setting);
+  write_flags(json, setting.options);
+  write_machine(json);
+  return json.end_object().text() + "\n";
+}
+
+std::string responses_json(const RunResult& result) {
+  JsonWriter json;
+  json.begin_object().key("responses").begin_array();
+  for (std::int64_t id = 0; const Record& record : result.records) {
+    json.begin_object();
+    json.key("id").value(id++);
+    json.key("input_len").value(record.num_input_tokens);
+    json.key("tokens").value(std::span<const std::int64_t>(record.tokens));
+    json.key("finish_reason").value(name_of(record.finish_reason));
+    if (record.failed()) json.key("error").value(record.error);
+    json.key("metrics").begin_object();
+    record.metrics.write(json);
+    json.end_object();
+    json.end_object();
+  }
+  return json.end_array().end_object().text() + "\n";
+}
+
+}  // namespace trtspec::bench

@@ -1,0 +1,79 @@
+// Drafter: what the executor asks of whatever guesses tokens, and what it tells it back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <trtspec/runtime/batch.hpp>
+#include <trtspec/runtime/model_engine.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// What a drafter may use in a step, per request; all are maxima, all 0 for no speculation.
+struct DrafterNeeds {
+  std::int64_t max_nodes = 0;    // nodes in its tree, the root not counted
+  std::int64_t max_depth = 0;    // depth of its deepest node
+  std::int64_t draft_slots = 0;  // rows a rollout writes into the draft cache beyond the tokens
+  bool has_draft_cache = false;  // it keeps K/V of its own
+  bool reads_hidden = false;     // it is told the target's states; its rows depend on them and on
+                                 // the token after each (a draft cache of lookahead 1)
+
+  // Throws Error for numbers that contradict each other.
+  void check() const;
+  // Upper bound of the nodes of use to a request that may still emit that many tokens: nodes deeper
+  // than remaining_tokens - 1 are cut. Exact for a chain; a wider tree may be shallow, so it keeps
+  // its bound as long as depth 1 is allowed.
+  std::int64_t useful_nodes(std::int64_t remaining_tokens) const;
+};
+
+// Outcome of one scheduled request.
+struct Accepted {
+  // Rows kept in the target cache, as indices within the request's rows of the step (prefill and
+  // root rows first, then node n at num_rows + n), in the order of their positions.
+  std::vector<std::int64_t> rows;
+  // Emitted tokens, cut where the text ends; empty for a chunk that did not reach the end of the
+  // prompt.
+  std::vector<std::int64_t> tokens;
+  // The target's states of these rows [rows.size(), n * H], for a drafter that reads them.
+  at::Tensor hidden;
+};
+
+// A source of draft tokens. The executor asks needs(), never which method it is.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  virtual const DrafterNeeds& needs() const = 0;
+  // Sets request->draft of every generation item with max_nodes > 0 to a tree of at most that many
+  // nodes, none deeper than remaining_tokens() - 1.
+  virtual void prepare_draft_tokens(const ScheduledBatch& batch) = 0;
+  // What became of batch.items, in their order; prefill chunks come here too. Called after the
+  // request's tokens were extended and before finished requests are released. Returns for each item
+  // how many rows of its draft cache are valid now: no fewer than before, at most start +
+  // rows.size() (the target's committed length to be), 0 without a draft cache.
+  virtual std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+                                                std::span<const Accepted> accepted) = 0;
+  // Forgets a finished, aborted or preempted request; unknown ids are ignored.
+  virtual void release(std::int64_t request_id) = 0;
+  // The engine it drafts with, null without one; for its clock.
+  virtual const ModelEngine* engine() const { return nullptr; }
+};
+
+// No speculation: every step emits the target's own token.
+class NoDrafter final : public Drafter {
+ public:
+  const DrafterNeeds& needs() const override { return needs_; }
+  void prepare_draft_tokens(const ScheduledBatch&) override {}
+  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+                                        std::span<const Accepted>) override {
+    return std::vector<std::int64_t>(batch.items.size(), 0);
+  }
+  void release(std::int64_t) override {}
+
+ private:
+  DrafterNeeds needs_;
+};
+
+}  // namespace trtspec

@@ -1,0 +1,112 @@
+// EngineFolder: the contract of a folder that trtspec-build wrote, from its config.json.
+//
+//   config.json        format version, models, build, speculation, fingerprints, environment
+//   target/            model.pt2, weights.safetensors
+//   draft/             model.pt2, rollout.pt2, weights.safetensors      (with a draft)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <trtspec/error.hpp>
+#include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/rollout_drafter.hpp>
+#include <vector>
+
+namespace trtspec {
+
+constexpr std::int64_t kEngineFormatVersion = 2;
+
+// The shape of a decoder, in elements, as far as running it asks for it.
+struct DecoderShape {
+  std::string architecture;
+  std::int64_t vocab_size;
+  std::int64_t hidden_size;
+  std::int64_t intermediate_size;
+  std::int64_t num_layers;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  std::vector<std::int64_t> eos_token_ids;
+  // The shortest sliding window of its layers in tokens; 0: every layer sees everything.
+  std::int64_t min_window;
+
+  // Elements of K and V of one token over all layers.
+  std::int64_t kv_elements_per_token() const { return 2 * num_layers * num_kv_heads * head_dim; }
+  // Elements of the weights of all layers that one pass reads (norms and biases left out).
+  std::int64_t layer_elements() const;
+};
+
+// What a draft network over the target's states has beside its decoder.
+struct EagleShape {
+  std::int64_t version;  // 1 (EAGLE-1 and EAGLE-2) or 3
+  std::int64_t draft_vocab_size;
+  std::int64_t hidden_in;  // width of what one row reads of the target
+};
+
+struct DraftShape {
+  DecoderShape decoder;
+  std::optional<EagleShape> eagle;  // none for a draft model
+
+  // Elements of the weights that one of its passes reads, head included.
+  std::int64_t weight_elements() const;
+};
+
+struct BuildLimits {
+  std::string dtype;  // float32, bfloat16 or float16
+  std::int64_t max_batch_size;
+  std::int64_t max_seq_len;
+  std::int64_t max_num_tokens;
+  std::int64_t tokens_per_block;
+};
+
+// What the draft inside the folder was built for: (k, D, N), all maxima.
+struct SpeculationContract {
+  std::string method;  // draft_model, eagle or eagle3
+  std::int64_t topk;
+  std::int64_t num_steps;
+  std::int64_t num_draft_tokens;                   // rows verified, the root included
+  std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
+
+  // The rollout cut to `steps` of its num_steps, at least 1 of them. A static tree is not cut.
+  RolloutShape shape(std::int64_t steps) const;
+};
+
+// What compiled code depends on; a folder runs only where all of it matches.
+struct Environment {
+  std::string torch;
+  std::string machine;
+  std::string vector_isa;
+  std::int64_t ops;
+
+  static Environment here();
+};
+
+struct EngineFolder {
+  std::string path;
+  DecoderShape target;
+  std::optional<DraftShape> draft;
+  BuildLimits build;
+  std::optional<SpeculationContract> speculation;  // exactly with a draft
+  Environment environment;
+
+  // Reads and checks a folder's contract, before any weight is read. Throws Error for no or an
+  // unreadable config, another format version, values that cannot be, an engine that was not
+  // compiled, or an environment that the compiled code does not fit; file and value are named.
+  static EngineFolder read(const std::string& path);
+
+  // Block tables reach past max_seq_len by the rows a step writes before it accepts them.
+  CacheLayout layout() const;
+  std::string target_model() const { return path + "/target/model.pt2"; }
+  std::string target_weights() const { return path + "/target/weights.safetensors"; }
+  std::string draft_model() const { return path + "/draft/model.pt2"; }
+  std::string draft_rollout() const { return path + "/draft/rollout.pt2"; }
+  std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
+  std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }
+  // Bytes of the weights that a pass of the target reads (norms and biases left out).
+  std::int64_t target_weight_bytes() const;
+  // The same of a whole rollout: each of its depths is a pass of the draft. 0 without a draft.
+  std::int64_t rollout_weight_bytes() const;
+};
+
+}  // namespace trtspec

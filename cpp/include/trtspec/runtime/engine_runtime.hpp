@@ -1,0 +1,98 @@
+// EngineRuntime: from an engine folder to a running executor: weights, engines, caches, drafter.
+//
+//   const EngineFolder folder = EngineFolder::read("engine");
+//   EngineRuntime runtime(folder, runtime_limits(folder.build), Speculation::of(folder), {});
+//   runtime.executor().add(...);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <trtspec/runtime/aoti_engine.hpp>
+#include <trtspec/runtime/engine_folder.hpp>
+#include <trtspec/runtime/executor.hpp>
+#include <trtspec/runtime/ngram_drafter.hpp>
+
+namespace trtspec {
+
+// What a runtime may use of its engine: the build's limits, or the smaller ones that were asked
+// for. Throws Error for larger ones, naming both.
+SchedulerLimits runtime_limits(const BuildLimits& build,
+                               std::optional<std::int64_t> max_batch_size = std::nullopt,
+                               std::optional<std::int64_t> max_num_tokens = std::nullopt,
+                               std::optional<std::int64_t> max_seq_len = std::nullopt);
+
+// How to draft.
+struct Speculation {
+  enum class Method { none, ngram, draft_model, eagle, eagle3 };
+  static constexpr std::int64_t kDefaultNgramLength = 5;
+  static constexpr std::int32_t kDefaultMinNgram = 2;
+  static constexpr std::int32_t kDefaultMaxNgram = 5;
+
+  Method method = Method::none;
+  // Most draft tokens on one path: K of a chain, depth D of a tree; 0 without speculation.
+  std::int64_t max_draft_len = 0;
+  std::int32_t min_ngram = kDefaultMinNgram;
+  std::int32_t max_ngram = kDefaultMaxNgram;
+
+  // What the folder was built for, else none.
+  static Speculation of(const EngineFolder& folder);
+  // Whether drafts come from an engine of their own.
+  bool has_draft_engine() const { return method != Method::none && method != Method::ngram; }
+  // Throws Error for a method that the folder has no draft for, a length beyond the built one, or
+  // n-gram sizes that contradict each other.
+  void check(const EngineFolder& folder) const;
+  DrafterNeeds needs(const EngineFolder& folder) const;
+};
+
+// "none", "ngram", "draft_model", "eagle" or "eagle3"; the other way throws Error for another name.
+const char* name_of(Speculation::Method method);
+Speculation::Method method_named(std::string_view name);
+
+struct KvCacheOptions {
+  bool enable_block_reuse = true;
+  // Tokens that the caches hold at most, over all requests; none: as many as free_memory_fraction
+  // of the available memory takes, and never more than full requests in a full batch can use.
+  std::optional<std::int64_t> max_tokens;
+  double free_memory_fraction = 0.5;
+};
+
+// Blocks of the target's and the draft's cache: one budget in tokens, shared out by bytes. Each
+// request of a full batch may need its drafts on top of its own tokens. free_bytes: of memory, to
+// take the fraction of. Throws Error if not even one block fits.
+struct CacheBlocks {
+  std::int64_t target;
+  std::int64_t draft;  // 0 without a draft cache
+
+  static CacheBlocks of(const EngineFolder& folder, const SchedulerLimits& limits,
+                        const DrafterNeeds& needs, const KvCacheOptions& options,
+                        std::int64_t free_bytes);
+};
+
+// Bytes of memory that can be had without swapping; files that the kernel keeps in memory count as
+// free.
+std::int64_t available_memory();
+
+// Owns everything that an executor runs on. Not thread-safe.
+class EngineRuntime {
+ public:
+  // Throws Error for anything that the folder, the limits or the memory do not allow.
+  EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
+                const Speculation& speculation, const KvCacheOptions& kv);
+
+  Executor& executor() { return *executor_; }
+  const AotiEngine& target() const { return *target_; }
+  const AotiEngine* draft() const { return draft_.get(); }  // null without a draft engine
+  const ResourceManager& resources() const { return *resources_; }
+  // Tokens that the target's cache holds.
+  std::int64_t kv_cache_tokens() const { return resources_->target().capacity(); }
+
+ private:
+  std::unique_ptr<AotiEngine> target_;
+  std::unique_ptr<AotiEngine> draft_;
+  std::unique_ptr<ResourceManager> resources_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace trtspec

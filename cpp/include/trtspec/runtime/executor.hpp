@@ -1,0 +1,85 @@
+// Executor: the loop that drives the engines, one step at a time. It decides as the Python
+// PyExecutor does, step by step; a recorded trace replayed through both holds them together.
+//
+//   ResourceManager resources(KVCacheManager(num_blocks, layout.tokens_per_block), draft_cache);
+//   auto drafter = std::make_unique<EagleDrafter>(draft_engine, resources, shape);
+//   Executor executor(target_engine, resources, std::move(drafter), limits);
+//   executor.add(Request::create(0, prompt, options, limits.max_seq_len, eos_token_ids));
+//   while (executor.has_work())
+//     for (const StepOutput& output : executor.step()) ...
+//
+// Not part of this runtime: penalties, logit biases, banned words, log probabilities and stop
+// strings. A text ends at EOS, at a stop token, or at its longest length.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <trtspec/runtime/drafter.hpp>
+#include <trtspec/runtime/metrics.hpp>
+#include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/request.hpp>
+#include <trtspec/runtime/resource_manager.hpp>
+#include <trtspec/runtime/scheduler.hpp>
+#include <vector>
+
+namespace trtspec {
+
+struct Verdict;
+
+// What a step did for one request.
+struct StepOutput {
+  std::int64_t request_id;
+  std::vector<std::int64_t> tokens;  // emitted by the step; none in the middle of a prefill
+  FinishReason finish_reason = FinishReason::none;  // `none` while the request goes on
+  std::string error;  // why, where finish_reason is `error`
+};
+
+// Continuous batching with speculation over one target engine and any Drafter. Not thread-safe: one
+// thread calls everything.
+class Executor {
+ public:
+  // The engine and the resources are the caller's and outlive the executor. Throws Error for limits
+  // that contradict each other or the drafter's needs.
+  Executor(ModelEngine& target, ResourceManager& resources, std::unique_ptr<Drafter> drafter,
+           const SchedulerLimits& limits);
+
+  // Queues a request, behind all others: its id is higher than theirs. Throws Error
+  // if it could never run; both lengths are named.
+  void add(Request request);
+  // Ends a request now; an unknown or finished id is ignored.
+  void abort(std::int64_t request_id);
+  // Runs one step: schedule and reserve, draft, verify, accept, commit, emit. One output for each
+  // scheduled request. If a part of the step fails, the step's requests end with that error, and
+  // everything else goes on.
+  std::vector<StepOutput> step();
+
+  bool has_work() const { return scheduler_.has_work(); }
+  // Requests that hold blocks, and those that hold none yet or lost theirs.
+  std::int64_t num_running() const { return scheduler_.num_running(); }
+  std::int64_t num_waiting() const { return scheduler_.num_waiting(); }
+  // Share of the blocks that nobody else could have now, of the fuller cache; 0 to 1.
+  double kv_cache_usage() const { return resources_.usage(); }
+  const ExecutorMetrics& metrics() const { return metrics_; }
+  // Begins a new measurement; figures of running requests begin again too.
+  void reset_metrics() { metrics_ = ExecutorMetrics(); }
+  // Forgets the figures of one request; those in the total stay.
+  void release_metrics(std::int64_t request_id) { metrics_.release(request_id); }
+
+ private:
+  struct Judged;  // a scheduled request after the target's verdict
+
+  std::vector<Judged> run(const ScheduledBatch& batch);
+  RowGroup rows(const ScheduledRequest& item) const;
+  Judged accept(const ScheduledRequest& item, const Verdict* verdict);
+  void commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted);
+  StepOutput emit(Judged& judged);
+
+  ModelEngine& target_;
+  ResourceManager& resources_;
+  std::unique_ptr<Drafter> drafter_;
+  Scheduler scheduler_;
+  ExecutorMetrics metrics_;
+};
+
+}  // namespace trtspec

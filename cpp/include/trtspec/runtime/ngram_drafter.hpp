@@ -1,0 +1,35 @@
+// NGramDrafter: prompt lookup; drafts continue an earlier occurrence of the newest tokens.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <trtspec/ngram_index.hpp>
+#include <trtspec/runtime/drafter.hpp>
+
+namespace trtspec {
+
+struct NGramOptions {
+  std::int64_t max_draft_len;
+  std::int32_t min_ngram;
+  std::int32_t max_ngram;
+};
+
+// One NgramIndex per request; no model, no cache.
+class NGramDrafter final : public Drafter {
+ public:
+  // Throws Error unless max_draft_len >= 1 and 1 <= min_ngram <= max_ngram.
+  explicit NGramDrafter(const NGramOptions& options);
+
+  const DrafterNeeds& needs() const override { return needs_; }
+  void prepare_draft_tokens(const ScheduledBatch& batch) override;
+  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+                                        std::span<const Accepted> accepted) override;
+  void release(std::int64_t request_id) override { indexes_.erase(request_id); }
+
+ private:
+  NGramOptions options_;
+  DrafterNeeds needs_;
+  std::map<std::int64_t, NgramIndex> indexes_;
+};
+
+}  // namespace trtspec

@@ -1,0 +1,66 @@
+// Request: one sequence being generated, from its arrival to its finish reason.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <trtspec/token_tree.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// What one request asks of the sampler. Penalties, biases, banned words, log probabilities and stop
+// strings are not part of this runtime; the Python one has them.
+struct SamplingOptions {
+  double temperature = 0.0;  // 0: greedy
+  std::int64_t top_k = 0;    // 0 or -1: off
+  double top_p = 1.0;        // 1: off
+  double min_p = 0.0;        // 0: off
+  std::int64_t seed = 0;     // the same seed gives the same text, whatever else runs
+  std::int64_t sample_index = 0;
+  std::int64_t max_tokens = 32;  // most tokens to generate; cut to what max_seq_len leaves
+  bool ignore_eos = false;
+  std::vector<std::int64_t> stop_token_ids;
+
+  // Throws Error for a value that cannot be honoured; names it and the limit.
+  void check() const;
+};
+
+enum class FinishReason { none, stop, length, error, abort };
+
+// "none", "stop", "length", "error" or "abort".
+const char* name_of(FinishReason reason);
+
+// One sequence. A step feeds rows tokens[committed : committed + n] of the target cache. With one
+// row left (the root) the request *generates*: draft nodes may follow it. A longer remainder is
+// prefill, and the chunk that reaches the end samples its last row. This holds after a preemption
+// as well, and for a prompt of which all but one token came out of the prefix cache.
+struct Request {
+  std::int64_t id = 0;  // unique among the requests of an executor; a lower id arrived earlier
+  std::vector<std::int64_t> tokens;  // prompt and output so far, the newest one last
+  std::int64_t num_prompt_tokens = 0;
+  SamplingOptions options;
+  std::int64_t max_output_tokens = 0;  // that it may emit in all, cut to what max_seq_len leaves
+  std::vector<std::int64_t> eos_token_ids;  // empty when EOS is to be ignored
+  TokenTree draft;  // proposed for the step under way; empty outside generation steps
+  FinishReason finish_reason = FinishReason::none;
+
+  // A new request over a copy of `prompt`. Throws Error if the prompt is empty or
+  // leaves no room for an output token within max_seq_len tokens, or an option is out of range.
+  static Request create(std::int64_t id, std::span<const std::int64_t> prompt,
+                        SamplingOptions options, std::int64_t max_seq_len,
+                        std::vector<std::int64_t> eos_token_ids = {});
+
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
+  std::int64_t num_output_tokens() const { return size() - num_prompt_tokens; }
+  // Tokens it may still emit. A step emits at most depth + 1, so nodes deeper than
+  // remaining_tokens() - 1 are of no use.
+  std::int64_t remaining_tokens() const { return num_prompt_tokens + max_output_tokens - size(); }
+  bool is_finished() const { return finish_reason != FinishReason::none; }
+  // Tokens that end the text: EOS, unless it is ignored, and the stop tokens.
+  std::vector<std::int64_t> end_tokens() const;
+  // Whether the text ends with `token` as its output token number `count` (from 1): `stop` at an
+  // end token, `length` at the last token allowed, else `none`.
+  FinishReason reason_to_end(std::int64_t token, std::int64_t count) const;
+};
+
+}  // namespace trtspec

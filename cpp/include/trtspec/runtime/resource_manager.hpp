@@ -1,0 +1,67 @@
+// ResourceManager: the KV caches of the target and the draft, moved together or not at all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <trtspec/kv_cache_manager.hpp>
+#include <trtspec/runtime/request.hpp>
+
+namespace trtspec {
+
+// The only caller of the two KVCacheManagers; without a draft cache all draft lengths are 0 and
+// ignored. At step boundaries the draft's committed length is at most the target's. Broken
+// conditions throw std::logic_error.
+class ResourceManager {
+ public:
+  explicit ResourceManager(KVCacheManager target,
+                           std::optional<KVCacheManager> draft = std::nullopt);
+
+  bool has_draft() const { return draft_.has_value(); }
+  const KVCacheManager& target() const { return target_; }
+  const KVCacheManager& draft() const;
+
+  // Starts a request on the prefix that both caches hold (a hit in one alone would leave the other
+  // with rows nobody wrote); returns its length, committed in both.
+  std::int64_t begin(const Request& request);
+  // Room for that many rows in all, in both caches; false and nothing changed otherwise. A length
+  // that is already covered costs nothing, so draft_tokens = 0 asks for no more.
+  bool reserve(const Request& request, std::int64_t target_tokens, std::int64_t draft_tokens);
+  // Rows now valid in each cache, of request.tokens (emitted tokens already appended). Surplus
+  // blocks of both go back.
+  void commit(const Request& request, std::int64_t target_committed, std::int64_t draft_committed);
+  // Keeps at most num_tokens rows in both caches; returns the target's new length. Either may go
+  // back further (see KVCacheManager::rewind), the draft at least as far as the target.
+  std::int64_t rewind(const Request& request, std::int64_t num_tokens);
+  // Returns all blocks of a request.
+  void free(const Request& request);
+
+  // Most rows that the request could hold now: in both caches, in the target's.
+  std::int64_t room(const Request& request) const;
+  std::int64_t target_room(const Request& request) const { return target_.room(request.id); }
+  std::int64_t target_committed(const Request& request) const {
+    return target_.committed(request.id);
+  }
+  // 0 without a draft cache.
+  std::int64_t draft_committed(const Request& request) const {
+    return draft_ ? draft_->committed(request.id) : 0;
+  }
+  // Blocks in order of position; valid until the next change of the request.
+  std::span<const std::int32_t> target_block_table(const Request& request) const {
+    return target_.block_table(request.id);
+  }
+  std::span<const std::int32_t> draft_block_table(const Request& request) const {
+    return draft().block_table(request.id);
+  }
+  // Share of the blocks in use, of the fuller cache; those cached for reuse count as free.
+  double usage() const;
+  // Throws std::logic_error unless the books of both caches balance; for tests and debugging.
+  void check_invariants() const;
+
+ private:
+  KVCacheManager target_;
+  std::optional<KVCacheManager> draft_;
+  std::int64_t reuse_step_;
+};
+
+}  // namespace trtspec

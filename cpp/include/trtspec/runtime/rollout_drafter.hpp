@@ -1,0 +1,123 @@
+// RolloutDrafter: drafts from an engine that rolls out a whole tree for the batch in one call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <trtspec/runtime/drafter.hpp>
+#include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/resource_manager.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// What a drafter needs to know of the tree that its engine rolls out. It may ask for fewer steps or
+// nodes than the engine has: trees are cut.
+struct RolloutShape {
+  std::int64_t num_steps;         // D, draft steps
+  std::int64_t num_nodes;         // N - 1, the root not counted
+  std::int64_t num_rollout_rows;  // written into the draft cache behind the accepted ones
+
+  // A chain (topk 1) or a dynamic tree (k, D, N).
+  static RolloutShape dynamic(std::int64_t topk, std::int64_t num_steps,
+                              std::int64_t num_draft_tokens) {
+    return {num_steps, num_draft_tokens - 1, topk * (num_steps - 1)};
+  }
+  // A static tree: the path of each node, a rank among its siblings for every depth.
+  static RolloutShape fixed(std::span<const std::vector<std::int64_t>> choices);
+
+  DrafterNeeds needs(bool reads_hidden) const;
+};
+
+// What drafters with an engine share: one rollout for all, and trees cut to each request.
+//
+// The first pass of a rollout feeds every row that the draft cache lacks, so the rollout's own rows
+// are simply discarded: re-reading an accepted token costs one more row in a pass that reads all
+// weights anyway.
+class RolloutDrafter : public Drafter {
+ public:
+  const DrafterNeeds& needs() const override { return needs_; }
+  void prepare_draft_tokens(const ScheduledBatch& batch) override;
+  const ModelEngine* engine() const override { return &engine_; }
+
+ protected:
+  struct FirstPass {
+    std::vector<RowGroup> groups;
+    at::Tensor hidden;  // the target's states of the rows, if they are read
+  };
+
+  RolloutDrafter(ModelEngine& engine, ResourceManager& resources, const DrafterNeeds& needs)
+      : engine_(engine), resources_(resources), needs_(needs) {}
+
+  // Whether the first pass has something to feed for a generating request.
+  virtual bool can_draft(const Request& request) const = 0;
+  // The rows that the draft cache lacks.
+  virtual FirstPass first_pass(std::span<const Request* const> requests) = 0;
+
+  ModelEngine& engine_;
+  ResourceManager& resources_;
+
+ private:
+  DrafterNeeds needs_;
+};
+
+// Rolls out a draft model behind the accepted tokens of every generating request. Prompts are fed
+// as the target consumes them.
+class DraftModelDrafter final : public RolloutDrafter {
+ public:
+  // `resources` needs a draft cache.
+  DraftModelDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
+      : RolloutDrafter(engine, resources, shape.needs(false)) {}
+
+  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+                                        std::span<const Accepted> accepted) override;
+  void release(std::int64_t request_id) override { fed_.erase(request_id); }
+
+ protected:
+  bool can_draft(const Request&) const override { return true; }
+  FirstPass first_pass(std::span<const Request* const> requests) override;
+
+ private:
+  // What the draft reads for tokens[begin : end]: ids that only the target's padded embedding has
+  // become 0, which costs acceptance and nothing else.
+  std::span<const std::int64_t> known(const Request& request, std::int64_t begin, std::int64_t end);
+
+  std::map<std::int64_t, std::int64_t> fed_;
+  std::vector<std::vector<std::int64_t>> replaced_;  // what `known` returned since the last call
+};
+
+// Rolls out an EAGLE network behind the target's newest states.
+//
+// Row p of the draft cache is made of the target's state at position p and of token p + 1. So it
+// can be fed as soon as the target has accepted position p, and only rows made of the target's own
+// states are ever kept. States that have not been fed yet are *pending*; the newest one always is:
+// the first pass of the next rollout needs a row, the one whose output predicts behind the root. A
+// prefill chunk's other rows are fed with the chunk.
+//
+// A request whose whole prompt but the root came out of the prefix cache has no pending state: it
+// drafts nothing in its first step, which, as a prefill does, emits one token.
+class EagleDrafter final : public RolloutDrafter {
+ public:
+  // `resources` needs a draft cache of lookahead 1.
+  EagleDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
+      : RolloutDrafter(engine, resources, shape.needs(true)) {}
+
+  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+                                        std::span<const Accepted> accepted) override;
+  void release(std::int64_t request_id) override;
+
+ protected:
+  bool can_draft(const Request& request) const override { return pending_.contains(request.id); }
+  FirstPass first_pass(std::span<const Request* const> requests) override;
+
+ private:
+  // Rows start .. start + count - 1 of the draft cache, each with the token after it.
+  RowGroup group(const Request& request, std::int64_t start, std::int64_t count) const;
+
+  std::map<std::int64_t, at::Tensor> pending_;  // [rows behind the draft's committed, n * H]
+  std::map<std::int64_t, std::int64_t> fed_;
+};
+
+}  // namespace trtspec

@@ -1,0 +1,59 @@
+// DraftModelDrafter: a smaller language model drafts a chain or tree, one engine call a step.
+#include <trtspec/runtime/rollout_drafter.hpp>
+
+#include <algorithm>
+
+namespace trtspec {
+
+RolloutDrafter::FirstPass DraftModelDrafter::first_pass(std::span<const Request* const> requests) {
+  replaced_.clear();
+  FirstPass pass;
+  for (const Request* request : requests) {
+    const std::int64_t start = resources_.draft_committed(*request);
+    fed_[request->id] = request->size();
+    pass.groups.push_back({.tokens = known(*request, start, request->size()),
+                           .context = start,
+                           .blocks = resources_.draft_block_table(*request)});
+  }
+  return pass;
+}
+
+std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& batch,
+                                                         std::span<const Accepted>) {
+  replaced_.clear();
+  std::vector<std::int64_t> lengths;
+  std::vector<RowGroup> groups;
+  for (const ScheduledRequest& item : batch.items) {
+    const Request& request = *item.request;
+    const std::int64_t start = resources_.draft_committed(request);
+    if (item.is_generation) {
+      const auto fed = fed_.extract(request.id);
+      lengths.push_back(fed ? fed.mapped() : start);
+      continue;
+    }
+    const std::int64_t end = item.start + item.num_rows;
+    lengths.push_back(end);
+    groups.push_back({.tokens = known(request, start, end),
+                      .context = start,
+                      .blocks = resources_.draft_block_table(request),
+                      .last_logits = false});
+  }
+  if (!groups.empty()) engine_.forward(groups);
+  return lengths;
+}
+
+std::span<const std::int64_t> DraftModelDrafter::known(const Request& request, std::int64_t begin,
+                                                       std::int64_t end) {
+  const auto tokens = std::span(request.tokens)
+                          .subspan(static_cast<std::size_t>(begin),
+                                   static_cast<std::size_t>(end - begin));
+  const auto is_unknown = [limit = engine_.vocab_size()](std::int64_t token) {
+    return token >= limit;
+  };
+  if (std::none_of(tokens.begin(), tokens.end(), is_unknown)) return tokens;
+  auto& copy = replaced_.emplace_back(tokens.begin(), tokens.end());
+  std::replace_if(copy.begin(), copy.end(), is_unknown, 0);
+  return copy;
+}
+
+}  // namespace trtspec

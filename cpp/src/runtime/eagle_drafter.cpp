@@ -1,0 +1,70 @@
+// EagleDrafter: a small network that reads the target's states drafts, one engine call a step.
+#include <ATen/ops/cat.h>
+
+#include <trtspec/runtime/rollout_drafter.hpp>
+
+#include <stdexcept>
+#include <utility>
+
+namespace trtspec {
+
+RolloutDrafter::FirstPass EagleDrafter::first_pass(std::span<const Request* const> requests) {
+  FirstPass pass;
+  std::vector<at::Tensor> states;
+  for (const Request* request : requests) {
+    at::Tensor hidden = pending_.extract(request->id).mapped();
+    const std::int64_t start = resources_.draft_committed(*request);
+    fed_[request->id] = start + hidden.size(0);
+    pass.groups.push_back(group(*request, start, hidden.size(0)));
+    states.push_back(std::move(hidden));
+  }
+  pass.hidden = at::cat(states);
+  return pass;
+}
+
+std::vector<std::int64_t> EagleDrafter::on_accepted(const ScheduledBatch& batch,
+                                                    std::span<const Accepted> accepted) {
+  std::vector<std::int64_t> lengths;
+  std::vector<RowGroup> groups;
+  std::vector<at::Tensor> states;
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const Request& request = *batch.items[i].request;
+    at::Tensor hidden = accepted[i].hidden;
+    const auto fed = fed_.extract(request.id);
+    const std::int64_t start = fed ? fed.mapped() : resources_.draft_committed(request);
+    const auto pending = pending_.find(request.id);
+    if (pending != pending_.end()) hidden = at::cat({pending->second, hidden});
+    // Of a prefill chunk all states but the newest are fed; a failed request has none.
+    std::int64_t count = 0;
+    if (!batch.items[i].is_generation && hidden.size(0) > 1) count = hidden.size(0) - 1;
+    if (count > 0) {
+      groups.push_back(group(request, start, count));
+      states.push_back(hidden.narrow(0, 0, count));
+      // A copy: a view would keep the states of the whole chunk.
+      hidden = hidden.narrow(0, count, 1).clone();
+    }
+    pending_[request.id] = std::move(hidden);
+    lengths.push_back(start + count);
+  }
+  if (!groups.empty()) engine_.feed(groups, at::cat(states));
+  return lengths;
+}
+
+void EagleDrafter::release(std::int64_t request_id) {
+  pending_.erase(request_id);
+  fed_.erase(request_id);
+}
+
+RowGroup EagleDrafter::group(const Request& request, std::int64_t start,
+                             std::int64_t count) const {
+  if (start + 1 + count > request.size()) {
+    throw std::logic_error("a state's next token is known when its row is fed");
+  }
+  return {.tokens = std::span(request.tokens)
+                        .subspan(static_cast<std::size_t>(start + 1),
+                                 static_cast<std::size_t>(count)),
+          .context = start,
+          .blocks = resources_.draft_block_table(request)};
+}
+
+}  // namespace trtspec

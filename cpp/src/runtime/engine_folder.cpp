@@ -1,0 +1,237 @@
+#include "trtspec/runtime/engine_folder.hpp"
+
+#include <ATen/Version.h>
+#include <sys/utsname.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <trtspec/files.hpp>
+#include <trtspec/json.hpp>
+#include <trtspec/ops_version.hpp>
+
+namespace trtspec {
+
+namespace {
+
+constexpr const char* kRebuild = "; rebuild it with trtspec-build";
+// Beyond any model, and small enough that no product of them overflows.
+constexpr std::int64_t kMaxLayers = 1 << 10;
+constexpr std::int64_t kMaxHeads = 1 << 10;
+constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+// One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
+constexpr std::int64_t kDefaultTreeRows = 64;
+constexpr std::int64_t kMaxTreeRows = 1024;
+constexpr std::int64_t kMaxTopk = 64;
+
+std::int64_t read_size(const Json& json, std::string_view key, std::int64_t high = kMaxSize) {
+  return json.at(key).as_int(1, high);
+}
+
+std::vector<std::int64_t> read_ids(const Json& json) {
+  std::vector<std::int64_t> ids;
+  for (const Json& id : json.items()) ids.push_back(id.as_int(0, kMaxSize));
+  return ids;
+}
+
+std::int64_t read_window(const Json& json) {
+  const Json* window = json.find("sliding_window");
+  if (!window || window->is_null()) return 0;
+  const Json* layers = json.find("sliding_layers");
+  bool slides = true;
+  if (layers && !layers->is_null()) {
+    const auto items = layers->items();
+    slides = std::any_of(items.begin(), items.end(), [](const Json& x) { return x.as_bool(); });
+  }
+  return slides ? window->as_int(1, kMaxSize) : 0;
+}
+
+DecoderShape read_decoder(const Json& json) {
+  DecoderShape shape{
+      .architecture = json.at("architecture").as_string(),
+      .vocab_size = read_size(json, "vocab_size"),
+      .hidden_size = read_size(json, "hidden_size", kMaxWidth),
+      .intermediate_size = read_size(json, "intermediate_size", kMaxWidth),
+      .num_layers = read_size(json, "num_layers", kMaxLayers),
+      .num_heads = read_size(json, "num_heads", kMaxHeads),
+      .num_kv_heads = read_size(json, "num_kv_heads", kMaxHeads),
+      .head_dim = read_size(json, "head_dim", kMaxHeads),
+      .eos_token_ids = read_ids(json.at("eos_token_ids")),
+      .min_window = read_window(json),
+  };
+  return shape;
+}
+
+DraftShape read_draft(const Json& json) {
+  if (!json.has("decoder")) return {read_decoder(json), std::nullopt};
+  const Json& version = json.at("version");
+  if (version.as_int() != 1 && version.as_int() != 3) version.refuse("must be 1 or 3");
+  const auto layers = static_cast<std::int64_t>(json.at("capture_layers").items().size());
+  return {read_decoder(json.at("decoder")),
+          EagleShape{.version = version.as_int(),
+                     .draft_vocab_size = read_size(json, "draft_vocab_size"),
+                     .hidden_in = layers * read_size(json, "target_hidden_size", kMaxWidth)}};
+}
+
+BuildLimits read_build(const Json& json) {
+  const Json& backend = json.at("backend");
+  if (backend.as_string() != "aoti") {
+    backend.refuse("an engine of backend '" + backend.as_string() +
+                   "' is not compiled and runs in Python only; rebuild it with --backend aoti");
+  }
+  const Json& dtype = json.at("dtype");
+  const std::string& name = dtype.as_string();
+  if (name != "float32" && name != "bfloat16" && name != "float16") {
+    dtype.refuse("'" + name + "' is not one of float32, bfloat16, float16");
+  }
+  return {.dtype = name,
+          .max_batch_size = read_size(json, "max_batch_size"),
+          .max_seq_len = read_size(json, "max_seq_len"),
+          .max_num_tokens = read_size(json, "max_num_tokens"),
+          .tokens_per_block = read_size(json, "tokens_per_block", 1024)};
+}
+
+SpeculationContract read_speculation(const Json& json) {
+  const Json& method = json.at("method");
+  const std::string& name = method.as_string();
+  if (name != "draft_model" && name != "eagle" && name != "eagle3") {
+    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3");
+  }
+  SpeculationContract contract{
+      .method = name,
+      .topk = read_size(json, "topk", kMaxTopk),
+      .num_steps = read_size(json, "num_steps", kMaxTreeRows),
+      .num_draft_tokens = json.at("num_draft_tokens").as_int(2, kMaxTreeRows),
+      .choices = {}};
+  const Json* choices = json.find("choices");
+  if (choices && !choices->is_null()) {
+    for (const Json& path : choices->items()) {
+      if (path.items().empty()) path.refuse("a path of a tree must not be empty");
+      contract.choices.push_back(read_ids(path));
+    }
+  }
+  return contract;
+}
+
+void check_environment(const EngineFolder& folder) {
+  const Environment& built = folder.environment;
+  const Environment here = Environment::here();
+  std::string wrong;
+  const auto compare = [&](const char* name, const std::string& there, const std::string& ours) {
+    if (there == ours) return;
+    wrong += (wrong.empty() ? "" : ", ") + std::string(name) + " " + there + " (here " + ours + ")";
+  };
+  compare("torch", built.torch, here.torch);
+  compare("machine", built.machine, here.machine);
+  compare("vector_isa", built.vector_isa, here.vector_isa);
+  compare("ops", std::to_string(built.ops), std::to_string(here.ops));
+  if (!wrong.empty()) throw Error(folder.path + " was compiled for " + wrong + kRebuild);
+}
+
+EngineFolder read_config(const std::string& path, const Json& json) {
+  const Json& draft = json.at("draft");
+  const Json& speculation = json.at("speculation");
+  const Json& environment = json.at("environment");
+  EngineFolder folder{.path = path,
+                      .target = read_decoder(json.at("target")),
+                      .draft = std::nullopt,
+                      .build = read_build(json.at("build")),
+                      .speculation = std::nullopt,
+                      .environment = {.torch = environment.at("torch").as_string(),
+                                      .machine = environment.at("machine").as_string(),
+                                      .vector_isa = environment.at("vector_isa").as_string(),
+                                      .ops = environment.at("ops").as_int()}};
+  if (!draft.is_null()) folder.draft = read_draft(draft);
+  if (!speculation.is_null()) folder.speculation = read_speculation(speculation);
+  if (folder.draft.has_value() != folder.speculation.has_value()) {
+    speculation.refuse("'draft' and 'speculation' must both be there, or neither");
+  }
+  return folder;
+}
+
+std::int64_t attention_elements(const DecoderShape& shape) {
+  const std::int64_t heads = 2 * shape.num_heads + 2 * shape.num_kv_heads;
+  return shape.hidden_size * shape.head_dim * heads;
+}
+
+}  // namespace
+
+std::int64_t DecoderShape::layer_elements() const {
+  return num_layers * (attention_elements(*this) + 3 * hidden_size * intermediate_size);
+}
+
+std::int64_t DraftShape::weight_elements() const {
+  const std::int64_t hidden = decoder.hidden_size;
+  if (!eagle) return decoder.layer_elements() + decoder.vocab_size * hidden;
+  std::int64_t elements = decoder.layer_elements() + eagle->draft_vocab_size * hidden;
+  if (eagle->version == 3) {
+    // Its attention reads the embedding beside the state; its states come through a projection.
+    const std::int64_t heads = decoder.num_heads + 2 * decoder.num_kv_heads;
+    elements += eagle->hidden_in * hidden + hidden * decoder.head_dim * heads;
+  } else {
+    elements += 2 * hidden * hidden;
+  }
+  return elements;
+}
+
+RolloutShape SpeculationContract::shape(std::int64_t steps) const {
+  if (!choices.empty()) return RolloutShape::fixed(choices);
+  if (topk == 1) return RolloutShape::dynamic(1, steps, steps + 1);
+  const std::int64_t capacity = 1 + topk + (steps - 1) * topk * topk;
+  return RolloutShape::dynamic(topk, steps, std::min(num_draft_tokens, capacity));
+}
+
+Environment Environment::here() {
+  struct utsname system {};
+  ::uname(&system);
+  std::string torch = TORCH_VERSION;
+  return {.torch = torch.substr(0, torch.find('+')),
+          .machine = system.machine,
+          .vector_isa = at::get_cpu_capability(),
+          .ops = kOpsVersion};
+}
+
+EngineFolder EngineFolder::read(const std::string& path) {
+  const std::string name = path + "/config.json";
+  const Json json = Json::parse(read_file(name), name);
+  const Json* version = json.is_object() ? json.find("format_version") : nullptr;
+  if (!version) {
+    throw Error(path + " is not an engine folder: its config.json has no format_version; build one "
+                       "with trtspec-build");
+  }
+  if (version->as_int() != kEngineFormatVersion) {
+    throw Error(path + " has engine format " + std::to_string(version->as_int()) +
+                ", this trtspec reads " + std::to_string(kEngineFormatVersion) + kRebuild);
+  }
+  try {
+    EngineFolder folder = read_config(path, json);
+    check_environment(folder);
+    return folder;
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    if (what.find("rebuild") != std::string::npos) throw;
+    throw Error(what + kRebuild);
+  }
+}
+
+CacheLayout EngineFolder::layout() const {
+  std::int64_t rows = kDefaultTreeRows;
+  if (speculation) {
+    const RolloutShape shape = speculation->shape(speculation->num_steps);
+    rows = std::max({rows, shape.num_nodes + 1, 1 + shape.num_rollout_rows});
+  }
+  const auto divided_up = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
+  return {.tokens_per_block = build.tokens_per_block,
+          .blocks_per_sequence = divided_up(build.max_seq_len + rows, build.tokens_per_block),
+          .mask_words = divided_up(rows, TokenTree::kBitsPerWord)};
+}
+
+std::int64_t EngineFolder::target_weight_bytes() const {
+  return element_bytes() * (target.layer_elements() + target.vocab_size * target.hidden_size);
+}
+
+std::int64_t EngineFolder::rollout_weight_bytes() const {
+  return draft ? element_bytes() * draft->weight_elements() * speculation->num_steps : 0;
+}
+
+}  // namespace trtspec

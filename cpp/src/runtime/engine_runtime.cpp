@@ -1,0 +1,196 @@
+#include "trtspec/runtime/engine_runtime.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <string>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+using Method = Speculation::Method;
+
+// In the order of Method.
+constexpr std::array<const char*, 5> kMethods{"none", "ngram", "draft_model", "eagle", "eagle3"};
+
+std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
+  if (!asked) return built;
+  const std::string given = std::string(name) + "=" + std::to_string(*asked);
+  if (*asked < 1) throw Error(given + " must be at least 1");
+  if (*asked > built) {
+    throw Error(given + " exceeds the " + std::to_string(built) +
+                " that the engine was built for; lower it, or rebuild the engine with --" + name +
+                " " + std::to_string(*asked));
+  }
+  return *asked;
+}
+
+std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
+                                      AotiEngine* engine, ResourceManager& resources) {
+  if (speculation.method == Method::none) return std::make_unique<NoDrafter>();
+  if (speculation.method == Method::ngram) {
+    return std::make_unique<NGramDrafter>(NGramOptions{
+        speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
+  }
+  const RolloutShape shape = folder.speculation->shape(speculation.max_draft_len);
+  if (speculation.method == Method::draft_model) {
+    return std::make_unique<DraftModelDrafter>(*engine, resources, shape);
+  }
+  return std::make_unique<EagleDrafter>(*engine, resources, shape);
+}
+
+}  // namespace
+
+SchedulerLimits runtime_limits(const BuildLimits& build, std::optional<std::int64_t> max_batch_size,
+                               std::optional<std::int64_t> max_num_tokens,
+                               std::optional<std::int64_t> max_seq_len) {
+  const SchedulerLimits limits{
+      .max_batch_size = chosen_limit("max_batch_size", max_batch_size, build.max_batch_size),
+      .max_num_tokens = chosen_limit("max_num_tokens", max_num_tokens, build.max_num_tokens),
+      .max_seq_len = chosen_limit("max_seq_len", max_seq_len, build.max_seq_len)};
+  if (limits.max_num_tokens < limits.max_batch_size) {
+    throw Error("max_num_tokens=" + std::to_string(limits.max_num_tokens) +
+                " must be at least max_batch_size=" + std::to_string(limits.max_batch_size) +
+                ", so that every request of a full batch gets a row; raise the former or lower the "
+                "latter");
+  }
+  return limits;
+}
+
+const char* name_of(Method method) { return kMethods[static_cast<std::size_t>(method)]; }
+
+Method method_named(std::string_view name) {
+  const auto found = std::find(kMethods.begin(), kMethods.end(), name);
+  if (found == kMethods.end()) {
+    throw Error("'" + std::string(name) +
+                "' is not one of none, ngram, draft_model, eagle, eagle3");
+  }
+  return static_cast<Method>(found - kMethods.begin());
+}
+
+Speculation Speculation::of(const EngineFolder& folder) {
+  Speculation speculation;
+  if (folder.speculation) {
+    speculation.method = method_named(folder.speculation->method);
+    speculation.max_draft_len = folder.speculation->num_steps;
+  }
+  return speculation;
+}
+
+void Speculation::check(const EngineFolder& folder) const {
+  if (method == Method::none) return;
+  const std::string length = "max_draft_len=" + std::to_string(max_draft_len);
+  if (max_draft_len < 1) throw Error(length + " must be at least 1");
+  const std::int64_t window = folder.target.min_window;
+  if (window > 0 && max_draft_len >= window) {
+    throw Error(length + " reaches past the target's sliding window of " + std::to_string(window) +
+                " tokens; lower it to " + std::to_string(window - 1) + " or less");
+  }
+  if (method == Method::ngram) {
+    if (min_ngram < 1 || min_ngram > max_ngram) {
+      throw Error("n-gram sizes " + std::to_string(min_ngram) + " to " + std::to_string(max_ngram) +
+                  " must rise from at least 1");
+    }
+    const std::int64_t rows = TokenTree::kBitsPerWord * folder.layout().mask_words;
+    if (max_draft_len + 1 > rows) {
+      throw Error(length + " needs " + std::to_string(max_draft_len + 1) +
+                  " rows a step, the engine was built for " + std::to_string(rows) +
+                  "; lower it or rebuild the engine for it");
+    }
+    return;
+  }
+  const auto& built = folder.speculation;
+  if (!built) {
+    throw Error(std::string("method ") + name_of(method) + " needs a draft, but " + folder.path +
+                " was built without one; use ngram or none, or rebuild it with a draft");
+  }
+  if (built->method != name_of(method)) {
+    throw Error(std::string("method ") + name_of(method) + " was asked for, the draft in " +
+                folder.path + " was built for " + built->method + "; ask for that, or rebuild it");
+  }
+  if (max_draft_len > built->num_steps) {
+    throw Error(length + " was asked for, the engine was built for at most " +
+                std::to_string(built->num_steps) + "; lower it or rebuild the engine");
+  }
+  if (!built->choices.empty() && max_draft_len != built->num_steps) {
+    throw Error(length + " was asked for, the engine's static tree has " +
+                std::to_string(built->num_steps) + " steps, which are fixed at build");
+  }
+}
+
+DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
+  if (method == Method::none) return {};
+  if (method == Method::ngram) {
+    return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
+  }
+  return folder.speculation->shape(max_draft_len).needs(method != Method::draft_model);
+}
+
+CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& limits,
+                            const DrafterNeeds& needs, const KvCacheOptions& options,
+                            std::int64_t free_bytes) {
+  if (options.max_tokens && *options.max_tokens < 1) {
+    throw Error("kv_cache_max_tokens=" + std::to_string(*options.max_tokens) +
+                " must be at least 1");
+  }
+  const double fraction = options.free_memory_fraction;
+  if (!(fraction > 0.0 && fraction <= 1.0)) {
+    throw Error("kv_cache_free_memory_fraction=" + std::to_string(fraction) +
+                " must be above 0 and at most 1");
+  }
+  const std::int64_t size = folder.build.tokens_per_block;
+  std::int64_t token_bytes = folder.target.kv_elements_per_token();
+  if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_elements_per_token();
+  token_bytes *= folder.element_bytes();
+  const std::int64_t wanted = limits.max_batch_size * (limits.max_seq_len + size);
+  const auto affordable =
+      static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction) / token_bytes;
+  const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
+  if (tokens < size) {
+    throw Error("the KV cache would hold " + std::to_string(tokens) +
+                " tokens, less than one block of " + std::to_string(size) +
+                "; raise kv_cache_max_tokens or kv_cache_free_memory_fraction (" +
+                std::to_string(token_bytes) + " bytes a token)");
+  }
+  const auto spare = [&](std::int64_t rows) {
+    return options.max_tokens ? 0 : limits.max_batch_size * ((rows + size - 1) / size);
+  };
+  const std::int64_t base = tokens / size;
+  return {.target = base + spare(needs.max_nodes),
+          .draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0};
+}
+
+std::int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    std::int64_t kib = 0;
+    if (name == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+}
+
+EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
+                             const Speculation& speculation, const KvCacheOptions& kv) {
+  speculation.check(folder);
+  const DrafterNeeds needs = speculation.needs(folder);
+  const CacheBlocks blocks = CacheBlocks::of(folder, limits, needs, kv, available_memory());
+  const Weights weights = map_weights(folder.target_weights());
+  target_ = AotiEngine::open_target(folder, weights, blocks.target);
+  const std::int64_t size = folder.build.tokens_per_block;
+  std::optional<KVCacheManager> draft_cache;
+  if (needs.has_draft_cache) {
+    draft_ = AotiEngine::open_draft(folder, weights, blocks.draft);
+    // A row made of the target's state depends on the token after it as well.
+    draft_cache.emplace(blocks.draft, size, kv.enable_block_reuse, needs.reads_hidden ? 1 : 0);
+  }
+  resources_ = std::make_unique<ResourceManager>(
+      KVCacheManager(blocks.target, size, kv.enable_block_reuse), std::move(draft_cache));
+  executor_ = std::make_unique<Executor>(
+      *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
+}
+
+}  // namespace trtspec

@@ -1,0 +1,137 @@
+#include <trtspec/runtime/metrics.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace trtspec {
+
+namespace {
+
+void count(std::vector<std::int64_t>& bins, std::size_t index, std::int64_t by = 1) {
+  if (bins.size() <= index) bins.resize(index + 1, 0);
+  bins[index] += by;
+}
+
+double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
+
+}  // namespace
+
+void SpeculativeMetrics::record(std::int64_t emitted, std::int64_t drafted_nodes,
+                                std::int64_t drafted_depth) {
+  if (emitted < 1 || emitted > drafted_depth + 1 || drafted_depth > drafted_nodes) {
+    throw std::logic_error("a step cannot emit more than its deepest draft and one token");
+  }
+  count(histogram_, static_cast<std::size_t>(emitted - 1));
+  count(drafted_depths_, static_cast<std::size_t>(drafted_depth));
+  num_draft_tokens_ += drafted_nodes;
+}
+
+void SpeculativeMetrics::merge(const SpeculativeMetrics& other) {
+  for (std::size_t i = 0; i < other.histogram_.size(); ++i) {
+    count(histogram_, i, other.histogram_[i]);
+  }
+  for (std::size_t i = 0; i < other.drafted_depths_.size(); ++i) {
+    count(drafted_depths_, i, other.drafted_depths_[i]);
+  }
+  num_draft_tokens_ += other.num_draft_tokens_;
+}
+
+std::int64_t SpeculativeMetrics::num_steps() const {
+  return std::accumulate(histogram_.begin(), histogram_.end(), std::int64_t{0});
+}
+
+std::int64_t SpeculativeMetrics::num_drafts() const {
+  return num_steps() - (drafted_depths_.empty() ? 0 : drafted_depths_[0]);
+}
+
+std::int64_t SpeculativeMetrics::num_accepted_tokens() const {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < histogram_.size(); ++i) {
+    sum += static_cast<std::int64_t>(i) * histogram_[i];
+  }
+  return sum;
+}
+
+std::vector<std::int64_t> SpeculativeMetrics::num_accepted_tokens_per_pos() const {
+  const std::size_t lengths = std::max(drafted_depths_.size(), histogram_.size());
+  std::vector<std::int64_t> accepted(lengths > 0 ? lengths - 1 : 0, 0);
+  std::int64_t sum = 0;
+  for (std::size_t i = accepted.size(); i-- > 0;) {
+    if (i + 1 < histogram_.size()) sum += histogram_[i + 1];
+    accepted[i] = sum;
+  }
+  return accepted;
+}
+
+std::vector<double> SpeculativeMetrics::acceptance_rate_per_pos() const {
+  std::vector<double> rates;
+  if (num_drafts() == 0) return rates;
+  for (const std::int64_t accepted : num_accepted_tokens_per_pos()) {
+    rates.push_back(static_cast<double>(accepted) / static_cast<double>(num_drafts()));
+  }
+  return rates;
+}
+
+double SpeculativeMetrics::acceptance_length() const {
+  return ratio(static_cast<double>(num_emitted_tokens()), static_cast<double>(num_steps()));
+}
+
+double SpeculativeMetrics::acceptance_rate() const {
+  return ratio(static_cast<double>(num_accepted_tokens()), static_cast<double>(num_draft_tokens_));
+}
+
+void SpeculativeMetrics::write(JsonWriter& out) const {
+  out.key("acceptance_length").value(acceptance_length());
+  out.key("acceptance_rate").value(acceptance_rate());
+  out.key("num_steps").value(num_steps());
+  out.key("num_drafts").value(num_drafts());
+  out.key("num_draft_tokens").value(num_draft_tokens());
+  out.key("num_accepted_tokens").value(num_accepted_tokens());
+  out.key("num_emitted_tokens").value(num_emitted_tokens());
+  out.key("num_accepted_tokens_per_pos").value(num_accepted_tokens_per_pos());
+  out.key("acceptance_rate_per_pos").value(acceptance_rate_per_pos());
+  out.key("histogram").value(histogram_);
+}
+
+double StepClock::host_seconds() const {
+  return std::max(seconds - target_seconds - draft_seconds, 0.0);
+}
+
+void ExecutorMetrics::record_step(const StepClock& step) {
+  ++num_engine_steps_;
+  last_step_ = step;
+  clock_.seconds += step.seconds;
+  clock_.target_seconds += step.target_seconds;
+  clock_.draft_seconds += step.draft_seconds;
+  clock_.target_calls += step.target_calls;
+  clock_.draft_calls += step.draft_calls;
+}
+
+void ExecutorMetrics::record_verify(std::int64_t request_id, std::int64_t emitted,
+                                    std::int64_t drafted_nodes, std::int64_t drafted_depth) {
+  requests_[request_id].record(emitted, drafted_nodes, drafted_depth);
+  total_.record(emitted, drafted_nodes, drafted_depth);
+}
+
+const SpeculativeMetrics& ExecutorMetrics::of(std::int64_t request_id) const {
+  static const SpeculativeMetrics none;
+  const auto found = requests_.find(request_id);
+  return found == requests_.end() ? none : found->second;
+}
+
+void ExecutorMetrics::write(JsonWriter& out) const {
+  constexpr double kMillis = 1e3;
+  total_.write(out);
+  out.key("num_engine_calls").value(clock_.target_calls + clock_.draft_calls);
+  out.key("num_target_calls").value(clock_.target_calls);
+  out.key("num_draft_calls").value(clock_.draft_calls);
+  out.key("num_engine_steps").value(num_engine_steps_);
+  out.key("step_ms").value(ratio(clock_.seconds * kMillis, static_cast<double>(num_engine_steps_)));
+  out.key("target_ms").value(clock_.target_seconds * kMillis);
+  out.key("draft_ms").value(clock_.draft_seconds * kMillis);
+  out.key("host_ms").value(clock_.host_seconds() * kMillis);
+  out.key("host_share").value(ratio(clock_.host_seconds(), clock_.seconds));
+}
+
+}  // namespace trtspec

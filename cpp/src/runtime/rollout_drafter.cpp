@@ -1,0 +1,98 @@
+#include <trtspec/runtime/rollout_drafter.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <trtspec/error.hpp>
+#include <trtspec/runtime/sampler.hpp>
+
+namespace trtspec {
+
+namespace {
+
+// The tree of the nodes with a finite score, that is, which the filters do not exclude; the parents
+// of such a node have finite scores as well.
+TokenTree included(const std::int64_t* tokens, const std::int32_t* parents, const float* scores,
+                   std::int64_t count) {
+  std::vector<std::int64_t> kept_tokens;
+  std::vector<std::int32_t> kept_parents;
+  std::vector<std::int32_t> new_index(static_cast<std::size_t>(count));
+  for (std::int64_t node = 0; node < count; ++node) {
+    if (!std::isfinite(scores[node])) continue;
+    new_index[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(kept_tokens.size());
+    const std::int32_t parent = parents[node];
+    kept_tokens.push_back(tokens[node]);
+    kept_parents.push_back(parent < 0 ? -1 : new_index.at(static_cast<std::size_t>(parent)));
+  }
+  return TokenTree(std::move(kept_tokens), std::move(kept_parents));
+}
+
+void check_rollout(const ModelEngine::Rollout& rollout, std::int64_t requests) {
+  const auto fits = [&](const at::Tensor& x, at::ScalarType dtype) {
+    return x.defined() && x.dim() == 2 && x.size(0) == requests &&
+           x.size(1) == rollout.tokens.size(1) && x.scalar_type() == dtype && x.is_contiguous() &&
+           x.device().is_cpu();
+  };
+  if (!fits(rollout.tokens, at::kLong) || !fits(rollout.parents, at::kInt) ||
+      !fits(rollout.scores, at::kFloat)) {
+    throw std::runtime_error("the draft engine must return tokens int64, parents int32 and scores "
+                             "float32, each [" + std::to_string(requests) + ", nodes], on the CPU");
+  }
+}
+
+}  // namespace
+
+RolloutShape RolloutShape::fixed(std::span<const std::vector<std::int64_t>> choices) {
+  if (choices.empty()) throw Error("a static tree needs at least one path, such as [0]");
+  RolloutShape shape{0, static_cast<std::int64_t>(choices.size()), 0};
+  std::set<std::vector<std::int64_t>> inner;
+  for (const auto& path : choices) {
+    shape.num_steps = std::max(shape.num_steps, static_cast<std::int64_t>(path.size()));
+    if (path.size() > 1) inner.emplace(path.begin(), path.end() - 1);
+  }
+  shape.num_rollout_rows = static_cast<std::int64_t>(inner.size());
+  return shape;
+}
+
+DrafterNeeds RolloutShape::needs(bool reads_hidden) const {
+  return {.max_nodes = num_nodes,
+          .max_depth = std::min(num_steps, num_nodes),
+          .draft_slots = num_rollout_rows,
+          .has_draft_cache = true,
+          .reads_hidden = reads_hidden};
+}
+
+void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+  std::vector<const ScheduledRequest*> items;
+  std::vector<const Request*> requests;
+  SamplingTable sampling;
+  for (const ScheduledRequest& item : batch.items) {
+    if (item.max_nodes <= 0 || !can_draft(*item.request)) continue;
+    items.push_back(&item);
+    requests.push_back(item.request);
+    sampling.add(*item.request, false);
+  }
+  if (items.empty()) return;
+  const FirstPass pass = first_pass(requests);
+  const ModelEngine::Rollout rollout =
+      engine_.rollout(pass.groups, sampling.columns(), pass.hidden);
+  check_rollout(rollout, static_cast<std::int64_t>(items.size()));
+  const std::int64_t count = rollout.tokens.size(1);
+  const auto* tokens = rollout.tokens.const_data_ptr<std::int64_t>();
+  const auto* parents = rollout.parents.const_data_ptr<std::int32_t>();
+  const auto* scores = rollout.scores.const_data_ptr<float>();
+  for (const ScheduledRequest* item : items) {
+    Request& request = *item->request;
+    // What follows an end token is never emitted, and the end itself needs no draft.
+    const TokenTree tree = included(tokens, parents, scores, count).without(request.end_tokens());
+    request.draft = tree.cut(std::min(needs_.max_depth, request.remaining_tokens() - 1),
+                             item->max_nodes);
+    tokens += count;
+    parents += count;
+    scores += count;
+  }
+}
+
+}  // namespace trtspec

@@ -1,0 +1,184 @@
+#include "trtspec/safetensors.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "trtspec/json.hpp"
+
+namespace trtspec {
+
+namespace {
+
+struct TypeFacts {
+  const char* name;
+  std::size_t size;
+};
+// In the order of StoredType.
+constexpr std::array<TypeFacts, 10> kTypes{{{"F32", 4},
+                                            {"F64", 8},
+                                            {"F16", 2},
+                                            {"BF16", 2},
+                                            {"I64", 8},
+                                            {"I32", 4},
+                                            {"I16", 2},
+                                            {"I8", 1},
+                                            {"U8", 1},
+                                            {"BOOL", 1}}};
+
+constexpr std::size_t kLengthBytes = 8;
+// The limit of the format's own reader: a larger header is a damaged length.
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+
+class Mapping {
+ public:
+  explicit Mapping(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) throw Error(path + " cannot be opened: " + std::strerror(errno));
+    struct stat facts {};
+    const bool known = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
+    size_ = known ? static_cast<std::size_t>(facts.st_size) : 0;
+    if (size_ > 0) {
+      void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
+      if (data != MAP_FAILED) data_ = static_cast<const std::byte*>(data);
+    }
+    const int error = errno;
+    ::close(file);
+    if (!known) throw Error(path + " is not a file");
+    if (size_ > 0 && !data_) throw Error(path + " cannot be mapped: " + std::strerror(error));
+  }
+  ~Mapping() {
+    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
+std::size_t size_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)].size; }
+
+const char* name_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)].name; }
+
+struct SafetensorsFile::Impl {
+  explicit Impl(const std::string& path) : path(path), file(path) {
+    const std::uint64_t header = header_bytes();
+    const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+    const Json json = Json::parse({text, static_cast<std::size_t>(header)}, path + " (header)");
+    const std::byte* data = file.data() + kLengthBytes + header;
+    const std::size_t num_bytes = file.size() - kLengthBytes - header;
+    for (const auto& [name, facts] : json.members()) {
+      if (name != "__metadata__") tensors.emplace(name, read(name, facts, data, num_bytes));
+    }
+    check_gaps(data, num_bytes);
+  }
+
+  [[noreturn]] void fail(std::string_view name, const std::string& what) const {
+    throw Error(path + ": tensor '" + std::string(name) + "' " + what);
+  }
+
+  std::uint64_t header_bytes() const {
+    if (file.size() < kLengthBytes) {
+      throw Error(path + " holds " + std::to_string(file.size()) +
+                  " bytes, too few for a safetensors file");
+    }
+    std::uint64_t length = 0;
+    for (std::size_t i = 0; i < kLengthBytes; ++i) {
+      length |= std::to_integer<std::uint64_t>(file.data()[i]) << 8 * i;
+    }
+    if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+      throw Error(path + ": the header takes " + std::to_string(length) + " bytes, the file has " +
+                  std::to_string(file.size() - kLengthBytes) + "; it is damaged or truncated");
+    }
+    return length;
+  }
+
+  StoredTensor read(const std::string& name, const Json& facts, const std::byte* data,
+                    std::size_t num_bytes) const {
+    constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+    const std::string& type_name = facts.at("dtype").as_string();
+    const auto type = std::find_if(kTypes.begin(), kTypes.end(),
+                                   [&](const TypeFacts& known) { return known.name == type_name; });
+    if (type == kTypes.end()) fail(name, "has the type " + type_name + ", which is not supported");
+    StoredTensor tensor{static_cast<StoredType>(type - kTypes.begin()), {}, nullptr, type->size};
+    for (const Json& size : facts.at("shape").items()) {
+      tensor.shape.push_back(size.as_int(0, kMax));
+      if (__builtin_mul_overflow(tensor.num_bytes, static_cast<std::size_t>(tensor.shape.back()),
+                                 &tensor.num_bytes)) {
+        fail(name, "has a shape of more than 2^64 bytes");
+      }
+    }
+    const auto offsets = facts.at("data_offsets").items();
+    if (offsets.size() != 2) facts.at("data_offsets").refuse("expected two offsets");
+    const auto begin = static_cast<std::size_t>(offsets[0].as_int(0, kMax));
+    const auto end = static_cast<std::size_t>(offsets[1].as_int(0, kMax));
+    if (end > num_bytes) {
+      fail(name, "ends at byte " + std::to_string(end) + ", the file has " +
+                     std::to_string(num_bytes) + " bytes of data; it is truncated");
+    }
+    if (begin > end || end - begin != tensor.num_bytes) {
+      fail(name, "takes bytes " + std::to_string(begin) + " to " + std::to_string(end) +
+                     ", its type and shape need " + std::to_string(tensor.num_bytes));
+    }
+    tensor.data = data + begin;
+    return tensor;
+  }
+
+  // The format knows no gaps, no overlaps and nothing behind the last tensor.
+  void check_gaps(const std::byte* data, std::size_t num_bytes) const {
+    std::vector<std::pair<const std::byte*, const Tensors::value_type*>> order;
+    for (const auto& tensor : tensors) order.emplace_back(tensor.second.data, &tensor);
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      const auto end = [](const auto& x) { return x.first + x.second->second.num_bytes; };
+      return std::pair(a.first, end(a)) < std::pair(b.first, end(b));
+    });
+    const std::byte* expected = data;
+    for (const auto& [begin, tensor] : order) {
+      if (begin != expected) {
+        fail(tensor->first, "begins at byte " + std::to_string(begin - data) +
+                                ", the one before it ends at " + std::to_string(expected - data));
+      }
+      expected = begin + tensor->second.num_bytes;
+    }
+    if (expected != data + num_bytes) {
+      throw Error(path + ": its tensors end at byte " + std::to_string(expected - data) + " of " +
+                  std::to_string(num_bytes));
+    }
+  }
+
+  std::string path;
+  Mapping file;
+  Tensors tensors;
+};
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+SafetensorsFile::~SafetensorsFile() = default;
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+
+const std::string& SafetensorsFile::path() const { return impl_->path; }
+
+const SafetensorsFile::Tensors& SafetensorsFile::tensors() const { return impl_->tensors; }
+
+const StoredTensor& SafetensorsFile::at(std::string_view name) const {
+  const auto found = impl_->tensors.find(name);
+  if (found == impl_->tensors.end()) impl_->fail(name, "is missing");
+  return found->second;
+}
+
+}  // namespace trtspec

@@ -1,0 +1,392 @@
+// trtspec_replay: runs the scenarios of a trace that tests/conformance/recorder.py wrote from the
+// Python executor, and reports the first difference of each.
+//
+//   trtspec_replay TRACE.jsonl
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <trtspec/json.hpp>
+#include <trtspec/runtime/executor.hpp>
+#include <trtspec/runtime/ngram_drafter.hpp>
+#include <trtspec/runtime/rollout_drafter.hpp>
+#include <utility>
+#include <vector>
+
+#include "toy_engine.hpp"
+
+namespace {
+
+using trtspec::Json;
+
+// A difference between the trace and this run.
+class Difference : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What this run has for a field of the trace: a number, a text, nothing or a list.
+struct Value {
+  enum class Kind { null, boolean, integer, real, text, list } kind = Kind::null;
+  std::int64_t integer = 0;
+  double real = 0.0;
+  std::string text;
+  std::vector<Value> list;
+
+  Value() = default;
+  Value(bool value) : kind(Kind::boolean), integer(value) {}
+  Value(std::int64_t value) : kind(Kind::integer), integer(value) {}
+  Value(double value) : kind(Kind::real), real(value) {}
+  Value(const char* value) : kind(Kind::text), text(value) {}
+  Value(std::vector<Value> values) : kind(Kind::list), list(std::move(values)) {}
+  template <class T>
+  static Value of(const T& numbers) {
+    std::vector<Value> values;
+    for (const auto number : numbers) {
+      if constexpr (std::is_floating_point_v<std::remove_cvref_t<decltype(number)>>) {
+        values.emplace_back(number);
+      } else {
+        values.emplace_back(std::int64_t{number});
+      }
+    }
+    return Value(std::move(values));
+  }
+
+  bool equals(const Json& other) const {
+    switch (kind) {
+      case Kind::null: return other.is_null();
+      case Kind::boolean: return other.is_bool() && other.as_bool() == (integer != 0);
+      case Kind::integer: return other.is_int() && other.as_int() == integer;
+      case Kind::real: return other.is_number() && other.as_double() == real;
+      case Kind::text: return other.is_string() && other.as_string() == text;
+      case Kind::list: break;
+    }
+    if (!other.is_array() || other.items().size() != list.size()) return false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!list[i].equals(other.items()[i])) return false;
+    }
+    return true;
+  }
+
+  void write(trtspec::JsonWriter& out) const {
+    switch (kind) {
+      case Kind::null: out.null(); return;
+      case Kind::boolean: out.value(integer != 0); return;
+      case Kind::integer: out.value(integer); return;
+      case Kind::real: out.value(real); return;
+      case Kind::text: out.value(text); return;
+      case Kind::list: break;
+    }
+    out.begin_array();
+    for (const Value& value : list) value.write(out);
+    out.end_array();
+  }
+};
+
+void write(const Json& value, trtspec::JsonWriter& out) {
+  if (value.is_array()) {
+    out.begin_array();
+    for (const Json& item : value.items()) write(item, out);
+    out.end_array();
+  } else if (value.is_bool()) {
+    out.value(value.as_bool());
+  } else if (value.is_int()) {
+    out.value(value.as_int());
+  } else if (value.is_number()) {
+    out.value(value.as_double());
+  } else if (value.is_string()) {
+    out.value(value.as_string());
+  } else {
+    out.null();
+  }
+}
+
+void expect(const Json& line, const char* field, const Value& value) {
+  const Json* wanted = line.find(field);
+  if (wanted && value.equals(*wanted)) return;
+  trtspec::JsonWriter theirs(0);
+  trtspec::JsonWriter ours(0);
+  if (wanted) write(*wanted, theirs);
+  value.write(ours);
+  throw Difference(std::string(field) + ": the trace has " +
+                   (wanted ? theirs.text() : "no such field") + ", this run " + ours.text());
+}
+
+using Fields = std::map<std::string, Value>;
+
+// Passes everything on to a drafter and notes what the step is made of.
+class WatchedDrafter final : public trtspec::Drafter {
+ public:
+  WatchedDrafter(std::unique_ptr<trtspec::Drafter> drafter,
+                 const trtspec::ResourceManager& resources, Fields& seen)
+      : drafter_(std::move(drafter)), resources_(resources), seen_(seen) {}
+
+  const trtspec::DrafterNeeds& needs() const override { return drafter_->needs(); }
+  const trtspec::ModelEngine* engine() const override { return drafter_->engine(); }
+  void release(std::int64_t request_id) override { drafter_->release(request_id); }
+  std::vector<std::int64_t> on_accepted(const trtspec::ScheduledBatch& batch,
+                                        std::span<const trtspec::Accepted> accepted) override {
+    return drafter_->on_accepted(batch, accepted);
+  }
+
+  void prepare_draft_tokens(const trtspec::ScheduledBatch& batch) override {
+    std::vector<Value> items, preempted, target_blocks, draft_blocks, drafts;
+    for (const trtspec::ScheduledRequest& item : batch.items) {
+      const trtspec::Request& request = *item.request;
+      items.push_back(std::vector<Value>{request.id, item.start, item.num_rows,
+                                         item.is_generation, item.max_nodes, item.samples});
+      target_blocks.push_back(Value::of(resources_.target_block_table(request)));
+      if (resources_.has_draft()) {
+        draft_blocks.push_back(Value::of(resources_.draft_block_table(request)));
+      }
+    }
+    for (const trtspec::Request* request : batch.preempted) preempted.emplace_back(request->id);
+    seen_["items"] = std::move(items);
+    seen_["preempted"] = std::move(preempted);
+    seen_["target_blocks"] = std::move(target_blocks);
+    seen_["draft_blocks"] = std::move(draft_blocks);
+    seen_["drafts"] = std::vector<Value>{};
+    drafter_->prepare_draft_tokens(batch);
+    for (const trtspec::ScheduledRequest& item : batch.items) {
+      const trtspec::TokenTree& tree = item.request->draft;
+      drafts.push_back(std::vector<Value>{Value::of(tree.tokens()), Value::of(tree.parents())});
+    }
+    seen_["drafts"] = std::move(drafts);
+  }
+
+ private:
+  std::unique_ptr<trtspec::Drafter> drafter_;
+  const trtspec::ResourceManager& resources_;
+  Fields& seen_;
+};
+
+std::vector<std::int64_t> numbers(const Json& list) {
+  std::vector<std::int64_t> values;
+  for (const Json& item : list.items()) values.push_back(item.as_int());
+  return values;
+}
+
+// One scenario, run by Executor over toy engines, as tests/conformance/recorder.py runs it.
+class Replay {
+ public:
+  explicit Replay(const Json& scenario)
+      : scenario_(scenario),
+        target_(toy::Kind::target, model(false),
+                {number("tokens_per_block"), number("blocks_per_sequence"), number("mask_words")},
+                number("num_blocks"), calls("failing_target_calls")),
+        resources_(trtspec::KVCacheManager(number("num_blocks"), number("tokens_per_block"),
+                                           scenario.at("enable_block_reuse").as_bool()),
+                   draft_cache()) {
+    if (has_draft()) {
+      draft_.emplace(kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
+                     trtspec::CacheLayout{number("draft_tokens_per_block"),
+                                          number("draft_blocks_per_sequence"),
+                                          number("mask_words")},
+                     number("draft_num_blocks"), calls("failing_draft_calls"));
+    }
+    executor_.emplace(
+        target_, resources_,
+        std::make_unique<WatchedDrafter>(make_drafter(), resources_, seen_),
+        trtspec::SchedulerLimits{number("max_batch_size"), number("max_num_tokens"),
+                                 number("max_seq_len")});
+  }
+
+  // Runs the step of a line of the trace; throws Difference.
+  void step(const Json& line) {
+    const std::int64_t step = line.at("step").as_int();
+    std::vector<Value> refused;
+    for (const Json& arrival : scenario_.at("requests").items()) {
+      if (arrival.at("arrival").as_int() == step && !add(arrival)) {
+        refused.push_back(arrival.at("id").as_int());
+      }
+    }
+    for (const Json& arrival : scenario_.at("requests").items()) {
+      const Json& abort = arrival.at("abort");
+      if (abort.is_int() && abort.as_int() == step) executor_->abort(arrival.at("id").as_int());
+    }
+    expect(line, "refused", refused);
+    if (!executor_->has_work()) {
+      if (line.has("items")) throw Difference("items: there is no work left in this run");
+      return;
+    }
+    compare(line, executor_->step());
+  }
+
+  // Compares the figures of the whole run.
+  void end(const Json& line) const {
+    if (executor_->has_work()) throw Difference("the trace ends, but there is work left");
+    const trtspec::ExecutorMetrics& metrics = executor_->metrics();
+    const trtspec::SpeculativeMetrics& total = metrics.total();
+    expect(line, "histogram", Value::of(total.histogram()));
+    expect(line, "num_steps", total.num_steps());
+    expect(line, "num_drafts", total.num_drafts());
+    expect(line, "num_draft_tokens", total.num_draft_tokens());
+    expect(line, "num_accepted_tokens", total.num_accepted_tokens());
+    expect(line, "num_emitted_tokens", total.num_emitted_tokens());
+    expect(line, "num_accepted_tokens_per_pos", Value::of(total.num_accepted_tokens_per_pos()));
+    expect(line, "acceptance_rate_per_pos", Value::of(total.acceptance_rate_per_pos()));
+    expect(line, "acceptance_length", total.acceptance_length());
+    expect(line, "acceptance_rate", total.acceptance_rate());
+    expect(line, "num_engine_steps", metrics.num_engine_steps());
+    expect(line, "num_target_calls", metrics.clock().target_calls);
+    expect(line, "num_draft_calls", metrics.clock().draft_calls);
+    for (const auto& [id, histogram] : line.at("of").members()) {
+      expect(line.at("of"), id.c_str(), Value::of(metrics.of(std::stoll(id)).histogram()));
+    }
+  }
+
+ private:
+  std::int64_t number(const char* name) const { return scenario_.at(name).as_int(); }
+  std::int64_t draft_number(const char* name) const {
+    return scenario_.at("draft").at(name).as_int();
+  }
+  const std::string& kind() const { return scenario_.at("draft").at("kind").as_string(); }
+  bool has_draft() const { return kind() == "draft_model" || kind() == "eagle"; }
+  std::set<std::int64_t> calls(const char* name) const {
+    const std::vector<std::int64_t> all = numbers(scenario_.at(name));
+    return {all.begin(), all.end()};
+  }
+
+  toy::Model model(bool draft) const {
+    return {.vocab = number(draft ? "draft_vocab" : "vocab"),
+            .text_vocab = number("vocab"),
+            .salt = toy::Word(number("salt")),
+            .period = number("period"),
+            .regularity = number("regularity"),
+            .skill = number("skill"),
+            .nan_every = toy::Word(number("nan_every")),
+            .topk = draft_number("topk"),
+            .num_steps = draft_number("num_steps"),
+            .num_nodes = draft_number("num_draft_tokens") - 1};
+  }
+
+  std::optional<trtspec::KVCacheManager> draft_cache() const {
+    if (!has_draft()) return std::nullopt;
+    return trtspec::KVCacheManager(number("draft_num_blocks"), number("draft_tokens_per_block"),
+                                   scenario_.at("enable_block_reuse").as_bool(),
+                                   kind() == "eagle" ? 1 : 0);
+  }
+
+  std::unique_ptr<trtspec::Drafter> make_drafter() {
+    const auto shape = trtspec::RolloutShape::dynamic(
+        draft_number("topk"), draft_number("num_steps"), draft_number("num_draft_tokens"));
+    if (kind() == "ngram") {
+      return std::make_unique<trtspec::NGramDrafter>(trtspec::NGramOptions{
+          draft_number("max_draft_len"), std::int32_t(draft_number("min_ngram")),
+          std::int32_t(draft_number("max_ngram"))});
+    }
+    if (kind() == "eagle") {
+      return std::make_unique<trtspec::EagleDrafter>(*draft_, resources_, shape);
+    }
+    if (kind() == "draft_model") {
+      return std::make_unique<trtspec::DraftModelDrafter>(*draft_, resources_, shape);
+    }
+    return std::make_unique<trtspec::NoDrafter>();
+  }
+
+  bool add(const Json& arrival) {
+    trtspec::SamplingOptions options{
+        .temperature = arrival.at("temperature").as_double(),
+        .top_k = arrival.at("top_k").as_int(),
+        .top_p = arrival.at("top_p").as_double(),
+        .min_p = arrival.at("min_p").as_double(),
+        .seed = arrival.at("seed").as_int(),
+        .sample_index = arrival.at("sample_index").as_int(),
+        .max_tokens = arrival.at("max_tokens").as_int(),
+        .ignore_eos = arrival.at("ignore_eos").as_bool(),
+        .stop_token_ids = numbers(arrival.at("stop_token_ids")),
+    };
+    try {
+      executor_->add(trtspec::Request::create(arrival.at("id").as_int(),
+                                              numbers(arrival.at("prompt")), std::move(options),
+                                              number("max_seq_len"),
+                                              numbers(arrival.at("eos_token_ids"))));
+    } catch (const trtspec::Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  void compare(const Json& line, const std::vector<trtspec::StepOutput>& outputs) {
+    for (const char* field :
+         {"items", "preempted", "target_blocks", "draft_blocks", "drafts"}) {
+      expect(line, field, seen_[field]);
+    }
+    resources_.check_invariants();
+    std::vector<Value> said, committed;
+    for (const trtspec::StepOutput& output : outputs) {
+      const bool goes_on = output.finish_reason == trtspec::FinishReason::none;
+      said.push_back(std::vector<Value>{output.request_id, Value::of(output.tokens),
+                                        goes_on ? Value() : name_of(output.finish_reason)});
+      if (!goes_on) continue;
+      trtspec::Request request;  // the caches know a request by its id
+      request.id = output.request_id;
+      committed.push_back(std::vector<Value>{request.id, resources_.target_committed(request),
+                                             resources_.draft_committed(request)});
+    }
+    expect(line, "outputs", said);
+    expect(line, "committed", committed);
+    std::vector<Value> free{resources_.target().num_free_blocks()};
+    if (resources_.has_draft()) free.emplace_back(resources_.draft().num_free_blocks());
+    expect(line, "free", free);
+    expect(line, "running", executor_->num_running());
+    expect(line, "waiting", executor_->num_waiting());
+  }
+
+  Json scenario_;
+  Fields seen_;
+  toy::ToyEngine target_;
+  std::optional<toy::ToyEngine> draft_;
+  trtspec::ResourceManager resources_;
+  std::optional<trtspec::Executor> executor_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s TRACE.jsonl\n", argv[0]);
+    return 2;
+  }
+  std::ifstream file(argv[1]);
+  if (!file) {
+    std::fprintf(stderr, "%s cannot be read\n", argv[1]);
+    return 2;
+  }
+  constexpr int kMaxReported = 10;
+  int scenarios = 0, steps = 0, different = 0;
+  std::optional<Replay> replay;  // none after a difference, up to the next scenario
+  std::int64_t number = 0;
+  std::string where;
+  std::string text;
+  while (std::getline(file, text)) {
+    const Json line = Json::parse(text, argv[1], ++number);
+    try {
+      if (const Json* scenario = line.find("scenario")) {
+        where = "scenario " + std::to_string(scenario->at("seed").as_int());
+        ++scenarios;
+        replay.emplace(*scenario);
+      } else if (const Json* end = line.find("end"); end && replay) {
+        where += ", end";
+        replay->end(*end);
+      } else if (replay) {
+        const std::string before = std::exchange(
+            where, where + ", step " + std::to_string(line.at("step").as_int()));
+        replay->step(line);
+        where = before;
+        ++steps;
+      }
+    } catch (const std::exception& error) {
+      if (different++ < kMaxReported) {
+        std::printf("%s:%lld: %s: %s\n", argv[1], static_cast<long long>(number), where.c_str(),
+                    error.what());
+      }
+      replay.reset();
+    }
+  }
+  std::printf("%d scenarios, %d steps, %d different\n", scenarios, steps, different);
+  return different == 0 && scenarios > 0 ? 0 : 1;
+}

@@ -1,0 +1,148 @@
+// Packed rows, the sampling table and the verdict, against values written by hand.
+#include <ATen/ops/full.h>
+
+#include <limits>
+#include <trtspec/runtime/packing.hpp>
+#include <trtspec/runtime/rollout_drafter.hpp>
+#include <trtspec/runtime/sampler.hpp>
+#include <utility>
+#include <vector>
+
+#include "check.hpp"
+
+namespace {
+
+using trtspec::Request;
+using trtspec::RowGroup;
+using trtspec::TokenTree;
+using Tokens = std::vector<std::int64_t>;
+using Blocks = std::vector<std::int32_t>;
+
+template <class T>
+std::vector<T> values(const at::Tensor& tensor) {
+  const T* data = tensor.const_data_ptr<T>();
+  return std::vector<T>(data, data + tensor.numel());
+}
+
+void test_pack() {
+  const Tokens prompt = {10, 11, 12};
+  const Tokens root = {20};
+  const Blocks first = {5, 2};
+  const Blocks second = {7, 0, 3};
+  const TokenTree tree({21, 22, 23}, {-1, -1, 0});
+  const RowGroup groups[] = {
+      {.tokens = prompt, .context = 1, .blocks = first, .tree = nullptr, .last_logits = false},
+      {.tokens = root, .context = 2, .blocks = second, .tree = &tree, .last_logits = true},
+      {.tokens = prompt, .context = 0, .blocks = first, .tree = nullptr, .last_logits = true}};
+  const trtspec::PackedRows packed = trtspec::pack(groups, {2, 4, 2});
+  CHECK_EQ(packed.rows.size(), 8u);
+  CHECK(values<std::int64_t>(packed.rows[0]) == (Tokens{10, 11, 12, 20, 21, 22, 23, 10, 11, 12}));
+  CHECK(values<std::int64_t>(packed.rows[1]) == (Tokens{1, 2, 3, 2, 3, 3, 4, 0, 1, 2}));
+  CHECK(values<std::int64_t>(packed.rows[2]) == (Tokens{11, 4, 5, 0, 1, 6, 7, 10, 11, 4}));
+  CHECK(values<std::int32_t>(packed.rows[3]) ==
+        (Blocks{5, 2, -1, -1, 7, 0, 3, -1, 5, 2, -1, -1}));
+  CHECK(values<std::int32_t>(packed.rows[4]) == (Blocks{0, 3, 7, 10}));
+  CHECK(values<std::int32_t>(packed.rows[5]) == (Blocks{1, 2, 0}));
+  CHECK(values<bool>(packed.rows[6]) == (std::vector<bool>{false, true, false}));
+  CHECK(values<std::int64_t>(packed.rows[7]) ==
+        (Tokens{0, 0, 0, 0, 0, 0, 0b1, 0, 0b11, 0, 0b101, 0, 0b1011, 0, 0, 0, 0, 0, 0, 0}));
+  CHECK(values<std::int64_t>(packed.logits_rows) == (Tokens{3, 4, 5, 6, 9}));
+}
+
+void test_pack_refuses_what_does_not_fit() {
+  const Tokens two = {1, 2};
+  const Blocks blocks = {0, 1};
+  const TokenTree tree = TokenTree::chain({3});
+  const auto refused = [](RowGroup group, trtspec::CacheLayout layout) {
+    CHECK_THROWS(trtspec::pack({&group, 1}, layout));
+  };
+  refused({.tokens = two, .context = 3, .blocks = blocks}, {2, 4, 1});
+  refused({.tokens = two, .context = 0, .blocks = blocks}, {2, 1, 1});
+  refused({.tokens = two, .context = 0, .blocks = blocks, .tree = &tree}, {2, 4, 1});
+  refused({.tokens = {}, .context = 0, .blocks = blocks}, {2, 4, 1});
+  const trtspec::PackedRows none = trtspec::pack({}, {2, 4, 1});
+  CHECK_EQ(none.rows[0].size(0), 0);
+  CHECK_EQ(none.logits_rows.size(0), 0);
+}
+
+Request request_of(TokenTree draft, double temperature) {
+  Request request = Request::create(1, Tokens{1, 2}, {.temperature = temperature, .top_k = -1,
+                                                      .seed = -5, .stop_token_ids = {}}, 20);
+  request.tokens.push_back(3);
+  request.draft = std::move(draft);
+  return request;
+}
+
+void test_sampling_table() {
+  trtspec::SamplingTable table;
+  table.add(request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5), true);
+  table.add(request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5), false);
+  CHECK_EQ(table.size(), 5);
+  const trtspec::SamplingColumns columns = table.columns();
+  CHECK_EQ(columns.size(), 7u);
+  CHECK(values<float>(columns[0]) == std::vector<float>(5, 0.5f));
+  CHECK(values<std::int32_t>(columns[1]) == Blocks(5, 0));
+  CHECK(values<float>(columns[2]) == std::vector<float>(5, 1.0f));
+  CHECK(values<std::int64_t>(columns[4]) == Tokens(5, -5));
+  CHECK(values<std::int64_t>(columns[6]) == (Tokens{1, 2, 3, 2, 1}));
+}
+
+void test_verify() {
+  // Two requests, greedy: the first one's rows say 4, 5, 6 and 7; the second has one row.
+  const Request first = request_of(TokenTree({9, 4, 5}, {-1, -1, 1}), 0.0);
+  const Request second = request_of({}, 0.0);
+  const Request* requests[] = {&first, &second};
+  at::Tensor logits = at::full({5, 10}, 0.0, at::kFloat);
+  float* rows = logits.mutable_data_ptr<float>();
+  const Tokens said = {4, 6, 5, 7, 3};
+  for (std::size_t row = 0; row < said.size(); ++row) {
+    rows[row * 10 + std::size_t(said[row])] = 1.0f;
+  }
+  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, logits);
+  CHECK(verdicts[0].rows == (Tokens{0, 2, 3}));
+  CHECK(verdicts[0].tokens == (Tokens{4, 5, 7}));
+  CHECK(verdicts[1].rows == (Tokens{0}));
+  CHECK(verdicts[1].tokens == (Tokens{3}));
+  CHECK(!verdicts[0].failed && !verdicts[1].failed);
+
+  rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
+  CHECK(!trtspec::verify(requests, logits)[0].failed);
+  rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it
+  verdicts = trtspec::verify(requests, logits);
+  CHECK(verdicts[0].failed && !verdicts[1].failed);
+
+  CHECK_THROWS(trtspec::verify(requests, logits.narrow(0, 0, 4)));
+  CHECK_THROWS(trtspec::verify(requests, logits.to(at::kDouble)));
+  CHECK_THROWS(trtspec::verify(requests, at::Tensor()));
+}
+
+void test_rollout_shapes() {
+  const auto chain = trtspec::RolloutShape::dynamic(1, 5, 6).needs(false);
+  CHECK_EQ(chain.max_nodes, 5);
+  CHECK_EQ(chain.max_depth, 5);
+  CHECK_EQ(chain.draft_slots, 4);
+  CHECK(chain.has_draft_cache && !chain.reads_hidden);
+  CHECK_EQ(chain.useful_nodes(3), 2);
+  CHECK_EQ(chain.useful_nodes(1), 0);
+  const std::vector<Tokens> choices = {{0}, {1}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
+  const auto fixed = trtspec::RolloutShape::fixed(choices).needs(true);
+  CHECK_EQ(fixed.max_nodes, 6);
+  CHECK_EQ(fixed.max_depth, 3);
+  CHECK_EQ(fixed.draft_slots, 3);  // [0], [1] and [0, 0] have children
+  CHECK(fixed.reads_hidden);
+  CHECK_EQ(fixed.useful_nodes(3), 6);
+  CHECK_THROWS((trtspec::DrafterNeeds{.max_nodes = 1, .max_depth = 2}.check()));
+  CHECK_THROWS((trtspec::DrafterNeeds{.max_nodes = 1}.check()));
+  CHECK_THROWS((trtspec::DrafterNeeds{.draft_slots = 1}.check()));
+}
+
+}  // namespace
+
+int main() {
+  test_pack();
+  test_pack_refuses_what_does_not_fit();
+  test_sampling_table();
+  test_verify();
+  test_rollout_shapes();
+  return check_result();
+}

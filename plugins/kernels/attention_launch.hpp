@@ -1,0 +1,16 @@
+// The two families of attention kernels, as the launcher chooses between them.
+#pragma once
+
+#include "attention.cuh"
+
+namespace trtspec::cuda {
+
+// Tiles of 16 queries, or of 64 with `wide`; bf16 and f16 with a head size up to 128 that is a
+// multiple of 8, caches aligned to 16 bytes and queries to 4.
+cudaError_t launch_tensor_attention(const AttentionArgs& args, bool wide, cudaStream_t stream);
+
+// Tiles of 4 queries; any head size up to 256. `vectors`: head sizes and caches allow reading 16
+// bytes at a time, and the head size is at most 128.
+cudaError_t launch_vector_attention(const AttentionArgs& args, bool vectors, cudaStream_t stream);
+
+}  // namespace trtspec::cuda

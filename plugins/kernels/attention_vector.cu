@@ -1,0 +1,39 @@
+#include "attention_vector.cuh"
+
+#include "attention_launch.hpp"
+#include "launch.hpp"
+
+namespace trtspec::cuda {
+namespace {
+
+template <class T, int kDim>
+cudaError_t launch_slice(const AttentionArgs& args, cudaStream_t stream) {
+  const dim3 grid(most_tiles(args.p, kVectorQueries), static_cast<unsigned>(args.p.kv_heads),
+                  static_cast<unsigned>(args.splits));
+  const std::size_t shared =
+      sizeof(float) * kVectorWarps * kVectorQueries * static_cast<std::size_t>(args.p.head_dim);
+  return launch(vector_attention<T, kDim>, grid, kVectorThreads, shared, stream, args);
+}
+
+template <class T>
+cudaError_t launch_type(const AttentionArgs& args, bool vectors, cudaStream_t stream) {
+  if (!vectors) return launch_slice<T, 0>(args, stream);
+  return args.p.head_dim <= 64 ? launch_slice<T, 64>(args, stream)
+                               : launch_slice<T, 128>(args, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_vector_attention(const AttentionArgs& args, bool vectors, cudaStream_t stream) {
+  switch (args.p.dtype) {
+    case DType::f32:
+      return launch_type<float>(args, vectors, stream);
+    case DType::bf16:
+      return launch_type<bf16>(args, vectors, stream);
+    case DType::f16:
+      return launch_type<f16>(args, vectors, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace trtspec::cuda

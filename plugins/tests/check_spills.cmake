@@ -1,0 +1,18 @@
+# cmake -DFOLDER=<reports of ptxas> -P check_spills.cmake: fails if an attention kernel spills
+# registers on any architecture.
+file(GLOB reports "${FOLDER}/attention*.txt")
+if(NOT reports)
+  message(FATAL_ERROR "no report of ptxas on attention in ${FOLDER}; build trtspec_cuda first")
+endif()
+foreach(report IN LISTS reports)
+  file(STRINGS "${report}" lines REGEX "Compiling entry function|bytes spill stores|Used [0-9]+ reg")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "Compiling entry function '([^']+)' for '([^']+)'")
+      set(kernel "${CMAKE_MATCH_1} (${CMAKE_MATCH_2})")
+    elseif(line MATCHES "([0-9]+) bytes spill stores" AND NOT CMAKE_MATCH_1 EQUAL 0)
+      message(SEND_ERROR "${kernel} spills ${CMAKE_MATCH_1} bytes")
+    elseif(line MATCHES "Used ([0-9]+) registers")
+      message(STATUS "${CMAKE_MATCH_1} registers: ${kernel}")
+    endif()
+  endforeach()
+endforeach()

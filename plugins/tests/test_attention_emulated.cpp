@@ -1,0 +1,71 @@
+// The attention kernels in the emulator against the CPU kernel: caches equal, outputs to rounding.
+#include <kernels.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "attention_case.hpp"
+#include "check.hpp"
+
+namespace {
+
+using attention_case::Case;
+using attention_case::Sizes;
+using trtspec::DType;
+
+const char* name_of(DType dtype) {
+  return dtype == DType::f32 ? "f32" : dtype == DType::bf16 ? "bf16" : "f16";
+}
+
+void compare(const Sizes& sizes, unsigned seed) {
+  Case expected(sizes, seed);
+  Case got(sizes, seed);
+  trtspec::paged_tree_attention(expected.params());
+  const trtspec::AttentionParams params = got.params();
+  std::vector<float> workspace(trtspec::cuda::paged_tree_attention_workspace(params) / 4 + 64, NAN);
+  CHECK_EQ(trtspec::cuda::paged_tree_attention(params, workspace.data(), nullptr), cudaSuccess);
+  CHECK(got.k_cache() == expected.k_cache());
+  CHECK(got.v_cache() == expected.v_cache());
+  // Weights are rounded to 16 bits before they meet V.
+  const double tolerance = sizes.dtype == DType::f32   ? 2e-6
+                           : sizes.dtype == DType::f16 ? 2e-3
+                                                       : 2e-2;
+  double worst = 0.0;
+  for (std::int64_t i = 0; i < params.rows * params.heads * params.head_dim; ++i) {
+    const double difference = std::fabs(double(got.out().get(std::size_t(i))) -
+                                        double(expected.out().get(std::size_t(i))));
+    worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
+  }
+  if (worst > tolerance) {
+    ++failed_checks();
+    std::printf("%s, %d/%d heads of %d, blocks of %d, window %d: off by %g\n", name_of(sizes.dtype),
+                int(sizes.heads), int(sizes.kv_heads), int(sizes.head_dim), int(sizes.block_size),
+                int(sizes.window), worst);
+  }
+}
+
+}  // namespace
+
+int main() {
+  unsigned seed = 1;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int head_dim : {64, 128, 80, 96, 20, 160}) {
+      // Decode rows only, then trees and chunks, then chunks of a prefill; keys split and not.
+      compare({dtype, 2, 2, head_dim, 16, 0, {1, 1, 1}, {5, 130, 0}}, seed++);
+      compare({dtype, 2, 1, head_dim, 8, 24, {-5, -6, 3}, {40, 90, 0}, 64}, seed++);
+      compare({dtype, 8, 1, head_dim, 16, 0, {1, -9, -1, 4}, {100, 77, 3, 0}, 40}, seed++);
+    }
+    compare({dtype, 8, 2, 64, 5, 0, {-70, 20, 1}, {33, 40, 150}}, seed++);
+    compare({dtype, 4, 4, 128, 16, 40, {75, -30}, {60, 128}}, seed++);
+    compare({dtype, 1, 1, 64, 16, 0, {-13, -11}, {64, 0}, 100}, seed++);
+  }
+  // Many requests, more than a warp looks at together, some without rows.
+  std::vector<int> rows(70, 1);
+  std::vector<int> contexts(70, 9);
+  rows[3] = rows[40] = 0;
+  rows[69] = -7;
+  compare({DType::bf16, 2, 2, 64, 4, 0, rows, contexts}, seed++);
+  return check_result();
+}

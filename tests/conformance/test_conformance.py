@@ -1,0 +1,202 @@
+"""Both executors, Python and C++, decide the same in every step of random scenarios."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.packing import RowGroup
+from trtspec.executor.resources import ResourceManager
+from trtspec.ops.sampling import SamplingColumns, sample
+from trtspec.ops.tree import TokenTree
+
+from .conftest import Replay
+from .recorder import SMALL_TRACE, Recorder, record, small_trace
+from .scenario import Arrival, Scenario, random_scenario
+from .toy_engine import ToyEngine
+
+NUM_SCENARIOS = 250
+
+Trace = list[dict[str, Any]]
+
+
+def events_of(trace: Trace) -> Counter[str]:
+    """What happened in the steps of one scenario."""
+    events: Counter[str] = Counter()
+    kind = trace[0]["scenario"]["draft"]["kind"]
+    begun: set[int] = set()
+    for line in trace[1:-1]:
+        events["refused"] += len(line["refused"])
+        events["preempted"] += len(line.get("preempted", ()))
+        begun -= set(line.get("preempted", ()))
+        for (id, start, _, generates, _, samples), (_, tokens, reason) in zip(
+            line.get("items", ()), line.get("outputs", ()), strict=True
+        ):
+            events["reused"] += start > 0 and id not in begun
+            begun.add(id)
+            events["chunk"] += not samples
+            events[f"{kind} accepted"] += generates and len(tokens) > 1
+            events[str(reason)] += 1
+        for _, parents in line.get("drafts", ()):
+            events["branched"] += any(b != a + 1 for a, b in pairwise(parents))
+    requests = trace[0]["scenario"]["requests"]
+    ended = sum(events[reason] for reason in ("stop", "length", "error"))
+    events["aborted"] += len(requests) - ended - events["refused"]
+    return events
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    return [record(random_scenario(seed)) for seed in range(NUM_SCENARIOS)]
+
+
+def test_scenarios_reach_everything(traces: list[Trace]) -> None:
+    events = sum(map(events_of, traces), Counter[str]())
+    for event in (
+        "preempted", "reused", "chunk", "aborted", "error", "stop", "length", "branched",
+        "ngram accepted", "draft_model accepted", "eagle accepted",
+    ):  # fmt: skip
+        assert events[event] >= 20, (event, events)
+    assert events["refused"] >= 3
+
+
+def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
+    """What the model alone says, a token a call, up to where the text ends."""
+    engine = Recorder(scenario).target
+    blocks = torch.arange(min(scenario.num_blocks, scenario.blocks_per_sequence), dtype=torch.int32)
+    ends = {*arrival.stop_token_ids, *(() if arrival.ignore_eos else arrival.eos_token_ids)}
+    text: list[int] = []
+    fed = 0
+    while len(text) < arrival.max_tokens and not ends.intersection(text[-1:]):
+        tokens = [*arrival.prompt, *text]
+        logits, _ = engine.forward([RowGroup(tokens[fed:], fed, blocks)])
+        fed = len(tokens)
+        token = sample(
+            logits,
+            torch.tensor([arrival.temperature]),
+            torch.tensor([max(arrival.top_k, 0)], dtype=torch.int32),
+            torch.tensor([arrival.top_p]),
+            torch.tensor([arrival.min_p]),
+            torch.tensor([arrival.seed]),
+            torch.tensor([arrival.sample_index]),
+            torch.tensor([len(text)]),
+        )
+        text.append(int(token))
+        if text[-1] < 0:
+            return text[:-1]  # no usable logits
+    return text
+
+
+def test_the_toy_model_makes_text_that_depends_on_nothing_but_the_prompt(
+    traces: list[Trace],
+) -> None:
+    checked = 0
+    for trace in traces[:60]:
+        scenario = random_scenario(trace[0]["scenario"]["seed"])
+        if scenario.failing_target_calls or scenario.failing_draft_calls:
+            continue
+        texts: dict[int, list[int]] = {}
+        for line in trace[1:-1]:
+            for id, tokens, reason in line.get("outputs", ()):
+                texts.setdefault(id, []).extend(tokens)
+                if reason is not None:
+                    expected = plain_text(scenario, scenario.requests[id])
+                    assert texts[id] == expected, (scenario.seed, id)
+                    checked += 1
+    assert checked > 100
+
+
+@pytest.mark.slow
+def test_both_executors_take_the_same_steps(traces: list[Trace], replay: Replay) -> None:
+    done = replay(line for trace in traces for line in trace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = sum(len(trace) - 2 for trace in traces)
+    assert done.stdout == f"{len(traces)} scenarios, {steps} steps, 0 different\n"
+
+
+@pytest.mark.slow
+def test_a_difference_is_reported_with_its_step_and_field(
+    traces: list[Trace], replay: Replay
+) -> None:
+    trace = json.loads(json.dumps(traces[0]))
+    line = next(line for line in trace if line.get("outputs", [[0, []]])[0][1])
+    line["outputs"][0][1][0] += 1
+    done = replay(trace)
+    assert done.returncode == 1
+    where = f"scenario 0, step {line['step']}: outputs: the trace has [["
+    assert where in done.stdout and "0 scenarios" not in done.stdout
+
+
+def _no_compaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ToyEngine, "compact", lambda self, src, dst: None)
+
+
+def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
+    mask = TokenTree.mask
+    patch.setattr(TokenTree, "mask", lambda self, words=None: mask(self, words) | -1)
+
+
+def _one_node_more(patch: pytest.MonkeyPatch) -> None:
+    useful = DrafterNeeds.useful_nodes
+    patch.setattr(DrafterNeeds, "useful_nodes", lambda self, left: useful(self, left + 1))
+
+
+def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
+    commit = ResourceManager.commit
+
+    def commit_less(self: ResourceManager, request: Any, target: int, draft: int) -> None:
+        commit(self, request, target, max(self.draft_committed(request), draft - 1))
+
+    patch.setattr(ResourceManager, "commit", commit_less)
+
+
+def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
+    def sample_next(logits: Tensor, *columns: Tensor) -> Tensor:
+        return sample(logits, *SamplingColumns._make((*columns[:6], columns[6] + 1)))
+
+    patch.setattr("trtspec.executor.sampler.sample", sample_next)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        _no_compaction,
+        _nodes_see_all_rows,
+        _one_node_more,
+        _draft_cache_falls_behind,
+        _noise_of_another_index,
+    ],
+)
+def test_a_broken_executor_differs(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    replay: Replay,
+) -> None:
+    break_it(monkeypatch)
+    lines = []
+    for seed in range(40):
+        try:
+            lines += record(random_scenario(seed))
+        except AssertionError:
+            continue  # its own checks notice
+    done = replay(lines)
+    assert done.returncode == 1, done.stdout
+    assert " 0 different" not in done.stdout
+
+
+def test_the_trace_for_the_cpp_tests_is_what_python_does_now() -> None:
+    recorded = [json.loads(line) for line in Path(SMALL_TRACE).read_text().splitlines()]
+    assert recorded == json.loads(json.dumps(small_trace())), (
+        f"record it again: python -m tests.conformance.recorder, and look at the changes in "
+        f"{SMALL_TRACE}"
+    )

@@ -1,0 +1,64 @@
+"""The C++ programs that tests run: built once a session, or taken from a build folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD_VARIABLE = "TRTSPEC_CPP_BUILD"
+"""Names a build folder that has the programs already."""
+PROGRAMS = ("trtspec_replay", "trtspec_benchmark")
+
+
+class CppPrograms:
+    """Where the programs are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Path:
+        """The path of one of `PROGRAMS`."""
+        path = self.folder / name
+        assert path.is_file(), f"{path} is missing; build the target {name}"
+        return path
+
+
+@functools.cache
+def _build(folder: Path) -> str:
+    """Build the programs; the reason if that is not possible here, else ''. A failure fails the
+    test that asked first and all later ones."""
+    compiler = os.environ.get("CXX") or "c++"
+    for tool in ("cmake", compiler):
+        if shutil.which(tool) is None:
+            return f"{tool} is missing, and {BUILD_VARIABLE} names no build folder"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = [
+        "cmake", "-S", str(ROOT), "-B", str(folder), *generator, "-DTRTSPEC_BUILD_TORCH=OFF",
+        "-DTRTSPEC_BUILD_PLUGINS=OFF", f"-DTRTSPEC_PYTHON={sys.executable}",
+    ]  # fmt: skip
+    build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1)]
+    for command in (configure, [*build, "--target", *PROGRAMS]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            tail = (done.stdout + done.stderr)[-4000:]
+            raise RuntimeError(f"{' '.join(command)} failed:\n{tail}")
+    return ""
+
+
+def cpp_programs(tmp_path_factory: pytest.TempPathFactory) -> CppPrograms:
+    """The programs; the test is skipped where they cannot be built. For session fixtures."""
+    given = os.environ.get(BUILD_VARIABLE)
+    if given:
+        return CppPrograms(Path(given))
+    folder = tmp_path_factory.getbasetemp() / "cpp_build"
+    reason = _build(folder)
+    if reason:
+        pytest.skip(reason)
+    return CppPrograms(folder)

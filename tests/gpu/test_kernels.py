@@ -1,0 +1,270 @@
+"""Every CUDA kernel, through ``torch.ops.trtspec.*`` on CUDA tensors, against its reference: exact
+where decisions are made, a float64 reference to rounding where sums are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.ops import (
+    accept,
+    accept_reference,
+    kv_compact,
+    kv_compact_reference,
+    paged_tree_attention,
+)
+from trtspec.ops.sampling import (
+    draft_candidates,
+    draft_candidates_reference,
+    sample,
+    sample_reference,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+
+
+# -- attention ----------------------------------------------------------------------------------
+
+
+def attention_inputs(
+    requests: Sequence[tuple[int, int, bool]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    block_size: int,
+    window: int,
+) -> list[Any]:
+    """The arguments of the op, on the CPU. A request is (committed tokens, rows, whether its rows
+    are a random tree); two padding rows stand behind the last one."""
+    torch.manual_seed(heads * head_dim + len(requests))
+    rows = sum(count for _, count, _ in requests) + 2
+    words = max(count for _, count, _ in requests) // 64 + 1
+    width = max((context + count) // block_size + 1 for context, count, _ in requests)
+    num_blocks = len(requests) * width
+    cache = (num_blocks, block_size, kv_heads, head_dim)
+    tables = torch.randperm(num_blocks).view(len(requests), width).int()
+    fused = torch.randn(rows, heads + 2 * kv_heads, head_dim).to(dtype)
+    positions = torch.zeros(rows, dtype=torch.int64)
+    slots = torch.full((rows,), -1, dtype=torch.int64)
+    mask = torch.zeros(rows, words * 64, dtype=torch.bool)
+    starts = [0]
+    for b, (context, count, is_tree) in enumerate(requests):
+        first = starts[-1]
+        depths = [0]
+        for i in range(count):
+            mask[first + i, i] = True
+            if i > 0:
+                parent = int(torch.randint(i, ())) if is_tree else i - 1
+                mask[first + i] |= mask[first + parent]
+                depths.append(depths[parent] + 1)
+        positions[first : first + count] = context + torch.tensor(depths)
+        at = context + torch.arange(count)
+        slots[first : first + count] = (
+            tables[b, at // block_size].long() * block_size + at % block_size
+        )
+        starts.append(first + count)
+    bits = mask.view(rows, words, 64).long() << torch.arange(64)
+    return [
+        *fused.split([heads, kv_heads, kv_heads], dim=1),
+        torch.randn(cache).to(dtype),
+        torch.randn(cache).to(dtype),
+        positions,
+        slots,
+        tables,
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor([context for context, _, _ in requests], dtype=torch.int32),
+        torch.tensor([is_tree for _, _, is_tree in requests]),
+        bits.sum(-1),
+        head_dim**-0.5,
+        window,
+    ]
+
+
+def attention_float64(arguments: Sequence[Any]) -> Tensor:
+    """What the op returns, in float64; the caches are written as the op does."""
+    q, k, v, k_cache, v_cache, positions, slots, tables, starts, contexts = arguments[:10]
+    is_tree, mask, scale, window = arguments[10:]
+    keys, values = (cache.view(-1, *cache.shape[2:]) for cache in (k_cache, v_cache))
+    written = slots >= 0
+    keys[slots[written]], values[slots[written]] = k[written], v[written]
+    group, block_size = q.shape[1] // k.shape[1], k_cache.shape[1]
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    for b, context in enumerate(contexts.tolist()):
+        first = int(starts[b])
+        for t in range(first, int(starts[b + 1])):
+            seen = torch.arange(context if is_tree[b] else context + t - first + 1)
+            if window > 0:
+                seen = seen[positions[t] - seen < window]
+            if is_tree[b]:
+                bits = (mask[t, :, None] >> torch.arange(64)) & 1
+                seen = torch.cat([seen, context + bits.flatten().nonzero().flatten()])
+            at = tables[b, seen // block_size].long() * block_size + seen % block_size
+            row_keys = keys[at].double().repeat_interleave(group, dim=1)
+            row_values = values[at].double().repeat_interleave(group, dim=1)
+            scores = torch.einsum("hd,nhd->hn", q[t].double(), row_keys) * scale
+            out[t] = torch.einsum("hn,nhd->hd", scores.softmax(-1), row_values)
+    return out
+
+
+def on_gpu(arguments: Sequence[Any]) -> list[Any]:
+    return [x.cuda() if isinstance(x, Tensor) else x for x in arguments]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 160])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (8, 1)])
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(500, 1, False), (3, 1, False), (0, 1, False)],
+        [(300, 16, True), (0, 5, True), (129, 70, True)],
+        [(0, 200, False), (70, 33, False), (40, 1, False), (40, 9, True)],
+    ],
+    ids=["decode", "trees", "chunks"],
+)
+@pytest.mark.parametrize("window", [0, 48])
+def test_attention(
+    requests: list[tuple[int, int, bool]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    window: int,
+) -> None:
+    inputs = attention_inputs(requests, heads, kv_heads, head_dim, dtype, 16, window)
+    device_inputs = on_gpu(inputs)
+    got = paged_tree_attention(*device_inputs)
+    want = attention_float64(inputs)
+    torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=TOLERANCE[dtype])
+    for cache in (3, 4):  # written alike, and nothing else touched
+        assert torch.equal(device_inputs[cache].cpu(), inputs[cache])
+
+
+def test_attention_in_a_graph_follows_its_buffers() -> None:
+    inputs = attention_inputs([(90, 4, True), (30, 4, True)], 8, 2, 64, torch.bfloat16, 16, 0)
+    device = on_gpu(inputs)
+    paged_tree_attention(*device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = paged_tree_attention(*device)
+    # The same sizes with other content: rows divided otherwise, shorter contexts.
+    other = attention_inputs([(17, 7, False), (64, 1, True)], 8, 2, 64, torch.bfloat16, 16, 0)
+    for old, new in zip(device, other, strict=True):
+        if isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape:
+            old.copy_(new)
+    for cache in (3, 4):
+        device[cache][: other[cache].shape[0]] = other[cache].cuda()
+    device[7][:, : other[7].shape[1]] = other[7].cuda()
+    graph.replay()
+    want = attention_float64(other)
+    torch.testing.assert_close(out.cpu().double(), want, rtol=0, atol=TOLERANCE[torch.bfloat16])
+
+
+# -- sampling -----------------------------------------------------------------------------------
+
+
+def sampling_columns(rows: int, generator: torch.Generator) -> list[Tensor]:
+    def choose(values: list[float]) -> Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
+
+    def integers(low: int, high: int) -> Tensor:
+        return torch.randint(low, high, (rows,), generator=generator)
+
+    return [
+        choose([0.0, 0.7, 1.0, 1.0, 2.5, 0.01]),
+        choose([0, 0, -1, 1, 5, 50, 100000]).int(),
+        choose([1.0, 1.0, 0.9, 0.5, 0.0, 0.999]),
+        choose([0.0, 0.0, 0.0, 0.1, 0.5, 1.0]),
+        integers(-(2**62), 2**62),
+        integers(0, 5),
+        integers(0, 10000),
+    ]
+
+
+def sampling_case(case: int, rows: int) -> tuple[Tensor, list[Tensor]]:
+    """Logits (spread, rounded to ties, with -inf, with a broken row) and the rows' values."""
+    generator = torch.Generator().manual_seed(case)
+    vocab = (7, 1000, 5001, 32000, 131072)[case % 5]
+    logits = torch.randn(rows, vocab, generator=generator) * (1.0, 3.0, 8.0)[case % 3]
+    if case % 4 == 1:
+        logits = (logits * 2).round() / 2
+    if case % 4 == 2:
+        logits[torch.rand(rows, vocab, generator=generator) < 0.5] = -float("inf")
+    if case % 4 == 3:
+        logits[0, vocab // 2] = float("nan")
+    return logits, sampling_columns(rows, generator)
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_sample(case: int) -> None:
+    """The CPU's ids to the bit, which are the reference's unless two scores agree to 1e-12."""
+    logits, columns = sampling_case(case, 12)
+    got = sample(logits.cuda(), *(x.cuda() for x in columns)).cpu()
+    assert torch.equal(got, sample(logits, *columns))
+    assert torch.equal(got, sample_reference(logits, *columns))
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("case", range(10))
+def test_draft_candidates(case: int, mapped: bool) -> None:
+    logits, columns = sampling_case(case, 8)
+    vocab = logits.shape[1]
+    token_map = 3 * torch.arange(vocab) + 1 if mapped else None
+    device_map = token_map.cuda() if token_map is not None else None
+    k = min(vocab, (1, 4, 10)[case % 3])
+    device_columns = [x.cuda() for x in columns]
+    ids, logprobs = draft_candidates(logits.cuda(), *device_columns, device_map, k)
+    for compared in (draft_candidates, draft_candidates_reference):
+        want_ids, want_logprobs = compared(logits, *columns, token_map, k)
+        assert torch.equal(ids.cpu(), want_ids)
+        torch.testing.assert_close(logprobs.cpu(), want_logprobs, rtol=1e-6, atol=1e-6)
+
+
+# -- acceptance and the cache -------------------------------------------------------------------
+
+
+def test_accept() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(20):
+        counts = torch.randint(1, 70, (9,), generator=generator).tolist()
+        parents = [
+            -1 if row == 0 else max(0, row - 1 - int(torch.randint(5, (), generator=generator)))
+            for count in counts
+            for row in range(count)
+        ]
+        arguments = (
+            torch.randint(2, (sum(counts),), generator=generator),
+            torch.randint(2, (sum(counts),), generator=generator),
+            torch.tensor(parents, dtype=torch.int32),
+            torch.tensor([0, *counts]).cumsum(0).int(),
+        )
+        accepted_rows, num_emitted = accept(*(x.cuda() for x in arguments))
+        want_rows, want_emitted = accept_reference(*arguments)
+        width = want_rows.shape[1]
+        assert torch.equal(accepted_rows.cpu()[:, :width], want_rows)
+        assert torch.equal(num_emitted.cpu(), want_emitted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_kv_compact(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for pairs in (1, 40, 900):
+        caches = [torch.randn(70, 16, 2, 40, generator=generator).to(dtype) for _ in range(6)]
+        device_caches = [cache.cuda() for cache in caches]
+        src = torch.randperm(70 * 16, generator=generator)[:pairs]
+        dst = torch.randperm(70 * 16, generator=generator)[:pairs]
+        src[::7] = -1
+        kv_compact(device_caches[:3], device_caches[3:], src.cuda(), dst.cuda())
+        kv_compact_reference(caches[:3], caches[3:], src, dst)
+        for got, want in zip(device_caches, caches, strict=True):
+            assert torch.equal(got.cpu(), want)
