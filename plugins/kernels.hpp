@@ -31,7 +31,8 @@ namespace trtspec::cuda {
 // sees and the sizes of the call (which decide how keys are divided among blocks), and two layouts
 // of the same keys agree to rounding. Results of one launch repeated are equal.
 //
-// Bytes of scratch memory; depends on sizes alone, not on what the pointers hold.
+// Bytes of scratch memory; depends on the sizes and on how the pointers are aligned, not on what
+// they hold, and is not monotone in the sizes.
 std::size_t paged_tree_attention_workspace(const AttentionParams& params);
 cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);

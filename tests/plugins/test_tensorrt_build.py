@@ -17,7 +17,7 @@ TENSORRT_ROOT = os.environ.get("TENSORRT_ROOT")
 
 def configure(build: Path, tensorrt_root: str | Path) -> subprocess.CompletedProcess[str]:
     options = {
-        "TRTSPEC_TENSORRT_ROOT": tensorrt_root,
+        "TENSORRT_ROOT": tensorrt_root,
         "TRTSPEC_PYTHON": sys.executable,
         "TRTSPEC_BUILD_TORCH": "OFF",
         "TRTSPEC_BUILD_RUNTIME": "OFF",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -98,6 +98,9 @@ def open_executor(
         EngineError: files are missing or damaged, or the caches do not fit into memory.
     """
     needs = drafter_needs(speculation) if speculation else DrafterNeeds()
+    if needs.has_draft_cache and engine.speculation is not None:
+        # Drafts may be cut to fewer steps, the engine rolls out all that it was built for.
+        needs = replace(needs, draft_slots=engine.speculation.tree.num_rollout_rows)
     layout = engine.layout
     if needs.max_nodes + 1 > 64 * layout.mask_words:
         raise ConfigError(

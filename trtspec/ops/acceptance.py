@@ -37,7 +37,8 @@ def accept(
         num_emitted: int32 [B], the number of rows walked, at least 1.
 
     P depends on the values of row_start, so the op runs eagerly and is not exported.
-    RuntimeError if the tensors do not fit or a parent does not come before its child.
+    RuntimeError if the tensors do not fit or a parent does not come before its child. On CUDA,
+    where the host does not look at values, P is R, and such a parent gives num_emitted 0.
     """
     accepted_rows, num_emitted = torch.ops.trtspec.accept(sampled, tokens, parents, row_start)
     return accepted_rows, num_emitted

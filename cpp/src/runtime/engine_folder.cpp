@@ -63,7 +63,12 @@ DecoderShape read_decoder(const Json& json) {
 }
 
 DraftShape read_draft(const Json& json) {
-  if (!json.has("decoder")) return {read_decoder(json), std::nullopt};
+  const Json& kind = json.at("kind");
+  const std::string& name = kind.as_string();
+  if (name == "model") return {read_decoder(json), std::nullopt};
+  if (name != "eagle" && name != "mtp") {
+    kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
+  }
   const Json& version = json.at("version");
   if (version.as_int() != 1 && version.as_int() != 3) version.refuse("must be 1 or 3");
   const auto layers = static_cast<std::int64_t>(json.at("capture_layers").items().size());
@@ -78,6 +83,11 @@ BuildLimits read_build(const Json& json) {
   if (backend.as_string() != "aoti") {
     backend.refuse("an engine of backend '" + backend.as_string() +
                    "' is not compiled and runs in Python only; rebuild it with --backend aoti");
+  }
+  const Json* device = json.find("device");
+  if (device && device->as_string() != "cpu") {
+    device->refuse("an engine for '" + device->as_string() +
+                   "' runs in Python only; rebuild it with --device cpu");
   }
   const Json& dtype = json.at("dtype");
   const std::string& name = dtype.as_string();
@@ -94,8 +104,8 @@ BuildLimits read_build(const Json& json) {
 SpeculationContract read_speculation(const Json& json) {
   const Json& method = json.at("method");
   const std::string& name = method.as_string();
-  if (name != "draft_model" && name != "eagle" && name != "eagle3") {
-    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3");
+  if (name != "draft_model" && name != "eagle" && name != "eagle3" && name != "mtp") {
+    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3, mtp");
   }
   SpeculationContract contract{
       .method = name,

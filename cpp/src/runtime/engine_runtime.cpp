@@ -15,7 +15,8 @@ namespace {
 using Method = Speculation::Method;
 
 // In the order of Method.
-constexpr std::array<const char*, 5> kMethods{"none", "ngram", "draft_model", "eagle", "eagle3"};
+constexpr std::array<const char*, 6> kMethods{"none",  "ngram",  "draft_model",
+                                                "eagle", "eagle3", "mtp"};
 
 std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
   if (!asked) return built;
@@ -67,7 +68,7 @@ Method method_named(std::string_view name) {
   const auto found = std::find(kMethods.begin(), kMethods.end(), name);
   if (found == kMethods.end()) {
     throw Error("'" + std::string(name) +
-                "' is not one of none, ngram, draft_model, eagle, eagle3");
+                "' is not one of none, ngram, draft_model, eagle, eagle3, mtp");
   }
   return static_cast<Method>(found - kMethods.begin());
 }
@@ -127,7 +128,11 @@ DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
   if (method == Method::ngram) {
     return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
   }
-  return folder.speculation->shape(max_draft_len).needs(method != Method::draft_model);
+  const SpeculationContract& built = *folder.speculation;
+  DrafterNeeds needs = built.shape(max_draft_len).needs(method != Method::draft_model);
+  // Drafts may be cut to fewer steps, the engine rolls out all that it was built for.
+  needs.draft_slots = built.shape(built.num_steps).num_rollout_rows;
+  return needs;
 }
 
 CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& limits,

@@ -1,7 +1,6 @@
 #include <trtspec/runtime/rollout_drafter.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -11,23 +10,6 @@
 namespace trtspec {
 
 namespace {
-
-// The tree of the nodes with a finite score, that is, which the filters do not exclude; the parents
-// of such a node have finite scores as well.
-TokenTree included(const std::int64_t* tokens, const std::int32_t* parents, const float* scores,
-                   std::int64_t count) {
-  std::vector<std::int64_t> kept_tokens;
-  std::vector<std::int32_t> kept_parents;
-  std::vector<std::int32_t> new_index(static_cast<std::size_t>(count));
-  for (std::int64_t node = 0; node < count; ++node) {
-    if (!std::isfinite(scores[node])) continue;
-    new_index[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(kept_tokens.size());
-    const std::int32_t parent = parents[node];
-    kept_tokens.push_back(tokens[node]);
-    kept_parents.push_back(parent < 0 ? -1 : new_index.at(static_cast<std::size_t>(parent)));
-  }
-  return TokenTree(std::move(kept_tokens), std::move(kept_parents));
-}
 
 void check_rollout(const ModelEngine::Rollout& rollout, std::int64_t requests) {
   const auto fits = [&](const at::Tensor& x, at::ScalarType dtype) {
@@ -85,10 +67,11 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   const auto* scores = rollout.scores.const_data_ptr<float>();
   for (const ScheduledRequest* item : items) {
     Request& request = *item->request;
+    const TokenTree tree({tokens, tokens + count}, {parents, parents + count});
     // What follows an end token is never emitted, and the end itself needs no draft.
-    const TokenTree tree = included(tokens, parents, scores, count).without(request.end_tokens());
-    request.draft = tree.cut(std::min(needs_.max_depth, request.remaining_tokens() - 1),
-                             item->max_nodes);
+    request.draft = tree.best({scores, static_cast<std::size_t>(count)}, request.end_tokens(),
+                              std::min(needs_.max_depth, request.remaining_tokens() - 1),
+                              item->max_nodes);
     tokens += count;
     parents += count;
     scores += count;

@@ -25,7 +25,7 @@ SchedulerLimits runtime_limits(const BuildLimits& build,
 
 // How to draft.
 struct Speculation {
-  enum class Method { none, ngram, draft_model, eagle, eagle3 };
+  enum class Method { none, ngram, draft_model, eagle, eagle3, mtp };
   static constexpr std::int64_t kDefaultNgramLength = 5;
   static constexpr std::int32_t kDefaultMinNgram = 2;
   static constexpr std::int32_t kDefaultMaxNgram = 5;
@@ -46,7 +46,8 @@ struct Speculation {
   DrafterNeeds needs(const EngineFolder& folder) const;
 };
 
-// "none", "ngram", "draft_model", "eagle" or "eagle3"; the other way throws Error for another name.
+// "none", "ngram", "draft_model", "eagle", "eagle3" or "mtp"; the other way throws Error for another
+// name.
 const char* name_of(Speculation::Method method);
 Speculation::Method method_named(std::string_view name);
 
