@@ -186,9 +186,11 @@ std::int64_t DraftShape::weight_elements() const {
 
 RolloutShape SpeculationContract::shape(std::int64_t steps) const {
   if (!choices.empty()) return RolloutShape::fixed(choices);
-  if (topk == 1) return RolloutShape::dynamic(1, steps, steps + 1);
   const std::int64_t capacity = 1 + topk + (steps - 1) * topk * topk;
-  return RolloutShape::dynamic(topk, steps, std::min(num_draft_tokens, capacity));
+  RolloutShape cut = RolloutShape::dynamic(
+      topk, steps, topk == 1 ? steps + 1 : std::min(num_draft_tokens, capacity));
+  if (steps < num_steps) cut.num_rollout_rows = shape(num_steps).num_rollout_rows;
+  return cut;
 }
 
 Environment Environment::here() {

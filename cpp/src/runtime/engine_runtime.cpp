@@ -128,11 +128,7 @@ DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
   if (method == Method::ngram) {
     return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
   }
-  const SpeculationContract& built = *folder.speculation;
-  DrafterNeeds needs = built.shape(max_draft_len).needs(method != Method::draft_model);
-  // Drafts may be cut to fewer steps, the engine rolls out all that it was built for.
-  needs.draft_slots = built.shape(built.num_steps).num_rollout_rows;
-  return needs;
+  return folder.speculation->shape(max_draft_len).needs(method != Method::draft_model);
 }
 
 CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& limits,

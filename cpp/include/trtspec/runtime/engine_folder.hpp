@@ -68,7 +68,8 @@ struct SpeculationContract {
   std::int64_t num_draft_tokens;                   // rows verified, the root included
   std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
 
-  // The rollout cut to `steps` of its num_steps, at least 1 of them. A static tree is not cut.
+  // The rollout cut to `steps` of its num_steps, at least 1 of them; a static tree is not cut. The
+  // engine still rolls out all that it was built for, so the rows that it writes stay as many.
   RolloutShape shape(std::int64_t steps) const;
 };
 
