@@ -80,7 +80,10 @@ def assert_equal(
         outputs = llm.generate(prompts, sampling(temperature, cases), use_tqdm=False)
         expected = llm.get_metrics()
         capacity = llm._executor._resources.target.capacity
-    assert (sum(step.num_preempted for step in steps) > 0) == (options == "tight")
+    preemptions = sum(step.num_preempted for step in steps)
+    assert not preemptions or options == "tight"
+    # At temperature 0 so many drafts are accepted that a text may end before it is in the way.
+    assert preemptions or options != "tight" or not temperature
     result = program.run(engine, cases, folder, *flags, *program_flags, *flags_of(temperature))
     assert result.tokens == tokens(outputs)
     assert [r["metrics"] for r in result.responses] == [o.metrics.to_dict() for o in outputs]
