@@ -1,0 +1,11 @@
+// trtspec::_release_threads (contract: trtspec/ops/threads.py).
+#include <omp.h>
+#include <torch/library.h>
+
+namespace {
+
+void release_threads() { omp_pause_resource_all(omp_pause_soft); }
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(trtspec, m) { m.def("_release_threads() -> ()", &release_threads); }
