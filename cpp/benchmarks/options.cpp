@@ -41,8 +41,8 @@ Sampling
   --eos_id ID[,ID...]           tokens that end a text (default -1: none, output_len tokens always)
 
 Speculation
-  --speculative METHOD          none, ngram, draft_model, eagle, eagle3 or mtp (default: what the
-                                engine was built for)
+  --speculative METHOD          none, ngram, draft_model, eagle, eagle3, mtp, pard or p_eagle
+                                (default: what the engine was built for)
   --max_draft_len N             draft tokens on one path (default: as built; ngram 5)
   --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)
   --prompt_lookup_min N         ngram: shortest n (default 2)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,15 @@ def test_errors_take_one_line(flags: tuple[str, ...], message: str, capsys: Capt
     assert len(error.splitlines()) == 1 and not server.exchanges
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also in a job that a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: Captured) -> None:
     async def few_end(exchange: Exchange) -> None:
         if len(server.exchanges) <= 2:
@@ -153,6 +163,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: Captured) -> None:
     assert len(server.exchanges) == 3
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_anything_is_measured(tmp_path: Path, capsys: Captured) -> None:
     async def interrupt(exchange: Exchange) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

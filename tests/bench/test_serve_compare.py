@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from trtspec.bench.result_file import save
 from trtspec.bench.serving.answer import RequestRecord
 from trtspec.bench.serving.compare import compare, differences
 from trtspec.bench.serving.counters import SpeculationCounters
 from trtspec.bench.serving.load import Load, LoadPoint
-from trtspec.bench.serving.result import load_result, make_result, point_result, save
+from trtspec.bench.serving.result import load_result, make_result, point_result
 from trtspec.bench.serving.run import PointRun
 from trtspec.bench.serving.table import point_table, sweep_table
 from trtspec.errors import ConfigError

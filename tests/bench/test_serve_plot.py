@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from trtspec.bench.picture import check_picture
 from trtspec.bench.serving.load import LoadPoint
-from trtspec.bench.serving.plot import check_plot, load_axis, plot
+from trtspec.bench.serving.plot import load_axis, plot
 from trtspec.errors import ConfigError
 
 from .test_serve_compare import make
@@ -47,11 +48,11 @@ def test_pictures(tmp_path: Path, suffix: str, magic: bytes) -> None:
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"must end in one of \..*, \.png"):
-        check_plot(tmp_path / "p.docx")
+        check_picture(tmp_path / "p.docx")
     with pytest.raises(ConfigError, match="there is no folder"):
-        check_plot(tmp_path / "no" / "p.png")
+        check_picture(tmp_path / "no" / "p.png")
     with pytest.raises(ConfigError, match="no point to plot"):
         plot({}, tmp_path / "p.png")
-    monkeypatch.setattr("trtspec.bench.serving.plot.HAS_MATPLOTLIB", False)
+    monkeypatch.setattr("trtspec.bench.picture.HAS_MATPLOTLIB", False)
     with pytest.raises(ConfigError, match=r"pip install 'trtspec\[bench\]'"):
-        check_plot(tmp_path / "p.png")
+        check_picture(tmp_path / "p.png")

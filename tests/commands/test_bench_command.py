@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from trtspec.commands import bench
 from trtspec.commands.bench import main
 
 from ..e2e.helpers import TinyModels
+from ..e2e.parallel_drafts import random_p_eagle
 from ..e2e.tiny_tokenizer import save_words
 from ..models.tiny_hf import VOCAB
 
@@ -58,6 +60,27 @@ def test_acceptance_over_questions(
     assert result["total_num_output_tokens"] == 48 and len(result["requests"]) == 4
     assert result["speculative_config"]["method"] == "draft_model"
     assert result["requests"][0]["category"] == "writing"
+
+
+@pytest.mark.parametrize("method", ["pard", "p_eagle"])
+def test_acceptance_of_parallel_drafts(
+    models: TinyModels,
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    method: str,
+) -> None:
+    (tmp_path / "text.txt").write_text("w4 w5 w6 w4 w5 w6 w4 w5\n")
+    draft = tmp_path / "draft"
+    if method == "pard":
+        shutil.copytree(pair[1], draft)
+        config = json.loads((draft / "config.json").read_text())
+        (draft / "config.json").write_text(json.dumps(config | {"pard_token": 9}))
+    else:
+        random_p_eagle(models.hf("llama"), draft, None, layers=1)
+    flags = ["--method", method, "--draft", str(draft), "--num_speculative_tokens", "2"]
+    assert main(acceptance(pair[0], *flags, "--dataset", str(tmp_path / "text.txt"))) == 0
+    assert "acceptance at token 1: " in capsys.readouterr().out
 
 
 def test_the_whole_method_as_json(

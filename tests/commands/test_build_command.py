@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,10 +18,12 @@ from trtspec.config.speculative import (
     EagleDecodingConfig,
     MedusaDecodingConfig,
     MtpDecodingConfig,
+    PardDecodingConfig,
+    PEagleDecodingConfig,
 )
 from trtspec.engine.folder import EngineConfig
 
-from ..e2e.helpers import PARAMS_40, TinyModels, random_prompt
+from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt
 
 PROMPT = random_prompt(100, 12)
 
@@ -90,6 +93,25 @@ def test_layers_to_extract(
     assert "needs the layers" in capsys.readouterr().err
 
 
+def test_a_hybrid(models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of the method as JSON, in the flags' place."""
+    drafters = [{"method": "suffix"}, chain(models.draft("llama"), 3)]
+    config = json.dumps({"method": "hybrid", "drafters": drafters, "num_draft_tokens": 9})
+    flags = ["--checkpoint_dir", str(models.folder("llama")), "--output_dir", str(tmp_path / "e")]
+    flags += ["--backend", "eager", "--speculative_config", config]
+    assert main(flags) == 0
+    assert "hybrid   suffix, draft_model: 9 rows of all verified" in capsys.readouterr().out
+    engine = EngineConfig.read(tmp_path / "e")
+    assert engine.hybrid is not None and engine.hybrid.num_rows == 9
+    for more, named in (
+        (["--topk", "2"], "leave out topk"),
+        (["--speculative_decoding_mode", "ngram"], "leave out --speculative_decoding_mode"),
+        (["--speculative_config", "{"], "--speculative_config is not JSON"),
+    ):
+        assert main([*flags, *more]) == 1
+        assert named in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -137,6 +159,18 @@ def test_flags_of_mtp() -> None:
     flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--speculative_decoding_mode", "MTP"]
     options = speculative_options(make_parser().parse_args([*flags, "--max_draft_len", "3"]))
     assert options == MtpDecodingConfig(max_draft_len=3)
+    for flag, value in (("--use_mtp_vanilla", True), ("--no-use_mtp_vanilla", False)):
+        options = speculative_options(make_parser().parse_args([*flags, "--num_steps", "2", flag]))
+        assert options == MtpDecodingConfig(max_draft_len=2, use_mtp_vanilla=value)
+
+
+def test_flags_of_parallel_drafts() -> None:
+    flags = ["--checkpoint_dir", "t", "--output_dir", "e", "--draft_checkpoint_dir", "d"]
+    shape = ["--max_draft_len", "8", "--mask_token_id", "5"]
+    for mode, cls in (("PARD", PardDecodingConfig), ("p-eagle", PEagleDecodingConfig)):
+        more = ["--speculative_decoding_mode", mode, *shape]
+        config = speculative_options(make_parser().parse_args([*flags, *more]))
+        assert config == cls(speculative_model="d", max_draft_len=8, mask_token_id=5)
 
 
 def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) -> None:

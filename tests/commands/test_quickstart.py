@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from trtspec.config.speculative import (
     EagleDecodingConfig,
     MedusaDecodingConfig,
     MtpDecodingConfig,
+    PardDecodingConfig,
+    PEagleDecodingConfig,
     parse_speculative_config,
 )
 from trtspec.errors import ConfigError
@@ -138,10 +141,25 @@ def test_shapes_of_a_head(
 def test_flags_of_mtp(flags: Callable[..., dict[str, Any]]) -> None:
     base = ("--model_dir", "t", "--spec_decode_algo", "MTP")
     assert parse_speculative_config(flags(*base)) == MtpDecodingConfig(max_draft_len=5)
+    replayed = parse_speculative_config(flags(*base, "--no-use_mtp_vanilla"))
+    assert replayed == MtpDecodingConfig(max_draft_len=5, use_mtp_vanilla=False)
     tree = flags(*base, "--num_steps", "3", "--eagle_topk", "2", "--draft_model_dir", "d")
     assert parse_speculative_config(tree) == MtpDecodingConfig(
         speculative_model="d", max_draft_len=3, topk=2
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("PARD", PardDecodingConfig), ("PEAGLE", PEagleDecodingConfig)]
+)
+def test_flags_of_parallel_drafts(
+    flags: Callable[..., dict[str, Any]], name: str, cls: type[Any]
+) -> None:
+    base = ("--model_dir", "t", "--draft_model_dir", "d", "--spec_decode_algo", name)
+    config = parse_speculative_config(flags(*base, "--spec_decode_max_draft_len", "8"))
+    assert config == cls(speculative_model="d", max_draft_len=8)
+    static = parse_speculative_config(flags(*base, "--eagle_choices", "[[0],[1],[0,0]]"))
+    assert static == cls(speculative_model="d", eagle_choices=((0,), (1,), (0, 0)))
 
 
 def test_flags_of_medusa(flags: Callable[..., dict[str, Any]]) -> None:
@@ -254,6 +272,23 @@ def test_draft_target(folder: Path, quickstart: Callable[..., tuple[int, str, st
     assert "acceptance rate 1.00" in out and "mean logprob -" in out
 
 
+def test_a_hybrid(folder: Path, quickstart: Callable[..., tuple[int, str, str]]) -> None:
+    drafters = [
+        {"method": "ngram", "num_speculative_tokens": 3},
+        {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 4},
+    ]
+    config = json.dumps({"method": "hybrid", "drafters": drafters})
+    code, out, _ = quickstart("--speculative_config", config, "--prompt", "the cat", "a hat")
+    assert code == 0
+    check_report(out, "hybrid", num_prompts=2)
+    for flags, named in (
+        (["--spec_decode_algo", "NGRAM"], "leave --spec_decode_algo out"),
+        (["--speculative_config", "{"], "--speculative_config is not JSON"),
+    ):
+        with pytest.raises(SystemExit, match=named):
+            quickstart("--speculative_config", config, *flags)
+
+
 def test_more_flags(folder: Path, quickstart: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = quickstart(
         "--draft_model_dir", str(folder), "--dynamic_tree_max_topK", "3", "--num_draft_tokens", "8",
@@ -274,7 +309,7 @@ def test_without_speculation(quickstart: Callable[..., tuple[int, str, str]]) ->
 def test_an_unknown_algorithm_is_an_error(quickstart: Callable[..., tuple[int, str, str]]) -> None:
     with pytest.raises(SystemExit) as error:
         quickstart("--spec_decode_algo", "EAGLE9")
-    assert "'EAGLE9' is unknown; choose one of NONE, NGRAM, SUFFIX, DRAFT_TARGET" in str(
+    assert "'EAGLE9' is unknown; choose one of NONE, AUTO, NGRAM, SUFFIX, DRAFT_TARGET" in str(
         error.value
     )
 

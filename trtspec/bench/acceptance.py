@@ -105,19 +105,25 @@ class AcceptanceReport:
         }
 
 
+def one_for_each(params: SamplingParams, count: int) -> list[SamplingParams]:
+    """Options for so many prompts: a seed is that of the first one, each further one gets the next,
+    so that no two share their noise."""
+    seed = params.seed
+    return [replace(params, seed=None if seed is None else seed + i) for i in range(count)]
+
+
 def measure(
     llm: LLM, prompts: Sequence[BenchPrompt], params: SamplingParams, use_tqdm: bool = True
 ) -> AcceptanceReport:
     """Generate for every prompt and report.
 
-    ``llm`` must be fresh: its metrics count from its start. A seed in ``params`` is that of the
-    first prompt, each further one gets the next, so that no two prompts share their noise.
+    ``llm`` must be fresh: its metrics count from its start. Each prompt has a seed of its own, see
+    `one_for_each`.
 
     Raises:
         TrtspecError: every prompt failed; the error of the first one.
     """
-    seed = params.seed
-    each = [replace(params, seed=None if seed is None else seed + i) for i in range(len(prompts))]
+    each = one_for_each(params, len(prompts))
     outputs = llm.generate([list(prompt.token_ids) for prompt in prompts], each, use_tqdm)
     report = AcceptanceReport(prompts, outputs, llm.get_metrics())
     failures = report.failures

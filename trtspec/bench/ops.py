@@ -9,8 +9,6 @@ cache, as in a model of many layers.
 from __future__ import annotations
 
 import argparse
-import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.ops import linear, pack_linear, paged_tree_attention
+from trtspec.bench.floor import copies, linear_rates, measure_bandwidth, seconds_per_call
+from trtspec.ops import paged_tree_attention
 
-FOOTPRINT = 256 << 20
-"""Bytes that calls go round: several times a last-level cache."""
 BLOCK_SIZE = 32
 
 
@@ -35,49 +32,21 @@ class AttentionShape:
     head_dim: int = 128
 
 
-def seconds_per_call(calls: Sequence[Callable[[], object]], seconds: float) -> float:
-    """Time of a call, going round `calls` for about `seconds`: the 10th percentile, as other work
-    on the machine only ever adds."""
-    for call in calls[:2]:
-        call()
-    times: list[float] = []
-    began = time.perf_counter()
-    for call in itertools.cycle(calls):
-        start = time.perf_counter()
-        call()
-        end = time.perf_counter()
-        times.append(end - start)
-        if end - began > seconds and len(times) >= 10:
-            break
-    return sorted(times)[len(times) // 10]
-
-
-def read_seconds(buffers: Sequence[Tensor], seconds: float) -> float:
-    """Time to read one buffer from memory, by the quickest reduction that torch has for it."""
-    return min(
-        seconds_per_call([partial(reduce, x) for x in buffers], seconds / 2)
-        for reduce in (torch.sum, torch.amax)
-    )
-
-
-def copies(size: int) -> int:
-    return max(2, -(-FOOTPRINT // size))
-
-
-def bench_linear(dtype: torch.dtype, width: int, rows: Sequence[int], seconds: float) -> None:
+def bench_linear(
+    dtype: torch.dtype, width: int, rows: Sequence[int], bandwidth: float, seconds: float
+) -> None:
     """A square layer of `width` at several numbers of rows."""
     size = width * width * dtype.itemsize
     weights = [torch.randn(width, width).to(dtype) for _ in range(copies(size))]
-    packed = [pack_linear(weight) for weight in weights]
-    read = read_seconds([x.view(-1).view(torch.float32) for x in packed], seconds)
-    for count in rows:
+    read = size / bandwidth
+    for count, rate, flops in linear_rates("cpu", dtype, width, rows, seconds):
+        ours = size / rate
         x = torch.randn(count, width).to(dtype)
-        ours = seconds_per_call([partial(linear, x, p, None, width) for p in packed], seconds)
         theirs = seconds_per_call([partial(F.linear, x, weight) for weight in weights], seconds)
         name = str(dtype).removeprefix("torch.")
         print(
             f"linear {width}x{width} {name:9} rows {count:4}: {ours * 1e3:8.3f} ms"
-            f" {size / ours / 1e9:6.1f} GB/s {2 * count * width * width / ours / 1e9:7.1f} GFLOP/s"
+            f" {rate / 1e9:6.1f} GB/s {flops / 1e9:7.1f} GFLOP/s"
             f"   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})"
             f"   torch {theirs * 1e3:8.3f} ms (x{theirs / ours:5.2f})",
             flush=True,
@@ -103,15 +72,19 @@ def attention_call(
 
 
 def bench_attention(
-    shape: AttentionShape, dtype: torch.dtype, context: int, rows: Sequence[int], seconds: float
+    shape: AttentionShape,
+    dtype: torch.dtype,
+    context: int,
+    rows: Sequence[int],
+    bandwidth: float,
+    seconds: float,
 ) -> None:
     """One request with `context` committed tokens, at several numbers of rows."""
     blocks = -(-(context + max(rows)) // BLOCK_SIZE)
     dims = (blocks, BLOCK_SIZE, shape.kv_heads, shape.head_dim)
     size = 2 * context * shape.kv_heads * shape.head_dim * dtype.itemsize
     caches = [torch.randn(2, *dims).to(dtype) for _ in range(copies(size))]
-    read = read_seconds([x.view(-1).view(torch.float32) for x in caches], seconds)
-    read *= context / (blocks * BLOCK_SIZE)
+    read = size / bandwidth
     for count in rows:
         calls = [attention_call(shape, dtype, x[0], x[1], context, count) for x in caches]
         ours = seconds_per_call(calls, seconds)
@@ -130,15 +103,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    isa = torch.ops.trtspec._get_isa()
-    print(f"{arguments.threads} threads, {isa}; x of read: times the time to read the same bytes")
+    isa, seconds, bandwidth = torch.ops.trtspec._get_isa(), arguments.seconds, measure_bandwidth()
+    print(
+        f"{arguments.threads} threads, {isa}, {bandwidth / 1e9:.1f} GB/s; x of read: times the time"
+        " to read the same bytes"
+    )
     for dtype in (torch.bfloat16, torch.float32):
-        bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), arguments.seconds)
+        bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), bandwidth, seconds)
+    shape = AttentionShape()
     for dtype in (torch.bfloat16, torch.float32):
         for context in (128, 1024, 4096):
-            bench_attention(AttentionShape(), dtype, context, (1, 8), arguments.seconds)
-    bench_attention(AttentionShape(), torch.bfloat16, 3584, (512,), arguments.seconds)
-    bench_attention(AttentionShape(), torch.bfloat16, 32768, (1, 8), arguments.seconds)
+            bench_attention(shape, dtype, context, (1, 8), bandwidth, seconds)
+    bench_attention(shape, torch.bfloat16, 3584, (512,), bandwidth, seconds)
+    bench_attention(shape, torch.bfloat16, 32768, (1, 8), bandwidth, seconds)
 
 
 if __name__ == "__main__":

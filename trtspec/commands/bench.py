@@ -1,5 +1,5 @@
-"""trtspec-bench: load on a server, acceptance over data, data sets, fixtures that cost like large
-models."""
+"""trtspec-bench: methods side by side, single engine calls, acceptance over data, load on a server,
+data sets, fixtures that cost like large models."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.bench.acceptance import measure
-from trtspec.bench.dataset import (
-    STDLIB,
-    STDLIB_TOKENS,
-    BenchPrompt,
-    encode_questions,
-    held_out_prompts,
-    read_questions,
-    spread,
-)
 from trtspec.bench.fixture import make_fixture
 from trtspec.bench.fixture_shapes import SHAPES
+from trtspec.bench.result_file import check_output, save
 from trtspec.builder.locate import find_model
+from trtspec.commands.bench_compare import add_compare_command
+from trtspec.commands.bench_forward import add_forward_command
 from trtspec.commands.bench_prepare import add_prepare_command
+from trtspec.commands.bench_prompts import PromptSource, add_engine_flags, add_prompt_flags
 from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import (
@@ -42,6 +37,7 @@ DRAFT_FLAGS = {
     "num_speculative_tokens": "num_speculative_tokens",
     "topk": "topk",
     "num_draft_tokens": "num_draft_tokens",
+    "speculative_adaptive": "adaptive",
 }
 """Flags of a speculative method and the keys of a speculative config that they stand for."""
 
@@ -56,38 +52,30 @@ def make_parser() -> argparse.ArgumentParser:
     acceptance.set_defaults(run=run_acceptance)
     add = acceptance.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
-    add("--method", help="ngram, suffix, draft_model, eagle, eagle3, medusa or mtp")
+    add(
+        "--method",
+        help="ngram, suffix, draft_model, eagle, eagle3, medusa, mtp, pard, p_eagle, dflash, "
+        "ddtree or auto",
+    )
     add("--draft", help="draft: HF folder or id, or an embedded name")
     add("--num_speculative_tokens", type=int, help="K of a chain, depth D of a tree")
     add("--topk", type=int, help="k of a tree (k, D, N)")
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add(
+        "--speculative_adaptive",
+        action="store_true",
+        default=None,
+        help="verify as many drafts as pay in each step, by measured times and acceptance",
+    )
+    add(
         "--speculative_config",
         "--speculative-config",
         help='all of these as JSON: {"method": ..., "num_speculative_tokens": ..., ...}',
     )
-    add(
-        "--dataset",
-        default=STDLIB,
-        help="Spec-Bench or MT-Bench question.jsonl (its first turns), .jsonl of {prompt}, a text "
-        f"file of one prompt a line, or {STDLIB}: held-out code (default)",
-    )
-    add("--num_prompts", type=int, default=16, help="at even distances over the file; 0: all")
-    add(
-        "--prompt_tokens",
-        type=int,
-        help=f"tokens of a prompt: its length with {STDLIB} (default {STDLIB_TOKENS}), else where "
-        "longer texts are cut (default: nowhere)",
-    )
-    add("--no_chat_template", action="store_true", help="ask turns of conversations as bare text")
-    add("--max_tokens", type=int, default=256, help="tokens to generate for a prompt")
     add("--temperature", type=float, default=0.0)
     add("--batch_size", type=int, default=1)
-    add("--seed", type=int, default=0)
-    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
-    add("--backend", help="aoti (default) or eager")
-    add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
-    add("--ignore_eos", action="store_true", help="always generate max_tokens")
+    add_prompt_flags(acceptance, max_tokens=256)
+    add_engine_flags(acceptance)
     add("--output", type=Path, help="write everything measured to this file, as JSON")
 
     fixture = commands.add_parser(
@@ -105,6 +93,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
     add("--seed", type=int, default=0, help="of the weights that only cost")
 
+    add_compare_command(commands)
+    add_forward_command(commands)
     add_prepare_command(commands)
     add_serve_commands(commands)
     return parser
@@ -142,34 +132,22 @@ def speculation(args: argparse.Namespace) -> DecodingConfig | None:
 
 def run_acceptance(args: argparse.Namespace) -> None:
     wanted = speculation(args)
-    for name in ("num_prompts", "prompt_tokens", "batch_size"):
-        value, least = getattr(args, name), 0 if name == "num_prompts" else 1
-        if value is not None and value < least:
-            raise ConfigError(f"--{name} {value} must be at least {least}")
-    if args.output is not None and not args.output.parent.is_dir():
-        raise ConfigError(f"--output {args.output}: there is no folder {args.output.parent}")
-    count = args.num_prompts or None
-    questions = None
-    if args.dataset != STDLIB:
-        questions = spread(read_questions(Path(args.dataset)), count)
+    if args.batch_size < 1:
+        raise ConfigError(f"--batch_size {args.batch_size} must be at least 1")
+    if args.output is not None:
+        check_output(args.output)
+    source = PromptSource(args)
     params = SamplingParams(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
         seed=args.seed,
         ignore_eos=args.ignore_eos,
     )
-    options = {"max_seq_len": args.max_seq_len, "backend": args.backend}
+    options = {name: getattr(args, name) for name in ("max_seq_len", "backend", "device")}
     with LLM(
         args.model, wanted, dtype=args.dtype, max_batch_size=args.batch_size, **options
     ) as llm:
-        prompts: list[BenchPrompt]
-        if questions is None:
-            length = args.prompt_tokens or STDLIB_TOKENS
-            prompts = held_out_prompts(llm.tokenizer, count or sys.maxsize, length)
-        else:
-            prompts = encode_questions(
-                questions, llm.tokenizer, args.prompt_tokens, not args.no_chat_template
-            )
+        prompts = source.encode(llm.tokenizer)
         report = measure(llm, prompts, params)
     print(
         f"{args.model}: {len(prompts)} prompts of {args.dataset}, up to {args.max_tokens} new "
@@ -184,8 +162,7 @@ def run_acceptance(args: argparse.Namespace) -> None:
         names = ("model", "dataset", "max_tokens", "temperature", "batch_size", "seed", "dtype")
         settings = {name: getattr(args, name) for name in names}
         settings["speculative_config"] = speculative_to_dict(wanted) if wanted else None
-        text = json.dumps({**settings, **report.to_dict()}, indent=2)
-        args.output.write_text(text + "\n", encoding="utf-8")
+        save(args.output, {**settings, **report.to_dict()})
 
 
 def run_make_fixture(args: argparse.Namespace) -> None:

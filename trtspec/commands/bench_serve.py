@@ -16,12 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trtspec.bench.dataset import STDLIB, read_questions
+from trtspec.bench.picture import check_picture
+from trtspec.bench.result_file import check_output, save
 from trtspec.bench.serving.client import ServeClient, shown_url
 from trtspec.bench.serving.compare import compare
 from trtspec.bench.serving.load import CHAT_ENDPOINT, ENDPOINTS, Load
-from trtspec.bench.serving.plot import check_plot, plot
+from trtspec.bench.serving.plot import plot
 from trtspec.bench.serving.prompts import RANDOM, PromptSets, choose_prompts
-from trtspec.bench.serving.result import load_result, make_result, save
+from trtspec.bench.serving.result import load_result, make_result
 from trtspec.bench.serving.summary import __doc__ as DEFINITIONS
 from trtspec.bench.serving.sweep import measure
 from trtspec.bench.serving.table import point_table, sweep_table
@@ -135,10 +137,10 @@ def run_serve(args: argparse.Namespace) -> int:
         raise ConfigError(f"--warmup {args.warmup} must be 0 or more")
     if not (math.isfinite(args.timeout) and args.timeout > 0):
         raise ConfigError(f"--timeout {args.timeout} must be a number of seconds above 0")
-    if args.output is not None and not args.output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {args.output}: there is no folder {args.output.parent}")
+    if args.output is not None:
+        check_output(args.output)
     if args.plot is not None:
-        check_plot(args.plot)
+        check_picture(args.plot)
     key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     prompts = choose_prompts(
         load.dataset, load.num_prompts, len(load.points), load.prompt_chars, load.seed

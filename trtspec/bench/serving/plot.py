@@ -1,19 +1,13 @@
-"""Latency against load, as a picture.
-
-The only module that imports matplotlib, which the extra ``trtspec[bench]`` brings.
-"""
+"""Latency against load, as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trtspec.bench.picture import check_picture, new_figure, plain, write_picture
 from trtspec.errors import ConfigError
-
-if HAS_MATPLOTLIB := find_spec("matplotlib") is not None:
-    from matplotlib.figure import Figure
 
 PANELS = {
     "Time to first token (ms)": ("median_ttft_ms", "p99_ttft_ms"),
@@ -21,17 +15,6 @@ PANELS = {
     "End-to-end latency (ms)": ("median_e2el_ms", "p99_e2el_ms"),
     "Output throughput (tokens/s)": ("output_throughput",),
 }
-
-
-def check_plot(path: Path) -> None:
-    """ConfigError if a picture could not be written there: found before anything is measured."""
-    if not HAS_MATPLOTLIB:
-        raise ConfigError("plots need matplotlib; install it with: pip install 'trtspec[bench]'")
-    known = sorted(Figure().canvas.get_supported_filetypes())
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise ConfigError(f"{path} must end in one of .{', .'.join(known)}")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
 
 
 def plot(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
@@ -43,9 +26,9 @@ def plot(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     Raises:
         ConfigError: matplotlib is missing, there is no point, or the file cannot be written.
     """
-    check_plot(path)
+    check_picture(path)
     label, key = load_axis([point for points in results.values() for point in points])
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    figure = new_figure(11, 7.5)
     panels = figure.subplots(2, 2)
     for axes, (title, keys) in zip(panels.flat, PANELS.items(), strict=True):
         for number, (name, points) in enumerate(results.items()):
@@ -58,17 +41,11 @@ def plot(results: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
                     loads, values, style, color=f"C{number % 10}", marker="o", markersize=4,
                     label=name + suffix,
                 )  # fmt: skip
-        axes.set_title(title, loc="left", fontsize=11)
+        plain(axes, title)
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
+    write_picture(figure, path)
 
 
 def load_axis(points: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trtspec.bench.machine import machine, versions
 from trtspec.bench.serving.counters import SpeculationCounters, acceptance
 from trtspec.bench.serving.load import Load, LoadPoint
 from trtspec.bench.serving.prompts import fingerprint
 from trtspec.bench.serving.run import PointRun
 from trtspec.bench.serving.summary import failure_reasons, summarize
 from trtspec.errors import ConfigError
-from trtspec.version import __version__
 
 FORMAT, FORMAT_VERSION = "trtspec-bench serve", 1
 _POINT_KEYS = ("completed", "failed", "duration")
@@ -63,39 +59,13 @@ def make_result(
         "command": command,
         "server": dict(server),
         "client": {
-            "machine": machine(),
-            "versions": {
-                "trtspec": __version__,
-                "python": platform.python_version(),
-                "httpx": _version("httpx"),
-            },
+            "machine": machine(),  # a server's own cannot be asked for
+            "versions": versions("httpx"),
         },
         "load": load.to_dict(),
         "notes": list(notes),
         "points": [dict(point) for point in points],
     }
-
-
-def machine() -> dict[str, Any]:
-    """The machine of the client: a server's own cannot be asked for."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
-    }
-
-
-def save(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a file, or leave the old one whole. ConfigError if that cannot be done."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ConfigError(f"{path} cannot be written: {error}") from error
 
 
 def load_result(path: Path) -> dict[str, Any]:
@@ -117,21 +87,3 @@ def load_result(path: Path) -> dict[str, Any]:
     ):
         raise ConfigError(f"{path} is incomplete; measure again")
     return result
-
-
-def _processor() -> str:
-    if sys.platform == "linux":
-        try:
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -1,0 +1,160 @@
+"""Methods side by side: arithmetic over synthetic rounds, the file, the picture, the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtspec.bench import table
+from trtspec.bench.compare import (
+    Contender,
+    Round,
+    compare_texts,
+    first_divergence,
+    run_rounds,
+    summarize,
+)
+from trtspec.bench.compare_report import (
+    FORMAT,
+    HEADERS,
+    broken_promises,
+    make_report,
+    plot,
+    print_point,
+)
+from trtspec.bench.compare_report import (
+    __doc__ as SCHEMA,
+)
+from trtspec.bench.methods import NONE, Method
+from trtspec.bench.result_file import save
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.executor.metrics import SpeculativeMetrics
+
+from ..e2e.helpers import TinyModels, open_llm, random_prompt
+from .test_floor import RATES
+
+NGRAM = Method(
+    "ngram:2 [x]",
+    parse_speculative_config({"method": "ngram", "num_speculative_tokens": 2}),
+)
+TEXTS = [[1, 2, 3, 4], [5, 6]]
+
+
+def one_round(seconds: float, steps: int = 4, accepted: int = 0, **changes: Any) -> Round:
+    metrics = SpeculativeMetrics()
+    for _ in range(steps):
+        metrics.record(1 + accepted, 2 if accepted else 0)
+    totals = {
+        "num_verify_steps": steps,
+        "verify_ms": 10.0 * steps,
+        "verify_target_ms": 6.0 * steps,
+        "verify_draft_ms": 3.0 * steps,
+        "verify_host_ms": 1.0 * steps,
+        "verify_weight_bytes": 90_000_000 * steps,
+        "verify_kv_bytes": 10_000_000 * steps,
+    }
+    return Round(**{"seconds": seconds, "tokens": TEXTS, "acceptance": metrics, "totals": totals}
+                 | changes)  # fmt: skip
+
+
+def test_figures_are_medians_over_rounds() -> None:
+    baseline = [one_round(s) for s in (1.0, 2.0, 4.0)]
+    rounds = [one_round(s, steps=2, accepted=1) for s in (0.5, 0.5, 4.0)]
+    figures = summarize(NGRAM, rounds, baseline, RATES, is_promised=True)
+    assert figures["tokens_per_second"] == 6 / 0.5
+    assert figures["speed_up"] == 2.0  # of 2, 4 and 1
+    assert [figures[k] for k in ("step_ms", "target_ms", "draft_ms", "host_ms")] == [10, 6, 3, 1]
+    # 100 MB a step at 20 GB/s
+    assert figures["memory_floor_ms"] == pytest.approx(5.0)
+    assert figures["memory_floor_share"] == pytest.approx(0.5)
+    assert figures["acceptance"]["acceptance_length"] == 2.0
+    assert figures["acceptance"]["num_steps"] == 6
+    assert figures["speculative_config"]["method"] == "ngram"
+    assert figures["texts"]["is_promised"] and figures["texts"]["num_divergences"] == 0
+    own = summarize(Method(NONE, None), baseline, baseline, RATES, True)
+    assert own["speed_up"] == 1.0 and own["speculative_config"] is None
+
+
+def test_a_run_without_verify_steps() -> None:
+    """One token a prompt: all of it is prefill."""
+    empty = dict.fromkeys(one_round(1.0).totals, 0)
+    rounds = [one_round(1.0, steps=0, totals=empty)]
+    figures = summarize(NGRAM, rounds, rounds, RATES, True)
+    assert figures["step_ms"] == figures["memory_floor_share"] == 0.0
+    json.dumps(figures, allow_nan=False)
+
+
+def test_texts() -> None:
+    assert first_divergence([1, 2], [1, 2]) is None
+    assert first_divergence([1, 3, 2], [1, 2, 2]) == 1
+    assert first_divergence([1], [1, 2]) == 1 and first_divergence([1, 2], [1]) == 1
+    other, later = [[1, 2, 9, 4], [5, 6]], [[1, 9, 3, 4], [5, 6]]
+    found = compare_texts([TEXTS, other, later], TEXTS, is_promised=False)
+    assert found["num_divergences"] == 1 and found["first_divergences"] == {"0": 1}
+    assert compare_texts([TEXTS], TEXTS, True)["first_divergences"] == {}
+
+
+def point(**changes: Any) -> dict[str, Any]:
+    baseline, rounds = [one_round(1.0)], [one_round(0.5, 2, 1, **changes)]
+    methods = [
+        summarize(Method(NONE, None), baseline, baseline, RATES, True),
+        summarize(NGRAM, rounds, baseline, RATES, True),
+    ]
+    return {"batch_size": 1, "temperature": 0.0, "methods": methods}
+
+
+def test_a_broken_promise_is_named() -> None:
+    assert broken_promises([point()]) == []
+    (line,) = broken_promises([point(tokens=[[1, 2, 3, 4], [5, 9]])])
+    assert "ngram:2 [x] changed 1 of 2 texts (batch 1, temperature 0)" in line
+    assert "first prompt 1 at output token 1" in line
+
+
+def test_the_file_has_what_its_schema_names(tmp_path: Path) -> None:
+    report = make_report("trtspec-bench compare", "m", {}, {}, RATES, 1, {}, [point()])
+    save(tmp_path / "report.json", report)
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["format"] == FORMAT and data["versions"]["trtspec"] and data["machine"]["cores"]
+    assert SCHEMA is not None
+    figures = data["points"][0]["methods"][0]
+    for name in [*data, *figures, *figures["texts"], *data["points"][0]]:
+        assert name in SCHEMA, f"{name} is not described"
+
+
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_the_table(
+    has_rich: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if has_rich:
+        pytest.importorskip("rich")
+    monkeypatch.setattr(table, "HAS_RICH", has_rich)
+    print_point(point(tokens=[[1, 2, 3, 4], [5, 9]]))
+    out = capsys.readouterr().out
+    assert "batch 1, temperature 0" in out and all(header in out for header in HEADERS)
+    (line,) = (line for line in out.splitlines() if "ngram:2 [x]" in line)
+    assert [cell for cell in line.replace("│", " ").split() if cell][2:] == [
+        "12.0", "2.00", "2.00", "0.50", "1.00", "0.00", "10.000", "6.000", "3.000", "1.000", "50%",
+        "1", "of", "2", "differ",
+    ]  # fmt: skip
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot([point(), point()], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_round_knows_the_one_before(models: TinyModels) -> None:
+    """Suffix trees learn from answers; a second round over the same prompts must not."""
+    spec = {"method": "suffix", "num_speculative_tokens": 8}
+    method = Method("suffix:8", parse_speculative_config(spec))
+    contender = Contender(method, lambda: open_llm(models.folder("llama"), spec))
+    run_rounds([contender], [random_prompt(1, 20)], SamplingParams(24, ignore_eos=True), 2)
+    first, second = contender.rounds
+    assert first.tokens == second.tokens and len(first.tokens[0]) == 24
+    assert first.acceptance.to_dict() == second.acceptance.to_dict()
+    assert first.totals["num_verify_steps"] == second.totals["num_verify_steps"] > 0

@@ -1,0 +1,120 @@
+"""What the adaptive controller makes of forced acceptance, beside every fixed draft length.
+
+    python -m trtspec.bench.controller --model M --eagle E [--batches 1 4 16] [--rates 0.1 0.5 0.9]
+
+One engine folder serves all settings: no speculation, chains of fixed lengths cut from one rollout,
+and `adaptive=True`. A rate is the chance that a draft is accepted once the one before it was
+(`simulate_acceptance`), so the text means nothing. Rounds alternate between the settings, so that a
+drifting machine treats all alike; a cell of the table compares medians over its rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.rival import BASELINE, Rival
+from trtspec.config.sampling import SamplingParams
+from trtspec.llmapi.build import build
+from trtspec.llmapi.llm import LLM
+
+ADAPTIVE = "adaptive"
+
+
+def settings(draft: str, lengths: Sequence[int], rate: float) -> dict[str, Mapping[str, Any]]:
+    """The speculative configs that compete, by name; the baseline has none."""
+    longest = max(lengths)
+
+    def config(length: int) -> dict[str, Any]:
+        rates = [rate ** (i + 1) for i in range(length)]
+        return {
+            "method": "eagle3",
+            "model": draft,
+            "num_speculative_tokens": length,
+            "simulate_acceptance": rates,
+        }
+
+    fixed = {f"K={length}": config(length) for length in lengths}
+    return {**fixed, ADAPTIVE: {**config(longest), "adaptive": True}}
+
+
+def tokens_per_second(rival: Rival) -> list[float]:
+    """Of each round; every prompt got all its tokens."""
+    count = sum(map(len, rival.tokens))
+    return [count / seconds for seconds in rival.seconds]
+
+
+def measure_cell(
+    rivals: Sequence[Rival], prompts: Sequence[list[int]], args: argparse.Namespace
+) -> dict[str, float]:
+    """Median tokens per second of each setting for one batch."""
+    params = SamplingParams(max_tokens=args.max_tokens, seed=0, ignore_eos=True)
+    warm_up = SamplingParams(max_tokens=args.warm_up, seed=1, ignore_eos=True)
+    for rival in rivals:
+        rival.seconds.clear()
+        is_adaptive = rival.name == ADAPTIVE
+        short = SamplingParams(max_tokens=8, seed=1, ignore_eos=True)
+        rival.llm.generate(list(prompts), warm_up if is_adaptive else short, use_tqdm=False)
+    for _ in range(args.rounds):
+        for rival in rivals:
+            rival.run(prompts, params)
+    return {c.name: median(tokens_per_second(c)) for c in rivals}
+
+
+def report(batch: int, rate: float, speeds: Mapping[str, float]) -> tuple[str, float]:
+    """A line of the table, and adaptive's speed as a share of the best fixed setting's."""
+    fixed = {name: speed for name, speed in speeds.items() if name != ADAPTIVE}
+    best = max(fixed, key=lambda name: fixed[name])
+    share = speeds[ADAPTIVE] / fixed[best]
+    numbers = " ".join(f"{speed:8.1f}" for speed in speeds.values())
+    return f"{batch:5} {rate:5.2f} {numbers}   {best:>5} {share:6.3f}", share
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add = parser.add_argument
+    add("--model", default="trtspec-tiny")
+    add("--eagle", default="trtspec-tiny-eagle3", help="EAGLE-3 head")
+    add("--dtype", default="auto")
+    add("--batches", type=int, nargs="*", default=[1, 4, 16])
+    add("--rates", type=float, nargs="*", default=[0.1, 0.5, 0.9])
+    add("--lengths", type=int, nargs="*", default=[1, 2, 3, 5], help="of the fixed settings")
+    add("--prompt_tokens", type=int, default=32)
+    add("--max_tokens", type=int, default=48)
+    add("--warm_up", type=int, default=96, help="tokens by which adaptive learns before the rounds")
+    add("--rounds", type=int, default=5)
+    args = parser.parse_args(argv)
+
+    options: dict[str, Any] = {"dtype": args.dtype, "max_batch_size": max(args.batches)}
+    longest = settings(args.eagle, [max(args.lengths)], 0.5)[ADAPTIVE]
+    folder = build(args.model, longest, **options)
+    options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
+    baseline = Rival(BASELINE, LLM(folder, False, **options))
+    chosen = held_out_prompts(baseline.llm.tokenizer, max(args.batches), args.prompt_tokens)
+    prompts = [prompt.token_ids for prompt in chosen]
+    print(f"tokens/s, medians of {args.rounds} rounds of {args.max_tokens} tokens a request")
+    names = [BASELINE, *settings(args.eagle, args.lengths, 0.5)]
+    head = " ".join(f"{name:>8}" for name in names)
+    print(f"batch  rate {head}    best  adaptive / best", flush=True)
+    least = 1.0
+    for rate in args.rates:
+        configs = settings(args.eagle, args.lengths, rate)
+        rivals = [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
+        for batch in args.batches:
+            speeds = measure_cell([baseline, *rivals], prompts[:batch], args)
+            line, share = report(batch, rate, speeds)
+            least = min(least, share)
+            print(line, flush=True)
+        for rival in rivals:
+            rival.llm.shutdown()
+    print(f"adaptive / best is at least {least:.3f}")
+    baseline.llm.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What `trtspec-doctor` checks: a machine, and a target with its drafts."""

@@ -1,0 +1,109 @@
+"""How often a draft says what its target says next, position by position, before it is served.
+
+Teacher forcing: the target generates its text one token a step, and before each step the draft is
+asked, as in serving, from the true text so far. What it drafted is compared with the text in the
+end. So every position of the text counts alike, those behind a wrong guess too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtspec.config.kv import KvCacheConfig
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import DecodingConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.executor.request import Request
+from trtspec.executor.stopping import StopChecker
+from trtspec.llmapi.engine_drafts import find_drafts
+from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.ops.tree import TokenTree
+
+
+class WatchedDrafter:
+    """Asks another drafter, keeps what it drafts, and lets nothing of it be verified."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.drafts: list[tuple[Request, int, TokenTree]] = []
+        """The request, the length of its text then, and the tree."""
+
+    @property
+    def needs(self) -> DrafterNeeds:
+        return self._drafter.needs
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        self._drafter.prepare_draft_tokens(batch)
+        for item in batch.items:
+            request = item.request
+            if item.is_generation and len(request.draft):
+                self.drafts.append((request, len(request.tokens), request.draft))
+                request.draft = TokenTree.empty()
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> Sequence[tuple[int, ...]]:
+        return self._drafter.on_accepted(batch, accepted)
+
+    def release(self, request_id: int) -> None:
+        self._drafter.release(request_id)
+
+
+def measure_agreement(
+    folder: Path,
+    speculation: DecodingConfig,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+) -> SpeculativeMetrics:
+    """Agreement over the target's text behind each prompt, as the metrics of steps that accept what
+    agrees: at temperature 0 with its greedy text, above with samples, which the draft guesses with
+    the target's own noise.
+
+    Raises:
+        RequestError: a prompt that is too long.
+        TrtspecError: see `open_executor`, and what a step ends with.
+    """
+    engine = EngineConfig.read(folder)
+    watched: list[WatchedDrafter] = []
+
+    def watch(drafter: Drafter) -> Drafter:
+        watched.append(WatchedDrafter(drafter))
+        return watched[0]
+
+    limits = Limits.of(engine.build, None, None, None)
+    drafts = find_drafts(engine, speculation)
+    executor, *_ = open_executor(
+        folder, engine, drafts, limits, speculation, KvCacheConfig(), wrap_drafter=watch
+    )
+    for i, prompt in enumerate(prompts):
+        request = Request.create(
+            id=i, prompt=prompt, params=params, seed=i, max_seq_len=limits.max_seq_len
+        )
+        executor.add(request, StopChecker(params, (), request.max_output_tokens))
+    while executor.has_work:
+        for output in executor.step():
+            if output.error is not None:
+                raise output.error
+    metrics = SpeculativeMetrics()
+    for request, length, tree in watched[0].drafts:
+        text = request.tokens[length:]
+        if len(text) > watched[0].needs.max_depth:  # drafts near the end are cut
+            metrics.record(1 + matched_depth(tree, text), len(tree), tree.max_depth)
+    return metrics
+
+
+def matched_depth(tree: TokenTree, text: Sequence[int]) -> int:
+    """How many tokens of the text there is a path of nodes for."""
+    node, depth = -1, 0
+    parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
+    for wanted in text:
+        children = (i for i, parent in enumerate(parents) if parent == node)
+        node = next((i for i in children if tokens[i] == wanted), -2)
+        if node == -2:
+            break
+        depth += 1
+    return depth

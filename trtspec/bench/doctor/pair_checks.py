@@ -1,0 +1,185 @@
+"""The checks of a target, and of a draft for it, before either is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.bench.doctor.agreement import measure_agreement
+from trtspec.bench.doctor.check import OK, PROBLEM, WARNING, Check
+from trtspec.bench.doctor.cost import StepCosts
+from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
+from trtspec.bench.methods import Method
+from trtspec.builder.locate import find_model
+from trtspec.builder.pair import has_tokenizer
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import DecodingConfig, speculative_to_dict
+from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.engine.memory import weight_bytes
+from trtspec.errors import TrtspecError
+from trtspec.llmapi.prompts import load_tokenizer
+
+NO_AGREEMENT, LITTLE_AGREEMENT = 0.1, 0.4
+"""Top-1 agreement below which a draft does not know its target, or hardly pays."""
+WORTH_TELLING = 1.05
+TEMPERATURES = (0.0, 1.0)
+SECONDS = 0.3
+
+
+def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
+    """Whether a target can be built or loaded, its tokenizer, and the bytes of its weights."""
+    try:
+        folder = find_model(model)
+        if is_engine_folder(folder):
+            engine = EngineConfig.read(folder)
+            tokenizer = folder / TOKENIZER_FOLDER
+        else:
+            engine, tokenizer = plan_build(folder, build).engine, folder
+    except TrtspecError as error:
+        return [Check("target", PROBLEM, str(error))], 0
+    size = weight_bytes(engine.target, engine.build.dtype)
+    detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {engine.build.dtype} a step"
+    return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
+
+
+def tokenizer_check(folder: Path) -> Check:
+    """Whether texts, and conversations, can be served."""
+    if not has_tokenizer(folder):
+        remedy = "copy its tokenizer.json there; without, only token ids can be served"
+        return Check("tokenizer", WARNING, f"{folder} holds none", remedy)
+    try:
+        tokenizer = load_tokenizer(folder)
+    except TrtspecError as error:
+        return Check("tokenizer", PROBLEM, str(error))
+    detail = f"{type(tokenizer).__name__}, {len(tokenizer)} tokens"
+    if not getattr(tokenizer, "chat_template", None):
+        return Check(
+            "tokenizer", WARNING, f"{detail}, no chat template", "conversations will be refused: "
+            "add a chat_template to tokenizer_config.json",
+        )  # fmt: skip
+    return Check("tokenizer", OK, detail)
+
+
+def contract_check(model: str, method: Method, build: BuildConfig) -> Check:
+    """Whether a draft fits its target: kind, sizes, tokenizer, tree. Nothing is built for it."""
+    name = f"{method.name}: contract"
+    folder = find_model(model)
+    if is_engine_folder(folder):
+        return Check(name, OK, "the engine was built with this draft")
+    try:
+        plan = plan_build(folder, build, method.config)
+    except TrtspecError as error:
+        return Check(name, PROBLEM, str(error))
+    draft = plan.engine.draft
+    assert draft is not None, "a method with a draft"
+    parts = (
+        weight_bytes(draft, plan.engine.build.dtype),
+        weight_bytes(plan.engine.target, plan.engine.build.dtype),
+    )
+    detail = f"{draft.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
+    return Check(name, OK, detail)
+
+
+@dataclass(frozen=True)
+class PairFigures:
+    """What was measured of a pair. agreement: by temperature, under the names of
+    `trtspec.executor.metrics`, as if every agreeing draft were accepted."""
+
+    method: Method
+    agreement: Mapping[float, Mapping[str, Any]]
+    costs: StepCosts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        assert self.method.config is not None
+        return {
+            "name": self.method.name,
+            "speculative_config": speculative_to_dict(self.method.config),
+            "agreement": {f"{t:g}": dict(figures) for t, figures in self.agreement.items()},
+            "costs": self.costs.to_dict(),
+            "expected_speed_up": {
+                f"{t:g}": self.costs.speed_up(figures["acceptance_length"])
+                for t, figures in self.agreement.items()
+            },
+        }
+
+
+def measure_pair(
+    folder: Path, method: Method, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> PairFigures:
+    """Agreement at each of `TEMPERATURES`, and what calls take; ``folder``: of the built engine."""
+    assert method.config is not None
+    agreement = {
+        temperature: measure_agreement(
+            folder,
+            method.config,
+            prompts,
+            SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True),
+        ).to_dict()
+        for temperature in TEMPERATURES
+    }
+    context = max(map(len, prompts)) + max_tokens // 2
+    return PairFigures(method, agreement, measure_costs(folder, method.config, context))
+
+
+def measure_costs(folder: Path, config: DecodingConfig, context: int) -> StepCosts:
+    """Of one request with so much context."""
+    rows = config.num_rows
+    shapes = [
+        CallShape(VERIFY, 1, 1, context),
+        CallShape(VERIFY, rows, 1, context),
+        CallShape(ROLLOUT, 2, 1, context),
+    ]
+    bench = ForwardBench(folder, config, shapes)
+    one, verify, draft = (
+        sum(time.seconds * 1e3 for time in bench.measure(shape, SECONDS)) for shape in shapes
+    )
+    return StepCosts(one, verify, draft, rows, config.max_draft_len)
+
+
+def figure_checks(figures: PairFigures) -> list[Check]:
+    """What the figures of a pair mean, and what to change."""
+    checks = []
+    name, costs = figures.method.name, figures.costs
+    is_chain = costs.rows == costs.depth + 1
+    for temperature, found in figures.agreement.items():
+        rates = found["acceptance_rate_per_pos"]
+        shown = " ".join(f"{rate:.2f}" for rate in rates) or "none"
+        is_top1 = is_chain and temperature == 0
+        kind = "top-1 agreement" if is_top1 else f"agreement at temperature {temperature:g}"
+        detail = f"{shown} by position, acceptance length {found['acceptance_length']:.2f}"
+        checks.append(_agreement_check(f"{name}: {kind}", detail, rates))
+    greedy = figures.agreement[0.0]
+    gain = costs.speed_up(greedy["acceptance_length"])
+    best, best_gain = costs.best_length(greedy["acceptance_rate_per_pos"])
+    remedy = ""
+    if is_chain and best != costs.depth and best_gain > WORTH_TELLING * max(gain, 1.0):
+        remedy = f"num_speculative_tokens={best} should give {best_gain:.2f} x"
+    elif gain < 1.0:
+        remedy = "serve without this draft: it costs more than it gains here"
+    detail = (
+        f"{gain:.2f} x at temperature 0: verifying {costs.rows} rows takes {costs.verify_ms:.2f} "
+        f"ms, 1 row {costs.one_row_ms:.2f} ms, drafting {costs.draft_ms:.2f} ms"
+    )
+    status = OK if gain >= 1.0 else WARNING
+    checks.append(Check(f"{name}: expected speed-up", status, detail, remedy))
+    return checks
+
+
+def _agreement_check(name: str, detail: str, rates: Sequence[float]) -> Check:
+    first = rates[0] if rates else 0.0
+    if first < NO_AGREEMENT:
+        return Check(
+            name, PROBLEM, detail, "this draft does not know its target: check that it was trained "
+            "for this very model (and this version of it), and with these hidden layers",
+        )  # fmt: skip
+    if first < LITTLE_AGREEMENT:
+        return Check(
+            name, WARNING, detail, "low for a draft: was it trained for this model, and on text "
+            "like these prompts (--dataset)?",
+        )  # fmt: skip
+    return Check(name, OK, detail)

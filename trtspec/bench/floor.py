@@ -1,0 +1,157 @@
+"""What a machine can do at best: how fast it reads memory, and multiplies a few rows by weights.
+
+A decoding step reads every weight of its engines, and the K/V of its requests, from memory. The
+time of that reading alone is the *memory floor*; whatever reports a share of it gets it from here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trtspec.engine.device import free_memory
+from trtspec.ops.bandwidth import read_bandwidth
+from trtspec.ops.linear import linear, pack_linear
+
+READ_BYTES = 1 << 30
+"""What is read to measure the memory's speed, where there is that much to spare."""
+FOOTPRINT = 256 << 20
+"""Bytes that calls go round, so that each works on data that no cache holds."""
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+WIDTH = 4096
+
+
+@dataclass(frozen=True)
+class LinearRate:
+    """A product of ``rows`` rows with a square weight matrix that comes from memory: bytes of
+    weights and floating-point operations a second."""
+
+    rows: int
+    bytes_per_second: float
+    flops_per_second: float
+
+
+@dataclass(frozen=True)
+class MachineRates:
+    """``read_bandwidth``: bytes a second of plain reading, by all threads (a CPU) or the whole
+    device. ``linear``: products in ``dtype``, by rising rows."""
+
+    device: str
+    dtype: str
+    threads: int
+    read_bandwidth: float
+    linear: tuple[LinearRate, ...]
+
+    def memory_seconds(self, num_bytes: float) -> float:
+        """The memory floor of what reads so much."""
+        return num_bytes / self.read_bandwidth
+
+    def linear_seconds(self, weight_bytes: float, rows: int) -> float:
+        """Time to multiply ``rows`` rows by weights of that size at the rates measured: between
+        two measured numbers of rows in proportion, beyond the last one as its arithmetic."""
+        points = [(rate.rows, weight_bytes / rate.bytes_per_second) for rate in self.linear]
+        last_rows, last = points[-1]
+        if rows >= last_rows:
+            return last * rows / last_rows
+        after = next(i for i, point in enumerate(points) if point[0] >= rows)
+        (low, begin), (high, end) = points[max(after - 1, 0)], points[after]
+        return end if high == low else begin + (end - begin) * (rows - low) / (high - low)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "linear": [asdict(rate) for rate in self.linear]}
+
+    def describe(self) -> str:
+        """One line: the two rates that matter most."""
+        one, most = self.linear[0], self.linear[-1]
+        return (
+            f"this machine reads {self.read_bandwidth / 1e9:.1f} GB/s ({self.threads} threads, "
+            f"{self.device}); {self.dtype} weights times {one.rows} row: "
+            f"{one.bytes_per_second / 1e9:.1f} GB/s, times {most.rows} rows: "
+            f"{most.bytes_per_second / 1e9:.1f} GB/s, {most.flops_per_second / 1e9:.0f} GFLOP/s"
+        )
+
+
+def measure_machine(
+    device: str, dtype: str, rows: Sequence[int] = ROWS, seconds: float = 0.2
+) -> MachineRates:
+    """Measure now; ``seconds`` for each product."""
+    kind: torch.dtype = getattr(torch, dtype)
+    rates = [LinearRate(*rate) for rate in linear_rates(device, kind, WIDTH, rows, seconds)]
+    threads = torch.get_num_threads()
+    return MachineRates(device, dtype, threads, measure_bandwidth(device), tuple(rates))
+
+
+def measure_bandwidth(device: str = "cpu") -> float:
+    """Bytes a second at which the device reads its memory, the best of several passes."""
+    size = min(READ_BYTES, free_memory(device) // 4)
+    if device == "cpu":
+        return read_bandwidth(size)
+    buffers = [torch.zeros(size // 16, device=device) for _ in range(4)]
+    calls = [partial(torch.sum, buffer) for buffer in buffers]
+    return buffers[0].numel() * 4 / seconds_per_call(calls, 0.5, device)
+
+
+def linear_rates(
+    device: str, dtype: torch.dtype, width: int, rows: Sequence[int], seconds: float
+) -> list[tuple[int, float, float]]:
+    """For each number of rows: itself, bytes of weights and operations a second, of the product
+    that compiled engines make of a square layer."""
+    size = width * width * dtype.itemsize
+    weights = [torch.randn(width, width).to(dtype).to(device) for _ in range(copies(size))]
+    product = _native_product if device == "cpu" else _library_product
+    prepared = [product(weight) for weight in weights]
+    found = []
+    for count in rows:
+        x = torch.randn(count, width).to(dtype).to(device)
+        taken = seconds_per_call([partial(call, x) for call in prepared], seconds, device)
+        found.append((count, size / taken, 2 * count * width * width / taken))
+    return found
+
+
+def seconds_per_call(
+    calls: Sequence[Callable[[], object]], seconds: float, device: str = "cpu"
+) -> float:
+    """Time of a call, going round ``calls`` for about ``seconds``: the 10th percentile, as other
+    work on the machine only ever adds."""
+    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+    for call in calls[:2]:
+        call()
+    times: list[float] = []
+    wait()
+    began = time.perf_counter()
+    for call in itertools.cycle(calls):
+        start = time.perf_counter()
+        call()
+        wait()
+        end = time.perf_counter()
+        times.append(end - start)
+        if end - began > seconds and len(times) >= 10:
+            break
+    return sorted(times)[len(times) // 10]
+
+
+def copies(size: int) -> int:
+    """How many buffers of that size make the footprint."""
+    return max(2, -(-FOOTPRINT // size))
+
+
+def _native_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    packed = pack_linear(weight)
+    return lambda x: linear(x, packed, None, weight.shape[0])
+
+
+def _library_product(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.linear(x, weight)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,166 @@
+"""Single engine calls by rows, batch and context, each beside the floor of what it reads.
+
+Caches hold zeros and tokens are all the same: neither changes what a call costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtspec.bench.floor import MachineRates, seconds_per_call
+from trtspec.config.kv import KvCacheConfig
+from trtspec.config.speculative import DecodingConfig
+from trtspec.engine.engine_draft import EngineDraft
+from trtspec.engine.folder import EngineConfig
+from trtspec.errors import ConfigError
+from trtspec.executor.buckets import extend, no_sampling
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.packing import RowGroup
+from trtspec.llmapi.engine_drafts import find_drafts
+from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.ops.tree import TokenTree
+
+VERIFY, ROLLOUT = "verify", "rollout"
+TARGET = "target"
+
+
+@dataclass(frozen=True)
+class CallShape:
+    """One kind of call. rows: of each request, the root and a chain of drafts to verify, or the
+    accepted rows that a rollout begins with; batch: requests; context: committed tokens of each."""
+
+    kind: str
+    rows: int
+    batch: int
+    context: int
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """What a call took, in seconds, and the bytes that it had to read. engine: whose call it is,
+    "target" or the folder of a draft."""
+
+    engine: str
+    shape: CallShape
+    seconds: float
+    weight_bytes: int
+    kv_bytes: int
+
+
+class ForwardBench:
+    """The engines of a folder, with room in their caches for the calls to be timed.
+
+    Raises:
+        ConfigError: a call has more rows or tokens than the engine was built for.
+        EngineError: see `open_executor`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        speculation: DecodingConfig | None,
+        shapes: Sequence[CallShape],
+    ) -> None:
+        engine = EngineConfig.read(folder)
+        self.engine = engine
+        layout = engine.layout
+        self._block = layout.tokens_per_block
+        self._per_request = layout.blocks_per_sequence
+        for shape in shapes:
+            _check(shape, engine)
+        batch = max(shape.batch for shape in shapes)
+        limits = Limits.of(engine.build, batch, None, None)
+        room = KvCacheConfig(max_tokens=batch * self._per_request * self._block)
+        drafts = find_drafts(engine, speculation)
+        _, self._target, opened = open_executor(folder, engine, drafts, limits, speculation, room)
+        self._drafts = list(zip(drafts, opened, strict=True))
+
+    def measure(self, shape: CallShape, seconds: float) -> list[CallTime]:
+        """Time one kind of call, of every engine that makes it, each for about so many seconds."""
+        if shape.kind == VERIFY:
+            return [self._time(TARGET, self._target, self._verify(shape), shape, seconds)]
+        return [
+            self._time(draft.folder, engine, self._roll_out(draft, engine, shape), shape, seconds)
+            for draft, engine in self._drafts
+        ]
+
+    def _time(
+        self,
+        name: str,
+        engine: CountedEngine,
+        call: Callable[[], object],
+        shape: CallShape,
+        seconds: float,
+    ) -> CallTime:
+        before = engine.weight_bytes, engine.kv_bytes
+        call()
+        read = engine.weight_bytes - before[0], engine.kv_bytes - before[1]
+        taken = seconds_per_call([call], seconds, self.engine.build.device)
+        return CallTime(name, shape, taken, *read)
+
+    def _verify(self, shape: CallShape) -> Callable[[], object]:
+        tree = TokenTree([0] * (shape.rows - 1), range(-1, shape.rows - 2))
+        groups = [RowGroup([0], shape.context, self._blocks(i), tree) for i in range(shape.batch)]
+        return partial(self._target.forward, groups)
+
+    def _roll_out(
+        self, draft: EngineDraft, engine: ModelEngine | HeadsEngine, shape: CallShape
+    ) -> Callable[[], object]:
+        columns = [extend(column, shape.batch, 0) for column in no_sampling()]
+        width = len(draft.network.capture_layers) * self.engine.target.hidden_size
+        rows = shape.batch * (1 if isinstance(engine, HeadsEngine) else shape.rows)
+        build = self.engine.build
+        hidden = torch.zeros(rows, width, dtype=getattr(torch, build.dtype), device=build.device)
+        if isinstance(engine, HeadsEngine):
+            return partial(engine.rollout, hidden, columns)
+        groups = [
+            RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)
+        ]
+        return partial(engine.rollout, groups, columns, hidden if width else None)
+
+    def _blocks(self, request: int) -> torch.Tensor:
+        first = request * self._per_request
+        return torch.arange(first, first + self._per_request, dtype=torch.int32)
+
+
+def row_of(time: CallTime, rates: MachineRates) -> dict[str, Any]:
+    """The call as plain JSON values: its engine and shape, ``ms``, the ``memory_floor_ms`` of what
+    it reads and its share, and ``linear_ms``: what its weights take at the rates of plain products.
+    """
+    floor = rates.memory_seconds(time.weight_bytes + time.kv_bytes)
+    rows = time.shape.rows * time.shape.batch
+    return {
+        "engine": time.engine,
+        **asdict(time.shape),
+        "ms": time.seconds * 1e3,
+        "weight_bytes": time.weight_bytes,
+        "kv_bytes": time.kv_bytes,
+        "memory_floor_ms": floor * 1e3,
+        "memory_floor_share": floor / time.seconds,
+        "linear_ms": rates.linear_seconds(time.weight_bytes, rows) * 1e3,
+    }
+
+
+def _check(shape: CallShape, engine: EngineConfig) -> None:
+    layout, build = engine.layout, engine.build
+    assert build.max_seq_len is not None and build.max_num_tokens is not None
+    limits = (
+        ("rows to verify", shape.rows, 64 * layout.mask_words, "num_draft_tokens"),
+        ("tokens of context", shape.context, build.max_seq_len - 1, "max_seq_len"),
+        ("requests", shape.batch, build.max_batch_size, "max_batch_size"),
+        ("rows in all", shape.rows * shape.batch, build.max_num_tokens, "max_num_tokens"),
+    )
+    for what, value, limit, name in limits:
+        if value > limit:
+            raise ConfigError(
+                f"{value} {what} exceed the {limit} that the engine was built for; lower it or "
+                f"rebuild the engine with a larger {name}"
+            )

@@ -1,0 +1,137 @@
+"""Speculative methods as a benchmark is told them: short spellings, JSON, or all that fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.builder.available_drafts import FoundDraft
+from trtspec.config.mtp_decoding import MtpDecodingConfig
+from trtspec.config.speculative import (
+    METHODS,
+    DecodingConfig,
+    TreeDecodingConfig,
+    method_name,
+    parse_speculative_config,
+)
+from trtspec.config.speculative_keys import MODEL_ALIASES
+from trtspec.errors import ConfigError
+
+NONE = "none"
+DRAFT_FREE = ("ngram:4", "suffix:8")
+USUAL: Mapping[str, Sequence[str]] = {
+    "eagle": ("eagle:5", "eagle:4,5,24"),
+    "eagle3": ("eagle3:5", "eagle3:4,5,24"),
+    "pard": ("pard:8",),
+    "p_eagle": ("p_eagle:5", "p_eagle:4,5,24"),
+    "dflash": ("dflash:4", "ddtree:8,4,24"),
+}
+"""What to try with the drafts for each method, a chain first; else a chain of 4."""
+_NUMBERS = {1: ("num_speculative_tokens",), 3: ("topk", "num_steps", "num_draft_tokens")}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A contender: how it is called in tables, and its config (None: no speculation)."""
+
+    name: str
+    config: DecodingConfig | None
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether the text is promised to be the target's own."""
+        config = self.config
+        return config is None or (
+            config.simulate_acceptance is None and config.typical_acceptance is None
+        )
+
+
+def fitting_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
+    """No speculation, what needs no draft, and usual shapes for each draft."""
+    spellings = [*DRAFT_FREE]
+    for method in dict.fromkeys(draft.method for draft in drafts):
+        spellings += _usual(method)
+    return read_methods(spellings, drafts)
+
+
+def usual_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
+    """The usual chain for each draft."""
+    methods = dict.fromkeys(draft.method for draft in drafts)
+    return read_methods([_usual(method)[0] for method in methods], drafts)[1:]
+
+
+def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[Method]:
+    """What was asked for, behind no speculation, which all are compared with.
+
+    A spelling is ``method:K`` (a chain), ``method:k,D,N`` (a tree) or the JSON of a speculative
+    config. Where it names no draft, it stands for every draft that is made for its method.
+
+    Raises:
+        ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
+            the same one twice.
+    """
+    methods = [Method(NONE, None)]
+    for text in spellings:
+        if text == NONE:
+            continue
+        options = _options(text)
+        own = _drafts_for(text, options, drafts)
+        for draft in own:
+            name = text if len(own) < 2 or draft is None else f"{text} ({Path(draft.name).name})"
+            given = options if draft is None else {**options, "model": draft.name}
+            methods.append(Method(name, parse_speculative_config(given)))
+    names = [method.name for method in methods]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{', '.join(twice)} is asked for twice; write it once")
+    return methods
+
+
+def _usual(method: str) -> Sequence[str]:
+    return USUAL.get(method, (f"{method}:4",))
+
+
+def _options(text: str) -> dict[str, Any]:
+    """The speculative config that a spelling means."""
+    if text.lstrip().startswith("{"):
+        try:
+            options: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{text!r:.80} is not JSON: {error}") from error
+        return options
+    name, colon, numbers = text.partition(":")
+    method = method_name(name)  # before its numbers: it is what people mistype
+    values = numbers.split(",") if colon else []
+    keys = _NUMBERS.get(len(values))
+    if keys is None or not all(value.isdecimal() for value in values):
+        raise ConfigError(
+            f"{text!r} is not method:K or method:k,D,N, such as eagle3:5 or eagle3:4,5,24; other "
+            'options can be given as JSON: {"method": ...}'
+        )
+    return {"method": method, **dict(zip(keys, map(int, values), strict=True))}
+
+
+def _drafts_for(
+    text: str, options: Mapping[str, Any], drafts: Sequence[FoundDraft]
+) -> list[FoundDraft | None]:
+    """The drafts to run a method with; None for what needs none, or names its own."""
+    named = any(key in options for key in ("speculative_model", *MODEL_ALIASES))
+    if named or options.get("method") is None:
+        return [None]
+    method = method_name(options["method"])
+    config = METHODS[method]
+    if not issubclass(config, TreeDecodingConfig):
+        return [None]
+    wanted = config.draft_method or method
+    fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]
+    if fitting:
+        return fitting
+    if method == MtpDecodingConfig.method:
+        raise ConfigError(f"{text} needs modules in the target's own checkpoint, which has none")
+    found = ", ".join(f"{draft.name} ({draft.method})" for draft in drafts)
+    raise ConfigError(
+        f"{text} needs a draft for it; give it in --drafts (found: {found or 'none'})"
+    )

@@ -1,0 +1,28 @@
+"""Result files: JSON that appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ConfigError
+
+
+def check_output(path: Path) -> None:
+    """ConfigError if a file could not be written there: found before anything is measured."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
+
+
+def save(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a file, or leave the old one whole. ConfigError if that cannot be done."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"{path} cannot be written: {error}") from error

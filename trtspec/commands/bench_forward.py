@@ -1,0 +1,117 @@
+"""trtspec-bench forward: what single engine calls take, beside the floor."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trtspec.bench.floor import measure_machine
+from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
+from trtspec.bench.machine import commit, machine, versions
+from trtspec.bench.methods import read_methods
+from trtspec.bench.result_file import check_output, save
+from trtspec.bench.table import print_table
+from trtspec.builder.available_drafts import available_drafts
+from trtspec.commands.bench_prompts import add_engine_flags
+from trtspec.errors import ConfigError
+from trtspec.llmapi.build import build
+
+FORMAT, FORMAT_VERSION = "trtspec-bench forward", 1
+HEADERS = ("call", "batch", "rows", "context", "ms", "x first", "floor ms", "share", "products ms")
+DESCRIPTION = """Times the call that verifies, by rows a request (the root and its drafts), batch
+and context, and with --method the one that drafts (rows: accepted ones, which it begins with).
+floor: the time to read the weights, once a pass, and the K/V alone; products: what the weights take
+at the measured rates of plain products of as many rows; x first: times the engine's first line.
+"""
+
+
+def add_forward_command(commands: Any) -> None:
+    """Add it to the subparsers of `trtspec-bench`."""
+    forward = commands.add_parser(
+        "forward",
+        help="single engine calls by rows, batch and context, beside the floor",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    forward.set_defaults(run=run_forward)
+    add = forward.add_argument
+    add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
+    add("--drafts", nargs="*", default=[], help="draft for --method (default: what is embedded)")
+    add("--method", help="time its rollout as well: eagle3:5, eagle3:4,5,24 or JSON")
+    add("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="default: 1 ... 32")
+    add("--rollout_rows", type=int, nargs="+", default=[1, 4], help="default: 1 4")
+    add("--batch_sizes", type=int, nargs="+", default=[1], help="default: 1")
+    add("--contexts", type=int, nargs="+", default=[128], help="default: 128")
+    add("--seconds", type=float, default=0.5, help="for each figure (default: %(default)s)")
+    add_engine_flags(forward)
+    add("--output", type=Path, help="write everything measured to this file, as JSON")
+
+
+def run_forward(args: argparse.Namespace) -> None:
+    for name in ("rows", "rollout_rows", "batch_sizes", "contexts"):
+        for value in getattr(args, name):
+            if value < 1:
+                raise ConfigError(f"--{name} {value} must be at least 1")
+    if args.output is not None:
+        check_output(args.output)
+    shapes = [
+        CallShape(kind, rows, batch, context)
+        for kind, all_rows in ((VERIFY, args.rows), (ROLLOUT, args.rollout_rows))
+        for batch in args.batch_sizes
+        for context in args.contexts
+        for rows in all_rows
+        if kind == VERIFY or args.method is not None
+    ]
+    method = None
+    if args.method is not None:
+        method = read_methods([args.method], available_drafts(args.model, args.drafts))[-1].config
+    folder = build(
+        args.model,
+        method,
+        dtype=args.dtype,
+        max_batch_size=max(args.batch_sizes),
+        max_seq_len=args.max_seq_len,
+        backend=args.backend,
+        device=args.device,
+    )
+    bench = ForwardBench(folder, method, shapes)
+    built = bench.engine.build
+    rates = measure_machine(built.device, built.dtype)
+    print(rates.describe())
+    calls = [row_of(time, rates) for shape in shapes for time in bench.measure(shape, args.seconds)]
+    first: dict[str, float] = {}
+    lines = []
+    for call in calls:
+        begin = first.setdefault(call["engine"], call["ms"])
+        lines.append(
+            [
+                f"{call['engine']}: {call['kind']}",
+                *(str(call[name]) for name in ("batch", "rows", "context")),
+                f"{call['ms']:.3f}",
+                f"{call['ms'] / begin:.2f}",
+                f"{call['memory_floor_ms']:.3f}",
+                f"{call['memory_floor_share']:.0%}",
+                f"{call['linear_ms']:.3f}",
+            ]
+        )
+    print_table(f"{args.model}, {built.dtype}, {built.backend}", HEADERS, lines)
+    if args.output is not None:
+        save(
+            args.output,
+            {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": shlex.join(["trtspec-bench", *args.argv]),
+                "commit": commit(),
+                "machine": machine(),
+                "versions": versions("torch"),
+                "model": args.model,
+                "engine": built.to_dict(),
+                "rates": rates.to_dict(),
+                "calls": calls,
+            },
+        )

@@ -1,0 +1,102 @@
+"""The flags that say what to generate, and the prompts that they mean; for all benchmarks that run
+a model in this process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from trtspec.bench.dataset import (
+    STDLIB,
+    STDLIB_TOKENS,
+    BenchPrompt,
+    Question,
+    encode_questions,
+    held_out_prompts,
+    read_questions,
+    spread,
+)
+from trtspec.errors import ConfigError
+
+SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ignore_eos")
+"""Names of the flags, as result files have them."""
+
+
+def add_prompt_flags(
+    parser: argparse.ArgumentParser, max_tokens: int, num_prompts: int = 16
+) -> None:
+    """Data set, number and lengths, seed; ``max_tokens`` and ``num_prompts`` are defaults."""
+    add = parser.add_argument
+    add(
+        "--dataset",
+        default=STDLIB,
+        help="Spec-Bench or MT-Bench question.jsonl (its first turns), .jsonl of {prompt}, a text "
+        f"file of one prompt a line, or {STDLIB}: held-out code (default)",
+    )
+    add(
+        "--num_prompts",
+        type=int,
+        default=num_prompts,
+        help="at even distances over the file; 0: all (default: %(default)s)",
+    )
+    add(
+        "--prompt_tokens",
+        type=int,
+        help=f"tokens of a prompt: its length with {STDLIB} (default {STDLIB_TOKENS}), else where "
+        "longer texts are cut (default: nowhere)",
+    )
+    add("--no_chat_template", action="store_true", help="ask turns of conversations as bare text")
+    add(
+        "--max_tokens",
+        type=int,
+        default=max_tokens,
+        help="tokens to generate for a prompt (default: %(default)s)",
+    )
+    add("--seed", type=int, default=0)
+    add("--ignore_eos", action="store_true", help="always generate max_tokens")
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """How a checkpoint is built."""
+    add = parser.add_argument
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--backend", help="aoti (default) or eager")
+    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
+    add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
+
+
+class PromptSource:
+    """The prompts that the flags mean: files are read and checked at once, before any engine is
+    built; a tokenizer is needed later.
+
+    Raises:
+        ConfigError: a number out of range, or a file that cannot be read.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        for name in ("num_prompts", "prompt_tokens", "max_tokens"):
+            value, least = getattr(args, name), 0 if name == "num_prompts" else 1
+            if value is not None and value < least:
+                raise ConfigError(f"--{name} {value} must be at least {least}")
+        self._args = args
+        self._count = args.num_prompts or None
+        self._questions: list[Question] | None = None
+        if args.dataset != STDLIB:
+            self._questions = spread(read_questions(Path(args.dataset)), self._count)
+
+    def encode(self, tokenizer: Any) -> list[BenchPrompt]:
+        """The prompts as token ids; ConfigError if there is none so long."""
+        args = self._args
+        if self._questions is not None:
+            return encode_questions(
+                self._questions, tokenizer, args.prompt_tokens, not args.no_chat_template
+            )
+        length = args.prompt_tokens or STDLIB_TOKENS
+        prompts = held_out_prompts(tokenizer, self._count or sys.maxsize, length)
+        if not prompts:
+            raise ConfigError(
+                f"{STDLIB} has no held-out text of twice --prompt_tokens {length}; lower it"
+            )
+        return prompts

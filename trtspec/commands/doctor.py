@@ -1,0 +1,148 @@
+"""trtspec-doctor: checks a machine and, if asked, a target and drafts for it, before anything is
+served, and says what to change. Exit status 1: something will not work.
+
+For each draft: does it fit (kind, sizes, tokenizer), how often does it say what the target says
+next (teacher-forced over the target's own text, position by position, at temperature 0 and 1), and
+which speed-up that makes at the times measured here. The engine is built for it as for serving.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trtspec.bench.doctor.check import PROBLEM, Check, describe, has_problem
+from trtspec.bench.doctor.machine_checks import bandwidth_check, machine_checks
+from trtspec.bench.doctor.pair_checks import (
+    PairFigures,
+    contract_check,
+    figure_checks,
+    measure_pair,
+    model_checks,
+)
+from trtspec.bench.floor import measure_machine
+from trtspec.bench.machine import commit, machine, versions
+from trtspec.bench.methods import Method, read_methods, usual_methods
+from trtspec.builder.available_drafts import available_drafts
+from trtspec.commands.bench_prompts import PromptSource, add_engine_flags, add_prompt_flags
+from trtspec.config.build import BuildConfig
+from trtspec.engine.folder import TOKENIZER_FOLDER
+from trtspec.errors import ConfigError, TrtspecError
+from trtspec.llmapi.build import build
+from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.log import log_to_stderr
+
+FORMAT, FORMAT_VERSION = "trtspec-doctor", 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trtspec-doctor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", help="target to check: HF folder or id, embedded name, engine")
+    add(
+        "--draft",
+        nargs="+",
+        default=[],
+        help="drafts to check (default: those embedded for the model, its own, the engine's)",
+    )
+    add("--methods", nargs="+", help="how to draft: eagle3:5, eagle3:4,5,24 or JSON")
+    add("--no_measure", action="store_true", help="nothing that takes time: no speed, no agreement")
+    add("--json", action="store_true", help="print JSON in place of text")
+    add_prompt_flags(parser, max_tokens=48, num_prompts=8)
+    add_engine_flags(parser)
+    return parser
+
+
+def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
+    """All checks that the flags ask for, and the figures of each pair."""
+    if args.model is None and (args.draft or args.methods):
+        raise ConfigError("--draft and --methods need a --model to check them with")
+    source = PromptSource(args)
+    given = {name: getattr(args, name) for name in ("max_seq_len", "backend", "device")}
+    options = {name: value for name, value in given.items() if value is not None}
+    config = BuildConfig(dtype=args.dtype, max_batch_size=1, **options)
+    model, size = ([], 0) if args.model is None else model_checks(args.model, config)
+    checks = machine_checks(size)
+    if not args.no_measure:
+        dtype = "bfloat16" if config.dtype == "auto" else config.dtype
+        checks.append(bandwidth_check(measure_machine("cpu", dtype)))
+    checks += model
+    if args.model is None or has_problem(model):
+        return checks, []
+    try:
+        methods = _methods(args)
+    except TrtspecError as error:
+        return [*checks, Check("draft", PROBLEM, str(error))], []
+    figures: list[PairFigures] = []
+    for method in methods:
+        contract = contract_check(args.model, method, config)
+        checks.append(contract)
+        if args.no_measure or has_problem([contract]):
+            continue
+        figures.append(_measure(args, source, method, options))
+        checks += figure_checks(figures[-1])
+    return checks, figures
+
+
+def _methods(args: argparse.Namespace) -> list[Method]:
+    """The methods to check: of those given, or the usual ones, all that draft with a network."""
+    drafts = available_drafts(args.model, args.draft)
+    if args.methods is not None:
+        return read_methods(args.methods, drafts)[1:]
+    return usual_methods(drafts)
+
+
+def _measure(
+    args: argparse.Namespace, source: PromptSource, method: Method, options: dict[str, Any]
+) -> PairFigures:
+    folder = build(args.model, method.config, dtype=args.dtype, max_batch_size=1, **options)
+    prompts = [p.token_ids for p in source.encode(load_tokenizer(folder / TOKENIZER_FOLDER))]
+    return measure_pair(folder, method, prompts, args.max_tokens)
+
+
+def report(
+    args: argparse.Namespace, checks: Sequence[Check], figures: Sequence[PairFigures]
+) -> dict[str, Any]:
+    """All of it as plain JSON values."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["trtspec-doctor", *args.argv]),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions("torch", "transformers"),
+        "is_well": not has_problem(checks),
+        "checks": [check.to_dict() for check in checks],
+        "pairs": [pair.to_dict() for pair in figures],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    args = make_parser().parse_args(argv)
+    args.argv = list(argv)
+    log_to_stderr("WARNING" if args.json else "INFO")
+    try:
+        checks, figures = examine(args)
+    except TrtspecError as error:
+        print(f"trtspec-doctor: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(report(args, checks, figures), indent=1))
+    else:
+        print(describe(checks))
+    return 1 if has_problem(checks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
