@@ -1,0 +1,66 @@
+"""Real TensorRT-RTX engines, built where there is no GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trtspec import LLM
+from trtspec.builder.build import REPORT_NAME, build_engine
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.speculative import parse_speculative_config
+from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.errors import ConfigError, EngineError
+
+pytest.importorskip("tensorrt_rtx")
+pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.slow
+
+EAGLE3 = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
+ADA = TensorRTConfig(compute_capability="8.9")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded target and its EAGLE-3 draft in float16, for a GPU that is not here."""
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=ADA)
+    plan = plan_build("trtspec-tiny", config, parse_speculative_config(EAGLE3))
+    built = build_engine(plan, tmp_path_factory.mktemp("trt") / "engine")
+    assert build_engine(plan, built) == built, "an equal build is left as it is"
+    return built
+
+
+def layers(report: str, graph: str) -> dict[str, int]:
+    """How many layers of each kind a report tells of a graph."""
+    part = report[report.index(f"{graph}:") :]
+    line = next(line for line in part.splitlines() if "layers" in line)
+    return {kind: int(count) for count, kind in re.findall(r"(\d+) (\w+)", line)}
+
+
+@pytest.mark.parametrize(("graph", "count"), [("target", 8), ("draft-pass", 1)])
+def test_attention_and_cache_are_native(folder: Path, graph: str, count: int) -> None:
+    report = (folder / REPORT_NAME).read_text()
+    assert (folder / f"{graph}.engine").stat().st_size > 1 << 20
+    found = layers(report, f"{graph}.onnx")
+    assert found["ATTENTION_INPUT"] == found["ATTENTION_OUTPUT"] == count
+    assert found["KV_CACHE_UPDATE"] == found["ROTARY_EMBEDDING"] == 2 * count
+    assert "SOFTMAX" not in found
+    part = report[report.index(f"{graph}.onnx") :]
+    assert f"{count} fused, 0 that TensorRT may take apart (HALF)" in part
+
+
+def test_it_does_not_run_here(folder: Path) -> None:
+    with pytest.raises(EngineError, match=r"was built for cuda \(None, compute capability 8.9\)"):
+        LLM(folder)
+
+
+def test_what_cannot_be_built_is_refused_before_anything_is_read() -> None:
+    for options, words in (
+        (TensorRTConfig(), "there is no GPU here to build for; say which with --compute_capab"),
+        (TensorRTConfig(compute_capability="9.0"), "does not build for compute capability 9.0"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            plan_build("trtspec-tiny", BuildConfig(backend="tensorrt", tensorrt=options))

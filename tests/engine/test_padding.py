@@ -1,0 +1,104 @@
+"""Padded calls of a linear cache see and write what the packed rows do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from trtspec.engine.padding import PaddedCall, padded_calls
+from trtspec.models.attention import PackedRows
+from trtspec.ops.attention import _visible_positions
+
+LENGTH, WIDEST, WORDS = 96, 8, 2
+
+
+def random_rows(rng: random.Random) -> PackedRows:
+    """Requests in scattered slots: prompts, chunks, trees, roll-out rows, and one without rows."""
+    slots, starts, contexts, trees, tables = [], [0], [], [], []
+    positions, masks = [], []
+    for slot in rng.sample(range(6), rng.randint(1, 5)):
+        is_tree = rng.random() < 0.5
+        count = rng.choice([0, 1, 3, WIDEST, 2 * WIDEST] if not is_tree else [1, 4, WIDEST])
+        context = rng.randint(0, 40)
+        offset = rng.randint(0, 5) if is_tree else 0
+        for row in range(count):
+            slots.append(slot * LENGTH + context + offset + row)
+            depth = rng.randint(0, offset + row) if is_tree else row
+            positions.append(context + depth)
+            seen = [j for j in range(offset + row) if rng.random() < 0.5] if is_tree else []
+            bits = sum(1 << j for j in (*seen, offset + row)) if is_tree else 0
+            words = [(bits >> 64 * w) & (1 << 64) - 1 for w in range(WORDS)]
+            masks.append([word - (1 << 64) if word >> 63 else word for word in words])
+        starts.append(len(slots))
+        contexts.append(context)
+        trees.append(is_tree)
+        tables.append([slot if count else -1])
+    return PackedRows(
+        torch.tensor(positions, dtype=torch.int64),
+        torch.tensor(slots, dtype=torch.int64),
+        torch.tensor(tables, dtype=torch.int32),
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(contexts, dtype=torch.int32),
+        torch.tensor(trees),
+        torch.tensor(masks, dtype=torch.int64).reshape(-1, WORDS),
+    )
+
+
+def written(call: PaddedCall) -> torch.Tensor:
+    """The flat slot that each padded row writes to ``[num_slots, S]``."""
+    slot = call.first_slot + torch.arange(call.num_slots)
+    first = slot * LENGTH + call.write_indices
+    return first[:, None] + torch.arange(call.num_rows)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("window", [0, 5])
+def test_rows_see_and_write_what_they_should(seed: int, window: int) -> None:
+    rows = random_rows(random.Random(seed))
+    calls = padded_calls(rows, LENGTH, WIDEST, sorted({0, window}))
+    served = torch.cat([call.packed for call in calls]) if calls else torch.zeros(0)
+    assert sorted(served.tolist()) == list(range(len(rows.positions)))
+    request_of = torch.bucketize(
+        torch.arange(len(rows.positions)), rows.query_start[1:].long(), right=True
+    )
+    committed = set()
+    for request, first in enumerate(rows.query_start[:-1].tolist()):
+        if first < int(rows.query_start[request + 1]):
+            slot = int(rows.slot_mapping[first]) // LENGTH
+            committed |= {slot * LENGTH + p for p in range(int(rows.context_lens[request]))}
+    for call in calls:
+        assert call.num_rows <= WIDEST or call.num_slots == 1
+        places = written(call)
+        assert (call.write_indices + call.num_rows <= LENGTH).all()
+        assert torch.equal(places.flatten()[call.places], rows.slot_mapping[call.packed])
+        assert torch.equal(call.positions.flatten()[call.places], rows.positions[call.packed])
+        mask = call.masks[-1][:, 0].flatten(0, 1)
+        for place, row in zip(call.places.tolist(), call.packed.tolist(), strict=True):
+            request = int(request_of[row])
+            seen = _visible_positions(
+                context=int(rows.context_lens[request]),
+                index=row - int(rows.query_start[request]),
+                position=int(rows.positions[row]),
+                mask=rows.tree_mask[row] if rows.is_tree[request] else None,
+                sliding_window=window,
+            )
+            assert mask[place].nonzero().flatten().tolist() == seen.tolist()
+        padding = torch.ones(len(mask), dtype=torch.bool)
+        padding[call.places] = False
+        # A row of padding sees itself alone, and overwrites nothing that is committed.
+        assert (mask[padding].sum(1) == 1).all()
+        own = places.flatten()[padding] % LENGTH
+        assert mask[padding, own].all() if len(own) else True
+        assert committed.isdisjoint(places.flatten()[padding].tolist())
+
+
+def test_values_of_rows_are_padded_with_zeros() -> None:
+    rows = random_rows(random.Random(3))
+    values = torch.randn(len(rows.positions), 3)
+    for call in padded_calls(rows, LENGTH, WIDEST, [0]):
+        padded = call.pad(values)
+        assert padded.shape == (call.num_slots, call.num_rows, 3)
+        assert torch.equal(padded.flatten(0, 1)[call.places], values[call.packed])
+        assert padded.abs().sum() == pytest.approx(float(values[call.packed].abs().sum()), rel=1e-5)

@@ -1,0 +1,151 @@
+"""Export to standard ONNX: from a lowered graph to a file whose weights lie in an engine folder."""
+
+from __future__ import annotations
+
+import json
+import struct
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtspec.engine.folder import WEIGHTS_NAME
+from trtspec.engine.graphs import BORROWED
+from trtspec.engine.lowering import LoweredGraph
+from trtspec.errors import BuildError
+from trtspec.models.onnx_ops import OPSET
+
+try:
+    import onnx
+    import onnx_ir as ir
+    import onnxscript.optimizer
+except ImportError:
+    onnx = ir = None  # type: ignore[assignment]
+
+_MODEL = "model."
+"""Prefix of a weight's name in a graph, which wraps its network."""
+
+
+def require_onnx() -> None:
+    """BuildError, naming the extra, if an exporter's package is missing."""
+    if onnx is None:
+        raise BuildError(
+            "exporting ONNX graphs needs onnx and onnxscript; install them: "
+            "pip install trtspec[onnx]"
+        )
+
+
+def export_graph(graph: LoweredGraph, path: Path) -> None:
+    """Export ``graph`` to ``path``, without its weights: a graph depends on shapes alone.
+
+    Weights are initialisers named as in the module's ``state_dict``, declared to lie in files of
+    these names until `link_weights` says where.
+
+    Raises:
+        BuildError: no exporter, or it failed.
+    """
+    require_onnx()
+    module = graph.module.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.onnx.export(
+                module,
+                graph.args,
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=graph.dims,
+                input_names=graph.inputs,
+                output_names=graph.outputs,
+                optimize=False,
+                verbose=False,
+            )
+        except Exception as error:
+            raise BuildError(f"{path.name} could not be exported to ONNX: {error}") from error
+    assert program is not None
+    model: Any = program.model
+    exported, weights = model.graph, module.state_dict()
+    # While the graph is simplified its weights are inputs: they may be uninitialised, and equal
+    # constants become one.
+    values = [exported.initializers.pop(name) for name in weights if name in exported.initializers]
+    sizes = {value.name: value.const_value.nbytes for value in values}
+    for value in values:
+        value.const_value = None
+        exported.inputs.append(value)
+    onnxscript.optimizer.optimize_ir(model)
+    for value in values:
+        exported.inputs.remove(value)
+        value.const_value = ir.ExternalTensor(
+            value.name, 0, sizes[value.name], dtype=value.dtype, shape=value.shape, name=value.name
+        )
+        exported.register_initializer(value)
+    _name_ends(exported, graph)
+    path.write_bytes(ir.to_proto(model).SerializeToString())
+
+
+def link_weights(path: Path, folder: Path, files: Mapping[str, str]) -> None:
+    """Let an exported graph in ``folder`` find its weights in that folder's safetensors files.
+
+    ``files``: by prefix of the weights' names in the network, the file, relative to the folder; the
+    longest prefix counts and is left out of the names inside the file.
+
+    Raises:
+        BuildError: a weight is not there, or has another size.
+    """
+    require_onnx()
+    model = onnx.load(str(path), load_external_data=False)
+    offsets = {prefix: _offsets(folder / file) for prefix, file in files.items()}
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        name = tensor.name.removeprefix(_MODEL)
+        prefix = max((p for p in files if name.startswith(p)), key=len)
+        stored = offsets[prefix].get(name.removeprefix(prefix))
+        size = next(int(e.value) for e in tensor.external_data if e.key == "length")
+        if stored is None or stored[1] != size:
+            raise BuildError(
+                f"{path.name} needs {size} bytes of {name!r}, {files[prefix]} has "
+                f"{stored[1] if stored else 'none'}; this is a fault of trtspec, report it"
+            )
+        place = {"location": files[prefix], "offset": str(stored[0]), "length": str(size)}
+        del tensor.external_data[:]
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+
+
+def target_files() -> dict[str, str]:
+    """For `link_weights`: where a target's graph finds its weights."""
+    return {"": f"target/{WEIGHTS_NAME}"}
+
+
+def draft_files(folder: str) -> dict[str, str]:
+    """For `link_weights`: where the graphs of the draft in ``folder`` find its own weights and
+    those it borrows."""
+    return {"": f"{folder}/{WEIGHTS_NAME}", BORROWED: f"target/{WEIGHTS_NAME}"}
+
+
+def _name_ends(exported: Any, graph: LoweredGraph) -> None:
+    """Give inputs and outputs their names, also those that the exporter named itself."""
+    for value, name in zip(exported.inputs, graph.inputs, strict=True):
+        value.name = name
+    for value, name in zip(exported.outputs, graph.outputs, strict=True):
+        value.name = name
+
+
+def _offsets(path: Path) -> dict[str, tuple[int, int]]:
+    """Where the tensors of a safetensors file begin in it, and their sizes, both in bytes."""
+    with path.open("rb") as file:
+        (header_size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_size))
+    begin = 8 + header_size
+    return {
+        name: (
+            begin + entry["data_offsets"][0],
+            entry["data_offsets"][1] - entry["data_offsets"][0],
+        )
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }

@@ -1,0 +1,245 @@
+"""TensorRT engines from the ONNX graphs of an engine folder, on a machine with or without a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.tensorrt_package import require_tensorrt, trt
+from trtspec.errors import BuildError
+from trtspec.log import logger
+
+ENGINE_SUFFIX = ".engine"
+_ATTENTION = "ATTENTION_INPUT"
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What TensorRT made of one graph. kinds: layers of each kind. precisions: layers by the dtype
+    of their first output. attentions: name, dtype of the queries, and whether TensorRT may take the
+    attention apart where it has no kernel for it."""
+
+    name: str
+    engine_bytes: int
+    kinds: Mapping[str, int]
+    precisions: Mapping[str, int]
+    attentions: tuple[tuple[str, str, bool], ...]
+
+    def describe(self) -> str:
+        """As text, one graph in a few lines."""
+        lines = [f"{self.name}: {self.engine_bytes / 2**20:.1f} MiB"]
+        lines.append("  layers     " + _counts(self.kinds))
+        lines.append("  precision  " + _counts(self.precisions))
+        native = [name for name, _, apart in self.attentions if not apart]
+        apart = [name for name, _, apart in self.attentions if apart]
+        if self.attentions:
+            dtypes = ", ".join(sorted({dtype for _, dtype, _ in self.attentions}))
+            lines.append(
+                f"  attention  {len(native)} fused, {len(apart)} that TensorRT may take apart "
+                f"({dtypes})"
+            )
+        return "\n".join(lines)
+
+
+def build_engines(engine: EngineConfig, names: list[str], folder: Path) -> list[LayerReport]:
+    """Build ``{name}.engine`` beside each ``{name}.onnx`` of an engine folder.
+
+    Raises:
+        BuildError: TensorRT refuses a graph, or fails.
+    """
+    require_tensorrt()
+    reports = []
+    for name in names:
+        path = folder / name
+        logger.info("build a TensorRT engine of %s", name)
+        reports.append(_build(engine, path, path.with_suffix(ENGINE_SUFFIX)))
+    return reports
+
+
+def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
+    options = engine.build.tensorrt
+    log = _Log()
+    builder = trt.Builder(log)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(graph)):
+        errors = "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors))
+        raise BuildError(f"TensorRT cannot read {graph.name}: {errors}")
+    attentions = tuple(_attentions(network, decompose=engine.build.dtype == "float32"))
+    config = builder.create_builder_config()
+    _configure(config, options)
+    for limits in _profiles(engine):
+        config.add_optimization_profile(_profile(builder, network, limits))
+    cache = _open_timing_cache(config, options)
+    bar = _progress_bar(graph.name)
+    config.progress_monitor = bar
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise BuildError(f"TensorRT could not build {graph.name}: {log.text() or 'see its log'}")
+    target.write_bytes(plan)
+    _save_timing_cache(cache, options)
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    return LayerReport(
+        graph.name,
+        plan.nbytes,
+        Counter(_name(layer.type) for layer in layers),
+        Counter(_name(layer.get_output(0).dtype) for layer in layers if layer.num_outputs),
+        attentions,
+    )
+
+
+def _configure(config: Any, options: TensorRTConfig) -> None:
+    if options.compute_capability is not None:
+        kind = "SM" + options.compute_capability.replace(".", "")
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(getattr(trt.ComputeCapability, kind), 0)
+    if options.builder_optimization_level is not None:
+        config.builder_optimization_level = options.builder_optimization_level
+    verbosity = options.profiling_verbosity.upper()
+    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, verbosity)
+
+
+def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
+    """The attentions of a network. In float32 there are no fused kernels for them: they are then
+    allowed to be taken apart, and nowhere else."""
+    found = []
+    for i in range(network.num_layers):
+        layer = network.get_layer(i)
+        if _name(layer.type) != _ATTENTION:
+            continue
+        layer.__class__ = trt.IAttentionInputLayer  # as the bindings want it
+        attention = layer.attention
+        attention.decomposable = decompose
+        found.append((attention.name, _name(layer.get_input(0).dtype), decompose))
+    return found
+
+
+def _profiles(engine: EngineConfig) -> list[dict[str, tuple[int, int, int]]]:
+    """Smallest, usual and largest sizes of the dynamic dimensions: for steps that decode or verify,
+    and for chunks of one prompt."""
+    build = engine.build
+    assert build.max_num_tokens is not None and build.max_seq_len is not None
+    batch, widest = build.max_batch_size, engine.speculative_rows
+    rows = max((draft.speculation.num_draft_tokens for draft in engine.drafts), default=1)
+    step, chunk = build.max_num_tokens, min(build.max_num_tokens, build.max_seq_len)
+    verify = {
+        "batch": (1, batch, batch),
+        "rows": (1, rows, widest),
+        "logits_rows": (1, batch * rows, batch * widest),
+        "packed_rows": (1, batch, batch * widest),
+    }
+    prefill = {
+        "batch": (1, 1, 1),
+        "rows": (1, chunk, chunk),
+        "logits_rows": (1, 1, chunk),
+        "packed_rows": (1, step, step),
+    }
+    return [verify, prefill]
+
+
+def _profile(builder: Any, network: Any, limits: Mapping[str, tuple[int, int, int]]) -> Any:
+    profile = builder.create_optimization_profile()
+    for i in range(network.num_inputs):
+        tensor = network.get_input(i)
+        names = [tensor.get_dimension_name(d) for d in range(len(tensor.shape))]
+        shapes = [
+            tuple(
+                limits[name][which] if size == -1 else size
+                for size, name in zip(tensor.shape, names, strict=True)
+            )
+            for which in range(3)
+        ]
+        if -1 in tuple(tensor.shape):
+            profile.set_shape(tensor.name, *shapes)
+    return profile
+
+
+def _open_timing_cache(config: Any, options: TensorRTConfig) -> Any:
+    if options.timing_cache is None:
+        return None
+    path = Path(options.timing_cache)
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+        raise BuildError(
+            f"{path} is no timing cache of this TensorRT and GPU; remove it, or name another "
+            "--timing_cache"
+        )
+    return cache
+
+
+def _save_timing_cache(cache: Any, options: TensorRTConfig) -> None:
+    if cache is None or options.timing_cache is None:
+        return
+    path = Path(options.timing_cache)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    scratch.write_bytes(cache.serialize())
+    scratch.replace(path)
+
+
+class _Text:
+    """Collects TensorRT's errors for the exception; its warnings go to the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[str] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+            self._errors.append(message.strip())
+        elif severity == trt.ILogger.WARNING:
+            logger.debug("TensorRT: %s", message.strip())
+
+    def text(self) -> str:
+        return "; ".join(self._errors)
+
+
+class _Bar:
+    """A progress bar over the phases of one build."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._title = name
+        self._bars: dict[str, Any] = {}
+
+    def phase_start(self, phase: str, parent: str | None, steps: int) -> None:
+        if parent is None:
+            title = f"{self._title}: {phase}"
+            self._bars[phase] = tqdm(total=steps, desc=title, leave=False, disable=None)
+
+    def step_complete(self, phase: str, step: int) -> bool:
+        with suppress(KeyError):
+            self._bars[phase].update()
+        return True
+
+    def phase_finish(self, phase: str) -> None:
+        with suppress(KeyError):
+            self._bars.pop(phase).close()
+
+
+def _bound(name: str, mixin: type, base: str) -> Callable[..., Any]:
+    """A class of ours that TensorRT accepts as its own; there is none without TensorRT."""
+    return type(name, (mixin, getattr(trt, base)), {}) if trt is not None else mixin
+
+
+_Log = _bound("_Log", _Text, "ILogger")
+_progress_bar = _bound("_ProgressBar", _Bar, "IProgressMonitor")
+
+
+def _name(member: Any) -> str:
+    """``HALF`` of ``DataType.HALF``."""
+    return str(member).rpartition(".")[2]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {name}" for name, count in ordered)

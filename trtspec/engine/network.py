@@ -1,0 +1,228 @@
+"""Networks made of lowered graphs: they take packed rows, as the modules do whose graphs they run.
+
+A rollout over such a network is the rollout of `trtspec.models` itself: it chooses candidates,
+beams and trees between the passes, by the very ops of every other backend. (Keyed noise is made of
+64-bit integers and doubles, which ONNX has operators for and TensorRT has not, and the choice must
+agree to the bit with the target's.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.engine.padding import PaddedCall, idle_call, padded_calls
+from trtspec.models.attention import PackedRows
+
+
+class GraphSession(Protocol):
+    """Runs one graph of `trtspec.engine.lowering`."""
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run on the graph's inputs in order; caches among them are written in place. Returns the
+        outputs but for the caches."""
+        ...
+
+
+class LinearGraph:
+    """A graph over padded rows that takes packed ones.
+
+    The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
+    was left there, NaN included, is then gone.
+    """
+
+    def __init__(
+        self, session: GraphSession, length: int, widest: int, windows: Sequence[int]
+    ) -> None:
+        """``length``, ``widest``, ``windows``: see `padded_calls`."""
+        self._session = session
+        self._length = length
+        self._widest = widest
+        self._windows = tuple(windows)
+
+    def run(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        k_caches: Sequence[Tensor],
+        v_caches: Sequence[Tensor],
+        *,
+        features: Tensor | None = None,
+        logits_rows: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The graph's outputs for packed rows ``[T, ...]``, zero where there is padding; with
+        ``logits_rows`` the first output has those rows ``[R, ...]``."""
+        results: list[Tensor] = []
+        caches = (*k_caches, *v_caches)
+        calls = padded_calls(rows, self._length, self._widest, self._windows)
+        for call in calls or [self._idle(rows, len(caches[0]))]:
+            for slot in call.begins:
+                for cache in caches:
+                    cache[slot].zero_()
+            inputs = [call.pad(input_ids), call.positions, call.write_indices, *call.masks]
+            if features is not None:
+                inputs.append(call.pad(features))
+            wanted = None
+            if logits_rows is not None:
+                wanted, places = _wanted(call, logits_rows)
+                inputs.append(places)
+            last = call.first_slot + call.num_slots
+            outputs = self._session.run([*inputs, *(c[call.first_slot : last] for c in caches)])
+            if not results:
+                results = _empty(outputs, len(input_ids), logits_rows)
+            if wanted is not None:
+                results[0][wanted] = outputs[0][: len(wanted)]
+            begin = 0 if wanted is None else 1
+            for result, output in zip(results[begin:], outputs[begin:], strict=True):
+                result[call.packed] = output[call.places]
+        return results
+
+    def _idle(self, rows: PackedRows, num_slots: int) -> PaddedCall:
+        """For rows that are all padding, of as many requests as the cache has slots for."""
+        requests = min(len(rows.context_lens), num_slots)
+        count = max(1, min(len(rows.positions) // requests, self._widest))
+        return idle_call(requests, count, self._length, self._windows)
+
+
+class TargetNetwork(nn.Module):
+    """A target whose ``forward`` is that of `CausalLM`."""
+
+    def __init__(self, graph: LinearGraph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        logits_rows: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """See `CausalLM.forward`."""
+        return tuple(self._graph.run(input_ids, rows, k_caches, v_caches, logits_rows=logits_rows))
+
+
+class PassNetwork(nn.Module):
+    """A draft network with K/V, for a rollout (see `DraftNetwork`)."""
+
+    def __init__(
+        self,
+        graph: LinearGraph,
+        head: GraphSession,
+        fuse: GraphSession | None,
+        token_map: Tensor | None,
+        mask_hidden: Tensor | None,
+    ) -> None:
+        """``fuse``: of a network that reads the target's states; ``mask_hidden``: what the masks of
+        a parallel one read in their place."""
+        super().__init__()
+        self._graph = graph
+        self._head = head
+        self._fuse = fuse
+        self.token_map = token_map
+        self.mask_hidden = mask_hidden
+
+    def fuse(self, hidden_in: Tensor) -> Tensor:
+        """See `FeatureNetwork.fuse`."""
+        assert self._fuse is not None, "this network reads no states"
+        return self._fuse.run([hidden_in.contiguous()])[0]
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        features: Tensor | None,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor | None, Tensor]:
+        """See `DraftNetwork.draft`."""
+        ready, *following = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
+        return following[0] if following else None, ready
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `DraftNetwork.head`."""
+        return self._head.run([hidden.contiguous()])[0]
+
+
+class LanguageFeed(nn.Module):
+    """`CausalLM.forward` over a `PassNetwork`."""
+
+    def __init__(self, network: PassNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        logits_rows: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """See `CausalLM.forward`."""
+        _, ready = self._network.draft(input_ids, None, rows, k_caches, v_caches)
+        return (self._network.head(ready[logits_rows]),)
+
+
+class FeatureFeed(nn.Module):
+    """`EagleDraft.forward` over a `PassNetwork`."""
+
+    def __init__(self, network: PassNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor]:
+        """See `EagleDraft.forward`."""
+        fused = self._network.fuse(hidden_in)
+        features, _ = self._network.draft(input_ids, fused, rows, k_caches, v_caches)
+        assert features is not None
+        return (features,)
+
+
+class MarginalsNetwork(nn.Module):
+    """A draft network without K/V, for a rollout (see `trtspec.models.heads_rollout`)."""
+
+    token_map: Tensor | None = None
+
+    def __init__(self, session: GraphSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def marginals(self, hidden: Tensor) -> Tensor:
+        """See `MarginalNetwork.marginals`."""
+        return self._session.run([hidden.contiguous()])[0]
+
+
+def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the wanted packed rows, those of a call: their indices in the list, and their places among
+    the call's rows, at least one, as a graph wants."""
+    if not len(call.packed):  # a call of padding costs what others do
+        return call.packed, torch.arange(len(logits_rows)) % (call.num_slots * call.num_rows)
+    count = int(max(call.packed.max(), logits_rows.max())) + 1
+    place = torch.full((count,), -1, dtype=torch.int64)
+    place[call.packed] = call.places
+    places = place[logits_rows]
+    wanted = (places >= 0).nonzero().flatten()
+    return wanted, places[wanted] if len(wanted) else places.new_zeros(1)
+
+
+def _empty(outputs: Sequence[Tensor], rows: int, logits_rows: Tensor | None) -> list[Tensor]:
+    """Zeros for packed results, of the widths of one call's outputs."""
+    counts = [rows] * len(outputs)
+    if logits_rows is not None:
+        counts[0] = len(logits_rows)
+    return [
+        output.new_zeros((count, *output.shape[1:]))
+        for output, count in zip(outputs, counts, strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""From packed rows and their bookkeeping to the padded calls of a linear cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trtspec.models.attention import PackedRows
+
+_Array = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class PaddedCall:
+    """One call of a graph over ``num_slots`` sequences from ``first_slot`` on, S rows each.
+
+    packed: the packed rows that it serves ``[n] i64``. places: where each of them stands among the
+    num_slots * S rows ``[n] i64``. positions ``[num_slots, S] i64``, write_indices ``[num_slots]
+    i64`` and masks, one ``[num_slots, 1, S, L] bool`` for each window: see `LinearRows`.
+    begins: slots whose sequence begins with this call.
+    """
+
+    first_slot: int
+    num_slots: int
+    num_rows: int
+    packed: Tensor
+    places: Tensor
+    positions: Tensor
+    write_indices: Tensor
+    masks: tuple[Tensor, ...]
+    begins: tuple[int, ...]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """A value of each packed row ``[T, ...]`` as ``[num_slots, S, ...]``, zero elsewhere."""
+        padded = packed.new_zeros((self.num_slots * self.num_rows, *packed.shape[1:]))
+        padded[self.places] = packed[self.packed]
+        return padded.view(self.num_slots, self.num_rows, *packed.shape[1:])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The rows of one request: its slot, the first of its packed rows, how many there are, where in
+    the cache they go, what is committed before them, and their tree mask ``[n, W]`` if any."""
+
+    slot: int
+    first: int
+    count: int
+    start: int
+    context: int
+    tree: np.ndarray[tuple[int, int], np.dtype[np.int64]] | None
+
+
+def padded_calls(
+    rows: PackedRows, length: int, widest: int, windows: Sequence[int]
+) -> list[PaddedCall]:
+    """The calls that feed ``rows`` to caches of ``length`` positions a slot.
+
+    A request's block table names its slot, and its rows lie one behind the other in the cache.
+    Requests of up to ``widest`` rows share a call, over all slots from the lowest to the highest;
+    one of more rows, a prefill chunk, has its own. A slot in between that has no rows gets padding,
+    which is written to the last positions of its cache: no sequence may reach those, the last
+    ``widest``. Padding behind a request's rows is written behind them, where nothing is committed.
+    A row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
+    positions are multiplied by zero. ``windows``: see `trtspec.engine.lowering.layer_windows`.
+    """
+    groups = _groups(rows, length)
+    narrow = [group for group in groups if group.count <= widest]
+    shared = [narrow] if narrow else []
+    alone = [[group] for group in groups if group.count > widest]
+    positions = rows.positions.numpy()
+    return [_call(members, positions, length, windows) for members in shared + alone]
+
+
+def idle_call(num_slots: int, num_rows: int, length: int, windows: Sequence[int]) -> PaddedCall:
+    """A call of padding alone: as long as one of requests, and nothing comes of it."""
+    none = torch.zeros(0, dtype=torch.int64)
+    starts = torch.full((num_slots,), length - num_rows)
+    mask = torch.zeros(num_slots, 1, num_rows, length, dtype=torch.bool)
+    own = torch.arange(num_rows)
+    mask[:, 0, own, length - num_rows + own] = True
+    positions = torch.zeros(num_slots, num_rows, dtype=torch.int64)
+    masks = (mask,) * len(windows)
+    return PaddedCall(0, num_slots, num_rows, none, none, positions, starts, masks, ())
+
+
+def _groups(rows: PackedRows, length: int) -> list[_Group]:
+    starts = rows.query_start.tolist()
+    slots = rows.slot_mapping.numpy()
+    contexts, trees = rows.context_lens.tolist(), rows.is_tree.tolist()
+    masks = rows.tree_mask.numpy()
+    groups = []
+    for request, (first, end) in enumerate(pairwise(starts)):
+        if first == end or slots[first] < 0:  # padding
+            continue
+        slot, start = divmod(int(slots[first]), length)
+        tree = masks[first:end] if trees[request] else None
+        groups.append(_Group(slot, first, end - first, start, contexts[request], tree))
+    return groups
+
+
+def _call(
+    groups: Sequence[_Group],
+    positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    length: int,
+    windows: Sequence[int],
+) -> PaddedCall:
+    first_slot = min(group.slot for group in groups)
+    num_slots = max(group.slot for group in groups) - first_slot + 1
+    num_rows = max(group.count for group in groups)
+    padded = np.zeros((num_slots, num_rows), np.int64)
+    starts = np.full(num_slots, length - num_rows, np.int64)
+    masks = [np.zeros((num_slots, 1, num_rows, length), np.bool_) for _ in windows]
+    packed, places = [], []
+    for group in groups:
+        own = slice(group.first, group.first + group.count)
+        place = group.slot - first_slot
+        padded[place, : group.count] = positions[own]
+        starts[place] = group.start
+        for window, mask in zip(windows, masks, strict=True):
+            mask[place, 0, : group.count] = _seen(group, positions[own], length, window)
+        packed.append(np.arange(own.start, own.stop))
+        places.append(place * num_rows + np.arange(group.count))
+    counts = np.zeros(num_slots, np.int64)
+    counts[[group.slot - first_slot for group in groups]] = [group.count for group in groups]
+    slot, row = np.nonzero(np.arange(num_rows) >= counts[:, None])
+    for mask in masks:
+        mask[slot, 0, row, starts[slot] + row] = True
+    return PaddedCall(
+        first_slot,
+        num_slots,
+        num_rows,
+        torch.from_numpy(np.concatenate(packed)),
+        torch.from_numpy(np.concatenate(places)),
+        torch.from_numpy(padded),
+        torch.from_numpy(starts),
+        tuple(torch.from_numpy(mask) for mask in masks),
+        tuple(group.slot for group in groups if group.start == 0),
+    )
+
+
+def _seen(
+    group: _Group,
+    positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    length: int,
+    window: int,
+) -> _Array:
+    """Which cache positions the rows of a request see ``[n, length]``; the rule is that of
+    `paged_tree_attention`."""
+    keys = np.arange(length)
+    ends = np.full(group.count, group.context)
+    if group.tree is None:
+        ends += np.arange(1, group.count + 1)
+    seen: _Array = keys < ends[:, None]
+    if window:
+        seen &= positions[:, None] - keys < window
+    if group.tree is not None:
+        octets = np.ascontiguousarray(group.tree).astype("<i8").view(np.uint8)
+        bits = np.unpackbits(octets, axis=1, bitorder="little").astype(np.bool_)
+        width = min(bits.shape[1], length - group.context)
+        seen[:, group.context : group.context + width] = bits[:, :width]
+    return seen

@@ -1,0 +1,64 @@
+"""The TensorRT that is installed: ``tensorrt``, else ``tensorrt_rtx``, which has the same API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtspec.errors import ConfigError
+
+trt: Any = None
+try:
+    import tensorrt
+
+    trt = tensorrt
+except ImportError:
+    try:
+        import tensorrt_rtx
+
+        trt = tensorrt_rtx
+    except ImportError:
+        pass
+
+
+def require_tensorrt() -> Any:
+    """The package; ConfigError, naming the extras, if there is none."""
+    if trt is None:
+        raise ConfigError(
+            "backend 'tensorrt' needs TensorRT, which is not installed; install TensorRT-RTX: "
+            "pip install trtspec[tensorrt-rtx], or TensorRT 11: pip install trtspec[tensorrt]"
+        )
+    return trt
+
+
+def tensorrt_version() -> str:
+    """Name and version of the package, as ``tensorrt_rtx 1.7.1.116``."""
+    package = require_tensorrt()
+    return f"{package.__name__} {package.__version__}"
+
+
+def buildable_capabilities() -> list[str] | None:
+    """The compute capabilities that engines can be built for without such a GPU, rising; None where
+    this TensorRT builds for the GPU that is there and no other."""
+    kinds = getattr(require_tensorrt(), "ComputeCapability", None)
+    if kinds is None:
+        return None
+    numbers = sorted(int(name[2:]) for name in dir(kinds) if name.startswith("SM"))
+    return [f"{number // 10}.{number % 10}" for number in numbers]
+
+
+def check_compute_capability(capability: str | None) -> None:
+    """ConfigError if this TensorRT cannot build for a GPU of that compute capability."""
+    if capability is None:
+        return
+    buildable = buildable_capabilities()
+    if buildable is None:
+        raise ConfigError(
+            f"{tensorrt_version()} builds for the GPU of this machine only, compute_capability "
+            f"{capability} was asked for; install TensorRT-RTX: pip install trtspec[tensorrt-rtx], "
+            "or build on that GPU"
+        )
+    if capability not in buildable:
+        raise ConfigError(
+            f"{tensorrt_version()} does not build for compute capability {capability} "
+            f"(it does for {', '.join(buildable)})"
+        )
