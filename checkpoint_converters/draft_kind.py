@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from checkpoint_converters.eagle_names import D2T, FC, OUT, Q
+from checkpoint_converters.eagle_names import D2T, FC, MASK_HIDDEN, OUT, Q
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
-KINDS = "EAGLE-1, EAGLE-2, EAGLE-3, Medusa heads and causal language models"
+KINDS = "EAGLE-1, EAGLE-2, EAGLE-3, P-EAGLE, DFlash, Medusa heads, PARD and causal language models"
+
+# What speculators calls the drafts that run.
+_SPECULATORS = ("eagle3", "peagle", "dflash")
 
 # What ModelOpt writes into eagle_config besides the two keys that SpecForge knows.
 _MODELOPT_KEYS = {
@@ -26,46 +28,46 @@ _MODELOPT_KEYS = {
 
 @dataclass(frozen=True)
 class EagleKind:
-    """``version`` 1 or 3; ``format``: who wrote it, for messages; ``evidence``: what shows it."""
+    """``version`` 1 or 3; ``format``: who wrote it, for messages; ``evidence``: what shows it.
+    ``parallel``: it is P-EAGLE, an EAGLE-3 network with a learned state for mask rows."""
 
     version: int
     format: str
     evidence: str
+    parallel: bool = False
+
+    @property
+    def name(self) -> str:
+        return "P-EAGLE" if self.parallel else f"EAGLE-{self.version}"
 
     def describe(self) -> str:
         """The decision: ``draft: EAGLE-3 (tensor fc.weight [256, 768], ...), ModelOpt export``."""
-        return f"draft: EAGLE-{self.version} ({self.evidence}), {self.format}"
+        return f"draft: {self.name} ({self.evidence}), {self.format}"
 
 
 def refuse_other_kinds(hf: HfConfig) -> None:
     """CheckpointError naming the kind, if config.json shows one that this version does not run."""
     speculators = hf.get("speculators_model_type")
     if speculators is not None:
-        if speculators != "eagle3":
+        if speculators not in _SPECULATORS:
             raise _not_run(hf, f"a speculators draft of type {speculators!r}")
         return
-    found = re.search("DFlash|Domino|DSpark", " ".join(architectures(hf)))
-    if found or hf.get("dflash_config") is not None:
-        raise _not_run(hf, f"a {found.group() if found else 'DFlash'} draft")
     eagle = eagle_config(hf)
     if eagle.get("parallel_draft_step") not in (None, 0, 1):
         raise _not_run(hf, "an EAGLE draft with parallel heads (parallel_draft_step)")
     for key in ("eh_proj_before_attn", "use_mtp_layernorm"):
         if eagle.get(key):
             raise _not_run(hf, f"an EAGLE draft with eagle_config.{key}")
-    if hf.get("pard_token") is not None:
-        raise _not_run(hf, f"a PARD draft (pard_token {hf.get('pard_token')})")
 
 
 def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | None:
     """The EAGLE draft that (common) tensor names and shapes show; None for a causal LM.
 
-    First match wins: EAGLE-3 by its format, ``d2t``, ``draft_vocab_size``, ``eagle_config`` or a
-    first layer that reads twice its width; EAGLE-1 by ``fc`` reading twice its width. Raises
-    CheckpointError for kinds that this version does not run, and if config and tensors disagree.
+    First match wins: EAGLE-3 by its format, ``mask_hidden`` (P-EAGLE), ``d2t``,
+    ``draft_vocab_size``, ``eagle_config`` or a first layer that reads twice its width; EAGLE-1 by
+    ``fc`` reading twice its width. Raises CheckpointError for kinds that this version does not run,
+    and if config and tensors disagree.
     """
-    if "mask_hidden" in headers:
-        raise _not_run(hf, "a P-EAGLE draft (tensor mask_hidden)")
     fc, q, o = (headers.get(name) for name in (FC, Q, OUT))
     clue = _eagle3_clue(hf, headers)
     if q is None or o is None or not len(q.shape) == len(o.shape) == 2:
@@ -75,7 +77,9 @@ def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | Non
     hidden, reads = o.shape[0], q.shape[-1]
     shape = f"tensor {FC} {list(fc.shape)}, q_proj reads" if fc else "q_proj reads"
     if reads == 2 * hidden:
-        return EagleKind(3, _format(hf, 3), f"{shape} 2 x {hidden}")
+        parallel = MASK_HIDDEN in headers or hf.get("speculators_model_type") == "peagle"
+        shape = f"tensor {MASK_HIDDEN}, {shape}" if MASK_HIDDEN in headers else shape
+        return EagleKind(3, _format(hf, 3), f"{shape} 2 x {hidden}", parallel)
     first = fc is not None and fc.shape == (hidden, 2 * hidden)
     no_states = eagle_config(hf).get("use_aux_hidden_state") is False
     if clue == "eagle_config" and (fc is None or (no_states and not first)):
@@ -115,6 +119,8 @@ def architectures(hf: HfConfig) -> list[str]:
 def _eagle3_clue(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> str | None:
     if hf.get("speculators_model_type") is not None:
         return "speculators_model_type"
+    if MASK_HIDDEN in headers:
+        return f"tensor {MASK_HIDDEN}"
     if eagle_config(hf):
         return "eagle_config"
     if D2T in headers:

@@ -20,9 +20,11 @@ from checkpoint_converters.eagle_names import (
     count_layers,
 )
 from checkpoint_converters.hf_config import HfConfig, common_fields, read_dtype
+from checkpoint_converters.mask_token import read_mask_token
 from checkpoint_converters.safetensors_files import DTYPES, TensorHeader, read_json
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
+from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import ConfigError
 
 _HF_QUANTIZATION = "hf_quant_config.json"
@@ -50,9 +52,9 @@ def read_eagle(
     Raises CheckpointError, before a weight is read, where it cannot fit its target; what was found
     and what was expected are named.
     """
-    _refuse_quantized(hf)
-    decoder = _decoder(hf, headers, target)
-    rows = _head_rows(hf, headers, target.vocab_size)
+    refuse_quantized(hf)
+    decoder = read_decoder(hf, headers, target)
+    rows = head_rows(hf, headers, target.vocab_size)
     if kind.version == 3:
         states = _states(hf, headers, target)
         capture = read_capture(hf, target.num_layers, states)
@@ -67,22 +69,27 @@ def read_eagle(
                 f"{target.hidden_size}; an EAGLE-1 draft has its target's"
             )
     try:
-        config = EagleConfig(
-            version=kind.version,
-            decoder=decoder,
-            target_hidden_size=target.hidden_size,
-            capture_layers=capture.layers,
-            draft_vocab_size=rows,
-            own_embedding=EMBEDDING in headers,
-            own_head=HEAD in headers,
+        shape: dict[str, Any] = {
+            "version": kind.version,
+            "decoder": decoder,
+            "target_hidden_size": target.hidden_size,
+            "capture_layers": capture.layers,
+            "draft_vocab_size": rows,
+            "own_embedding": EMBEDDING in headers,
+            "own_head": HEAD in headers,
             **flags,
+        }
+        config = (
+            PEagleConfig(mask_token=read_mask_token(hf), **shape)
+            if kind.parallel
+            else EagleConfig(**shape)
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
     return EagleReading(config, capture, notes)
 
 
-def _decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelConfig:
+def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelConfig:
     """The draft's layers. ``max_position_embeddings`` is the length it was trained with."""
     given = hf.values
     if hf.get("speculators_model_type") is not None:
@@ -152,7 +159,7 @@ def _sliding(hf: HfConfig, draft: HfConfig, num_layers: int) -> dict[str, Any]:
     return {"sliding_window": draft.require("sliding_window"), "sliding_layers": marks}
 
 
-def _head_rows(hf: HfConfig, headers: Headers, vocab: int) -> int:
+def head_rows(hf: HfConfig, headers: Headers, vocab: int) -> int:
     """Rows of the draft's head; fewer than the vocabulary need ``d2t`` and a head of its own."""
     d2t, head = headers.get(D2T), headers.get(HEAD)
     said = hf.get("draft_vocab_size")
@@ -264,7 +271,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _refuse_quantized(hf: HfConfig) -> None:
+def refuse_quantized(hf: HfConfig) -> None:
     """Quantized drafts by either file; `common_fields` refuses what the decoder's own part says."""
     method = hf.get("quantization_config")
     if method is not None:

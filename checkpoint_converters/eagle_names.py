@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from checkpoint_converters.names import Expected
 from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.config.eagle import EagleConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import CheckpointError
 
 EMBEDDING = "embed_tokens.weight"
@@ -18,6 +20,7 @@ OUT = "layers.0.self_attn.o_proj.weight"
 GATE = "layers.0.mlp.gate_proj.weight"
 FC_INPUT_NORM = "input_norm.weight"
 FC_NORM = "fc_norm.0.weight"
+MASK_HIDDEN = "mask_hidden"
 D2T = "d2t"
 T2D = "t2d"
 
@@ -88,22 +91,28 @@ def _all(config: EagleConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         for name in ("embedding_norm.weight", "state_norm.weight"):
             yield name, name, (hidden,)
     for layer in range(config.decoder.num_layers):
-        yield from _layer(config, layer)
+        input_norm = layer > 0 or config.first_input_norm
+        wide = layer == 0 and config.version == 3
+        yield from layer_names(config.decoder, layer, input_norm, wide)
     if config.final_norm:
         yield "norm.weight", "norm.weight", (hidden,)
     if config.own_head:
         yield HEAD, "head.weight", (config.draft_vocab_size, hidden)
+    if isinstance(config, PEagleConfig):
+        yield MASK_HIDDEN, MASK_HIDDEN, (states,)
     if config.own_embedding:
         yield EMBEDDING, "embed.weight", (vocab, hidden)
 
 
-def _layer(config: EagleConfig, layer: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    decoder = config.decoder
+def layer_names(
+    decoder: ModelConfig, layer: int, input_norm: bool = True, wide: bool = False
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """(common name, internal name, shape) of the weights of one decoder layer; a ``wide`` one reads
+    an embedding and a state side by side."""
     hidden, inner, head = decoder.hidden_size, decoder.intermediate_size, decoder.head_dim
     queries, keys = decoder.num_heads * head, decoder.num_kv_heads * head
     own = f"layers.{layer}."
-    wide = layer == 0 and config.version == 3
-    if layer > 0 or config.first_input_norm:
+    if input_norm:
         yield own + "input_layernorm.weight", own + "input_norm.weight", (hidden,)
     if wide:
         yield own + "hidden_norm.weight", own + "hidden_norm.weight", (hidden,)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checkpoint_converters.draft import DraftCheckpoint, cut_head
 from checkpoint_converters.eagle_names import EMBEDDING, FC, GATE, HEAD, OUT, Q, expected
@@ -16,11 +17,11 @@ from checkpoint_converters.safetensors_files import (
     LazyTensors,
     TensorHeader,
     read_headers,
-    weight_files,
 )
 from checkpoint_converters.tensor_sources import OnePlus, SwappedHalves
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
+from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.errors import CheckpointError, ConfigError
 
 _SUPPORTED = "supported: a dense block of grouped-query attention and SwiGLU"
@@ -31,58 +32,103 @@ Headers = Mapping[str, TensorHeader]
 
 @dataclass(frozen=True)
 class MtpCheckpoint(DraftCheckpoint):
-    """The first MTP module of a target's checkpoint."""
+    """The MTP modules of a target's checkpoint; the tensors of each begin with ``modules.{i}.``."""
+
+    config: MtpModulesConfig
+
+
+@dataclass(frozen=True)
+class _Module:
+    """One of them; ``tensors`` by internal names."""
 
     config: MtpConfig
+    tensors: dict[str, TensorHeader]
+    ignored: tuple[str, ...]
 
 
 def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> MtpCheckpoint:
-    """Open the folder of a target, or of a model with its sizes, and resolve its first MTP module;
-    no weight is read yet. What the families do differently ends here: the projection reads the
-    embedding first and norms multiply by their weight.
+    """Open the folder of a target, or of a model with its sizes, and resolve its MTP modules; no
+    weight is read yet. What the families do differently ends here: the projection reads the
+    embedding first, norms multiply by their weight, and every module has all its tensors, where
+    a family's modules share some too.
 
     ``token_map``: a file of the target's ids that the head is cut to, as in `read_draft`.
 
     Raises:
-        CheckpointError: no modules, a block of a kind that is not run, tensors that are missing,
-            have no use or do not fit the target; found and expected are named.
+        CheckpointError: no modules, a block of a kind that is not run, modules that are not alike,
+            tensors that are missing, have no use or do not fit the target; found and expected are
+            named.
     """
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder; a checkpoint is one")
     hf = HfConfig.read(path)
     everything = read_headers(path)
     family = _family(hf, everything, target)
-    modules = family.count(everything, target.num_layers)
-    places = family.at(0, target.num_layers)
-    layers = [family.at(i, target.num_layers).parts[LAYER] for i in range(1, modules)]
+    count = family.count(everything, target.num_layers)
+    modules = [_read_module(hf, family, i, count, everything, target) for i in range(count)]
+    root = family.at(0, target.num_layers).root
+    notes = [
+        f"draft: MTP ({family.name}, tensors {root}*) of the target's checkpoint; reads the "
+        "output of the target's final norm"
+    ]
+    said = _said(hf)
+    if any(number != count for number in said.values()):
+        says = ", ".join(f"{key} {number}" for key, number in said.items())
+        notes.append(
+            f"config.json says {says}, but the checkpoint has tensors of {count} MTP modules"
+        )
+    config = first = modules[0].config
+    tensors: dict[str, TensorHeader] = {}
+    files = {header.file for module in modules for header in module.tensors.values()}
+    cut: tuple[str, ...] = ()
+    for i, module in enumerate(modules):
+        if module.config != first:
+            raise hf.refuse(
+                f"MTP module {i} is not like module 0: {module.config}, not {first}; the modules "
+                "of a checkpoint must be of one shape"
+            )
+        if token_map is not None:
+            config, cut = cut_head(first, module.tensors, token_map, target)
+            files.add(token_map)
+        tensors |= {f"modules.{i}.{name}": header for name, header in module.tensors.items()}
+    ignored = sorted({name for module in modules for name in module.ignored})
+    return MtpCheckpoint(
+        path,
+        MtpModulesConfig(config, count),
+        LazyTensors(tensors),
+        tuple(ignored),
+        (*notes, *cut),
+        tuple(sorted(files)),
+    )
+
+
+def _read_module(
+    hf: HfConfig,
+    family: MtpFamily,
+    index: int,
+    count: int,
+    everything: Headers,
+    target: ModelConfig,
+) -> _Module:
+    """Module ``index`` of ``count``, with what it shares with the others."""
+    places = family.at(index, target.num_layers)
+    others = [family.at(i, target.num_layers).parts[LAYER] for i in range(count) if i != index]
     headers = {
         name: header
         for name, header in everything.items()
-        if name.startswith(places.root) and not name.startswith(tuple(layers))
+        if name.startswith(places.root) and not name.startswith(tuple(others))
     }
     config = _config(hf, family, places, headers, target)
     wanted = {places.name(common): found for common, found in expected(config).items()}
-    what = f"{path} does not fit one MTP module ({family.name})"
+    what = f"{hf.folder} does not fit MTP module {index} of {count} ({family.name})"
     resolved = match(wanted, headers, _IGNORED, what)
-    tensors, files = dict(resolved.tensors), weight_files(headers)
+    tensors = dict(resolved.tensors)
     if family.state_first:
         tensors["fc.weight"] = SwappedHalves.of(tensors["fc.weight"])
     if family.unit_offset:
         norms = [name for name in tensors if name.endswith("norm.weight")]
         tensors |= {name: OnePlus.of(tensors[name]) for name in norms}
-    notes = [
-        f"draft: MTP ({family.name}, tensors {places.root}*) of the target's checkpoint; reads the "
-        "output of the target's final norm"
-    ]
-    if modules > 1:
-        notes.append(f"there are {modules} modules: the first one drafts at every depth")
-    if token_map is not None:
-        config, cut = cut_head(config, tensors, token_map, target)
-        files.append(token_map)
-        notes += cut
-    return MtpCheckpoint(
-        path, config, LazyTensors(tensors), resolved.ignored, tuple(notes), tuple(files)
-    )
+    return _Module(config, tensors, tuple(resolved.ignored))
 
 
 def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> MtpFamily:
@@ -91,8 +137,7 @@ def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> MtpFamily:
         fits = family.model_types is None or kind in family.model_types
         if fits and family.count(headers, target.num_layers):
             return family
-    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-    said = [f"{key} is {hf.get(key)}" for key in keys if hf.get(key) is not None]
+    said = [f"{key} is {number}" for key, number in _said(hf).items()]
     places = [family.at(0, target.num_layers) for family in FAMILIES if family.model_types is None]
     roots = ", ".join(f"{place.parts[FC]}" for place in places)
     raise hf.refuse(
@@ -100,6 +145,12 @@ def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> MtpFamily:
         + (f", although {' and '.join(said)}" if said else "")
         + "; give the folder of a target that was published with them, or another method"
     )
+
+
+def _said(hf: HfConfig) -> dict[str, Any]:
+    """How many modules config.json speaks of, by its keys; a number, if it is right."""
+    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    return {key: hf.get(key) for key in keys if hf.get(key) is not None}
 
 
 def _config(

@@ -3,6 +3,7 @@ of a file."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -70,6 +71,20 @@ class SwappedHalves(TensorHeader):
         """The inputs K .. 2 K - 1, then those before."""
         first, second = self.whole.read().chunk(2, dim=1)
         return torch.cat((second, first), dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Flattened(TensorHeader):
+    """A tensor of any shape as a vector, read when asked for."""
+
+    whole: TensorHeader
+
+    @classmethod
+    def of(cls, whole: TensorHeader) -> Flattened:
+        return cls(whole.name, whole.file, whole.dtype, (math.prod(whole.shape),), whole)
+
+    def read(self) -> Tensor:
+        return self.whole.read().flatten()
 
 
 @dataclass(frozen=True, eq=False)

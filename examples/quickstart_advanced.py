@@ -11,12 +11,19 @@ With real ones (folders, or Hugging Face ids where a hub can be reached):
     python examples/quickstart_advanced.py --model_dir <target> --draft_model_dir <small model> \
         --spec_decode_algo DRAFT_TARGET --spec_decode_max_draft_len 4
 
+Several methods that draft together are a hybrid:
+
+    python examples/quickstart_advanced.py --speculative_config '{"method": "hybrid", "drafters": [
+        {"method": "suffix"},
+        {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 5}]}'
+
 One engine folder is built; the baseline opens it without its draft.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from dataclasses import dataclass
@@ -28,7 +35,12 @@ from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.log import log_to_stderr
 
 EMBEDDED_TARGET = "trtspec-tiny"
-EMBEDDED_DRAFTS = {"DRAFT_TARGET": "trtspec-tiny-draft", "EAGLE3": "trtspec-tiny-eagle3"}
+EMBEDDED_DRAFTS = {
+    "DRAFT_TARGET": "trtspec-tiny-draft",
+    "EAGLE3": "trtspec-tiny-eagle3",
+    "DFLASH": "trtspec-tiny-dflash",
+    "DDTREE": "trtspec-tiny-dflash",
+}
 EXAMPLE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",
     "import os\nimport sys\n\nclass ",
@@ -36,6 +48,7 @@ EXAMPLE_PROMPTS = [
 ]
 METHODS = {
     "NONE": None,
+    "AUTO": "auto",
     "NGRAM": "ngram",
     "SUFFIX": "suffix",
     "DRAFT_TARGET": "draft_model",
@@ -43,11 +56,16 @@ METHODS = {
     "EAGLE3": "eagle3",
     "MEDUSA": "medusa",
     "MTP": "mtp",
+    "PARD": "pard",
+    "PEAGLE": "p_eagle",
+    "DFLASH": "dflash",
+    "DDTREE": "ddtree",
     "EXTRACT_HIDDEN_STATES": "extract_hidden_states",
 }
-METHODS_WITHOUT_DRAFT = ("ngram", "suffix", "mtp", "extract_hidden_states")
-METHODS_WITHOUT_LENGTH = ("suffix", "medusa", "extract_hidden_states")
+METHODS_WITHOUT_DRAFT = ("auto", "ngram", "suffix", "mtp", "extract_hidden_states")
+METHODS_WITHOUT_LENGTH = ("auto", "suffix", "medusa", "extract_hidden_states")
 DEFAULT_DRAFT_LEN = 5
+DEFAULT_TREE_ROWS = 16
 
 
 @dataclass
@@ -93,16 +111,27 @@ def parse_arguments() -> argparse.Namespace:
         "DRAFT_TARGET where a draft is given, else NGRAM",
     )
     add(
+        "--speculative_config",
+        help='all of the speculation as JSON, such as {"method": "hybrid", "drafters": '
+        '[{"method": "suffix"}, {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}]}',
+    )
+    add(
         "--draft_model_dir",
         "--eagle_model_dir",
         "--medusa_model_dir",
-        help="draft model, EAGLE head or Medusa heads: folder, id or embedded name",
+        help="draft model (PARD as well), EAGLE, P-EAGLE or DFlash head, Medusa heads: folder, "
+        "id or embedded name",
     )
     add(
         "--spec_decode_max_draft_len",
         "--num_steps",
         type=int,
         help=f"K of a chain, depth D of a tree (default {DEFAULT_DRAFT_LEN})",
+    )
+    add(
+        "--speculative_adaptive",
+        action="store_true",
+        help="verify as many drafts as pay in each step, by measured times and acceptance",
     )
     add("--max_matching_ngram_size", type=int, help="longest n of NGRAM")
     add("--suffix_decoding_max_tree_depth", type=int, help="match and draft together, of SUFFIX")
@@ -114,9 +143,17 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add("--use_dynamic_tree", action="store_true", help="a tree is wanted (implied by its k)")
-    add("--eagle_choices", help="static tree of EAGLE and EAGLE3, such as '[[0],[1],[0,0]]'")
+    add(
+        "--eagle_choices",
+        help="static tree of EAGLE, EAGLE3, MTP, PARD and PEAGLE, such as '[[0],[1],[0,0]]'",
+    )
     add("--medusa_choices", help="static tree of MEDUSA in place of the default for its heads")
     add("--num_medusa_heads", type=int, help="heads of MEDUSA to draft with")
+    add(
+        "--use_mtp_vanilla",
+        action=argparse.BooleanOptionalAction,
+        help="whether each module of MTP drafts at a depth of its own, or the first at every depth",
+    )
     add("--speculative_token_map", help="file of the token ids that an EAGLE head is cut to")
     add(
         "--capture_layers",
@@ -143,6 +180,14 @@ def parse_arguments() -> argparse.Namespace:
 
 def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
     """What the flags ask for, as `LLM` takes it; None for no speculation."""
+    if args.speculative_config is not None:
+        if args.spec_decode_algo is not None:
+            raise SystemExit("--speculative_config names the method; leave --spec_decode_algo out")
+        try:
+            config: dict[str, Any] = json.loads(args.speculative_config)
+        except ValueError as error:
+            raise SystemExit(f"--speculative_config is not JSON: {error}") from error
+        return config
     draft = args.draft_model_dir
     embedded = args.model_dir == EMBEDDED_TARGET and draft is None
     default = "EAGLE3" if embedded else "DRAFT_TARGET" if draft else "NGRAM"
@@ -168,15 +213,19 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         "eagle_choices": args.eagle_choices,
         "medusa_choices": args.medusa_choices,
         "num_medusa_heads": args.num_medusa_heads,
+        "use_mtp_vanilla": args.use_mtp_vanilla,
         "speculative_token_map": args.speculative_token_map,
         "max_matching_ngram_size": args.max_matching_ngram_size,
         "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
+        "adaptive": args.speculative_adaptive or None,
         "capture_layers": args.capture_layers,
         "shared_storage_path": args.shared_storage_path,
     }
     config = {key: value for key, value in flags.items() if value is not None}
     if "eagle_choices" not in config and method not in METHODS_WITHOUT_LENGTH:
         config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
+    if method == "ddtree":
+        config.setdefault("num_draft_tokens", DEFAULT_TREE_ROWS)
     return {"method": method, **config}
 
 
@@ -214,7 +263,7 @@ def run(folder: Path, args: argparse.Namespace, config: dict[str, Any] | None) -
         metrics = llm.get_metrics()
     for key in ("num_engine_steps", "target_ms", "draft_ms", "host_ms"):
         metrics[key] -= before[key]
-    return Run(config["method"] if config else "baseline", outputs, seconds, metrics)
+    return Run(config.get("method", "drafts") if config else "baseline", outputs, seconds, metrics)
 
 
 def report(runs: list[Run]) -> bool:

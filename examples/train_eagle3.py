@@ -284,6 +284,11 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
     finally:
         for name, parameter in head.named_parameters():
             parameter.data = trained[name]
+    replace_checkpoint(fresh, folder)
+
+
+def replace_checkpoint(fresh: Path, folder: Path) -> None:
+    """Move what an export wrote into ``fresh`` to its folder, in place of an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         (fresh / name).chmod(0o644)

@@ -21,9 +21,13 @@ CORE_PACKAGES = {
 # What an extra installs is imported by the part that it is for, and nowhere else.
 EXTRA_PACKAGES = {
     "trtspec/ops/cuda_driver.py": {"cuda"},
+    "trtspec/builder/onnx.py": {"onnx", "onnx_ir", "onnxscript"},
+    "trtspec/engine/onnx_session.py": {"onnxruntime"},
+    "trtspec/engine/tensorrt_package.py": {"tensorrt", "tensorrt_rtx"},
     "trtspec/serve/": {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"},
     "trtspec/bench/serving/client.py": {"httpx"},
-    "trtspec/bench/serving/plot.py": {"matplotlib"},
+    "trtspec/bench/picture.py": {"matplotlib"},
+    "trtspec/bench/table.py": {"rich"},
 }
 CONVERTERS_MAY_IMPORT = {"errors", "config"}
 MAX_LINES = 400

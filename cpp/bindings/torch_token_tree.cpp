@@ -66,8 +66,22 @@ std::vector<int32_t> narrowed(const Ints& parents) {
   return out;
 }
 
-Described make(Ints tokens, const Ints& parents) {
-  return checked([&] { return described(TokenTree(std::move(tokens), narrowed(parents))); });
+// Float32 values of one dimension, one a node.
+std::span<const float> floats(const at::Tensor& values) {
+  TORCH_CHECK(values.dim() == 1 && values.scalar_type() == at::kFloat && values.is_contiguous(),
+              "scores must be contiguous float32 of one dimension");
+  return {values.const_data_ptr<float>(), size_t(values.numel())};
+}
+
+Described make(Ints tokens, const Ints& parents, const std::optional<at::Tensor>& scores) {
+  std::vector<float> own;
+  if (scores) {
+    const std::span<const float> values = floats(*scores);
+    own.assign(values.begin(), values.end());
+  }
+  return checked([&] {
+    return described(TokenTree(std::move(tokens), narrowed(parents), std::move(own)));
+  });
 }
 
 Described chain(Ints tokens) { return described(TokenTree::chain(std::move(tokens))); }
@@ -91,12 +105,41 @@ Described selected(const Pointer& self, const Ints& kept) {
   return checked([&] { return described(self->tree.select(narrowed(kept))); });
 }
 
-Described best(const Pointer& self, const at::Tensor& scores, const Ints& unwanted,
+// Without scores, by the tree's own.
+Described best(const Pointer& self, const std::optional<at::Tensor>& scores, const Ints& unwanted,
                int64_t max_depth, int64_t max_nodes) {
-  TORCH_CHECK(scores.dim() == 1 && scores.scalar_type() == at::kFloat && scores.is_contiguous(),
-              "scores must be contiguous float32 of one dimension");
-  const std::span<const float> values(scores.const_data_ptr<float>(), size_t(scores.numel()));
-  return checked([&] { return described(self->tree.best(values, unwanted, max_depth, max_nodes)); });
+  return checked([&] {
+    const std::span<const float> values = scores ? floats(*scores) : self->tree.scores();
+    return described(self->tree.best(values, unwanted, max_depth, max_nodes));
+  });
+}
+
+// float32 [n], or [0] without scores.
+at::Tensor scores(const Pointer& self) {
+  const std::vector<float>& own = self->tree.scores();
+  at::Tensor values = at::empty({int64_t(own.size())}, at::kFloat);
+  std::copy(own.begin(), own.end(), values.mutable_data_ptr<float>());
+  return values;
+}
+
+Described scored(const Pointer& self, const at::Tensor& gains) {
+  return checked([&] { return described(self->tree.scored(floats(gains))); });
+}
+
+// int32 [n].
+at::Tensor cells(const Pointer& self, int64_t num_depths, int64_t num_levels) {
+  const std::vector<int32_t> own = self->tree.cells(int32_t(num_depths), int32_t(num_levels));
+  at::Tensor values = at::empty({int64_t(own.size())}, at::kInt);
+  std::copy(own.begin(), own.end(), values.mutable_data_ptr<int32_t>());
+  return values;
+}
+
+// The nodes reached, and of each whether it was taken.
+std::tuple<Ints, std::vector<bool>> outcomes(const Pointer& self, const Ints& tokens,
+                                             const std::optional<Pointer>& verified) {
+  TokenTree::Outcomes found =
+      self->tree.outcomes(tokens, verified ? &(*verified)->tree : nullptr);
+  return {Ints(found.reached.begin(), found.reached.end()), std::move(found.taken)};
 }
 
 at::Tensor mask(const Pointer& self, int64_t words) {
@@ -129,6 +172,10 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("without", &without)
       .def("select", &selected)
       .def("best", &best)
+      .def("scores", &scores)
+      .def("scored", &scored)
+      .def("cells", &cells)
+      .def("outcomes", &outcomes)
       .def("mask", &mask)
       .def("path", &path)
       .def("is_chain", &is_chain);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -31,12 +32,14 @@ struct EdgeHash {
 
 }  // namespace
 
-TokenTree::TokenTree(std::vector<std::int64_t> tokens, std::vector<std::int32_t> parents)
-    : tokens_(std::move(tokens)), parents_(std::move(parents)) {
+TokenTree::TokenTree(std::vector<std::int64_t> tokens, std::vector<std::int32_t> parents,
+                     std::vector<float> scores)
+    : tokens_(std::move(tokens)), parents_(std::move(parents)), scores_(std::move(scores)) {
   if (tokens_.size() != parents_.size()) {
     refuse("a token tree needs one parent a token, got " + std::to_string(tokens_.size()) +
            " tokens and " + std::to_string(parents_.size()) + " parents");
   }
+  if (!scores_.empty()) check_count(scores_.size());
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::int32_t parent = parents_[std::size_t(i)];
     if (parent < -1 || parent >= i) {
@@ -60,6 +63,8 @@ TokenTree TokenTree::merge(std::span<const TokenTree> trees) {
   TokenTree merged;
   std::unordered_map<Edge, std::int32_t, EdgeHash> node_at;
   std::vector<std::int32_t> mapped;  // node of the tree at hand -> node of the union
+  const bool has_scores = std::ranges::all_of(
+      trees, [](const TokenTree& tree) { return tree.empty() || !tree.scores_.empty(); });
   for (const TokenTree& tree : trees) {
     mapped.clear();
     for (std::size_t i = 0; i < tree.tokens_.size(); ++i) {
@@ -69,6 +74,10 @@ TokenTree TokenTree::merge(std::span<const TokenTree> trees) {
       if (is_new) {
         merged.tokens_.push_back(edge.token);
         merged.parents_.push_back(edge.parent);
+        if (has_scores) merged.scores_.push_back(tree.scores_[i]);
+      } else if (has_scores) {
+        float& score = merged.scores_[std::size_t(found->second)];
+        score = std::max(score, tree.scores_[i]);
       }
       mapped.push_back(found->second);
     }
@@ -157,10 +166,7 @@ TokenTree TokenTree::without(std::span<const std::int64_t> tokens) const {
 
 TokenTree TokenTree::best(std::span<const float> scores, std::span<const std::int64_t> unwanted,
                           std::int64_t max_depth, std::int64_t max_nodes) const {
-  if (std::int64_t(scores.size()) != size()) {
-    refuse("a tree of " + std::to_string(size()) + " nodes needs as many scores, got " +
-           std::to_string(scores.size()));
-  }
+  check_count(scores.size());
   const std::vector<bool> keep = spared(unwanted);
   const std::vector<std::int32_t> depth = depths();
   std::vector<std::int32_t> kept;
@@ -175,10 +181,69 @@ TokenTree TokenTree::best(std::span<const float> scores, std::span<const std::in
     kept.resize(std::size_t(std::max<std::int64_t>(max_nodes, 0)));
     std::sort(kept.begin(), kept.end());
   }
-  return select(kept);
+  return select(kept, scores);
+}
+
+TokenTree TokenTree::scored(std::span<const float> gains) const {
+  check_count(gains.size());
+  TokenTree tree = *this;
+  tree.scores_.assign(gains.begin(), gains.end());
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    if (parents_[i] >= 0) tree.scores_[i] += tree.scores_[std::size_t(parents_[i])];
+  }
+  return tree;
+}
+
+std::vector<std::int32_t> TokenTree::cells(std::int32_t num_depths, std::int32_t num_levels) const {
+  std::vector<std::int32_t> cells = depths();
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    float gain = -std::numbers::ln2_v<float>;
+    if (!scores_.empty()) {
+      const std::int32_t parent = parents_[i];
+      gain = scores_[i] - (parent < 0 ? 0.0f : scores_[std::size_t(parent)]);
+    }
+    const float bits = std::max(-gain * std::numbers::log2e_v<float>, 0.0f);
+    const float level = 4.0f * std::log2(1.0f + 4.0f * bits);
+    // The last level also has what is no number or excluded.
+    const std::int32_t column = level < float(num_levels) ? std::int32_t(level) : num_levels - 1;
+    cells[i] = (std::min(cells[i], num_depths) - 1) * num_levels + column;
+  }
+  return cells;
+}
+
+TokenTree::Outcomes TokenTree::outcomes(std::span<const std::int64_t> tokens,
+                                        const TokenTree* verified) const {
+  Outcomes outcomes;
+  std::int32_t at = -1, other = -1;  // where the text is: here, and in `verified`
+  const auto child = [](const TokenTree& tree, std::int32_t parent, std::int64_t token) {
+    for (std::int32_t i = parent + 1; i < tree.size(); ++i) {
+      if (tree.parents_[std::size_t(i)] == parent && tree.tokens_[std::size_t(i)] == token) return i;
+    }
+    return -1;
+  };
+  for (const std::int64_t token : tokens) {
+    std::int32_t next = -1;
+    for (std::int32_t i = at + 1; i < size(); ++i) {
+      if (parents_[std::size_t(i)] != at) continue;
+      if (verified != nullptr && child(*verified, other, tokens_[std::size_t(i)]) < 0) continue;
+      const bool is_taken = next < 0 && tokens_[std::size_t(i)] == token;
+      outcomes.reached.push_back(i);
+      outcomes.taken.push_back(is_taken);
+      if (is_taken) next = i;
+    }
+    if (next < 0) break;
+    at = next;
+    if (verified != nullptr) other = child(*verified, other, token);
+  }
+  return outcomes;
 }
 
 TokenTree TokenTree::select(std::span<const std::int32_t> kept) const {
+  return select(kept, scores_);
+}
+
+TokenTree TokenTree::select(std::span<const std::int32_t> kept,
+                            std::span<const float> scores) const {
   TokenTree tree;
   std::vector<std::int32_t> mapped(tokens_.size(), -1);  // -1: not kept
   for (std::int32_t last = -1; const std::int32_t node : kept) {
@@ -195,8 +260,16 @@ TokenTree TokenTree::select(std::span<const std::int32_t> kept) const {
     mapped[std::size_t(node)] = std::int32_t(tree.size());
     tree.tokens_.push_back(tokens_[std::size_t(node)]);
     tree.parents_.push_back(parent < 0 ? -1 : mapped[std::size_t(parent)]);
+    if (!scores.empty()) tree.scores_.push_back(scores[std::size_t(node)]);
   }
   return tree;
+}
+
+void TokenTree::check_count(std::size_t scores) const {
+  if (std::int64_t(scores) != size()) {
+    refuse("a tree of " + std::to_string(size()) + " nodes needs as many scores, got " +
+           std::to_string(scores));
+  }
 }
 
 std::vector<bool> TokenTree::spared(std::span<const std::int64_t> tokens) const {

@@ -133,6 +133,35 @@ void random_trees() {
   }
 }
 
+void scores_follow_their_nodes() {
+  const TokenTree plain({1, 2, 3}, {-1, 0, -1});
+  const std::vector<float> gains{-1, -2, -4};
+  const TokenTree tree = plain.scored(gains);
+  CHECK(tree.scores() == std::vector<float>({-1, -3, -4}));
+  CHECK(tree == plain && plain.scores().empty());
+  CHECK(tree.cut(1, std::nullopt).scores() == std::vector<float>({-1, -4}));
+  CHECK(tree.best(tree.scores(), {}, 9, 2).scores() == std::vector<float>({-1, -3}));
+  // The better score of a path that both hold.
+  const TokenTree other({3, 5}, {-1, 0}, {-0.5f, -0.75f});
+  const TokenTree both = TokenTree::merge(std::vector<TokenTree>{tree, other});
+  CHECK(both.scores() == std::vector<float>({-1, -3, -0.5f, -0.75f}));
+  CHECK(TokenTree::merge(std::vector<TokenTree>{plain, other}).scores().empty());
+  const auto found = tree.outcomes(Tokens{1, 7});
+  CHECK(found.reached == Nodes({0, 2, 1}));
+  CHECK(found.taken == std::vector<bool>({true, false, false}));
+  const TokenTree first = plain.cut(std::nullopt, 1);
+  CHECK(tree.outcomes(Tokens{1, 7}, &first).reached == Nodes({0}));
+  // ln 1/2 is one bit: level 4 log2 5 = 9.
+  CHECK(plain.cells(4, 20) == Nodes({9, 29, 9}));
+  bool refused = false;
+  try {
+    TokenTree({1}, {-1}, {0.0f, 0.0f});
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
 }  // namespace
 
 int main() {
@@ -140,5 +169,6 @@ int main() {
   shape_and_links();
   cut_without_and_merge();
   random_trees();
+  scores_follow_their_nodes();
   return check_result();
 }

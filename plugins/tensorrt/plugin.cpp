@@ -47,10 +47,6 @@ std::int32_t Plugin::configurePlugin(const DynamicPluginTensorDesc* inputs, std:
                                      const DynamicPluginTensorDesc*, std::int32_t) noexcept {
   return guarded(
       [&] {
-        if (num_inputs != signature_.num_inputs()) {
-          throw std::invalid_argument("needs " + std::to_string(signature_.num_inputs()) +
-                                      " inputs, got " + std::to_string(num_inputs));
-        }
         std::vector<nvinfer1::Dims> dims;
         for (std::int32_t i = 0; i < num_inputs; ++i) dims.push_back(inputs[i].desc.dims);
         signature_.check(dims);
@@ -118,10 +114,6 @@ std::int32_t Plugin::onShapeChange(const PluginTensorDesc* inputs, std::int32_t 
                                    const PluginTensorDesc*, std::int32_t) noexcept {
   return guarded(
       [&] {
-        if (num_inputs != signature_.num_inputs()) {
-          throw std::invalid_argument("needs " + std::to_string(signature_.num_inputs()) +
-                                      " inputs, got " + std::to_string(num_inputs));
-        }
         std::vector<nvinfer1::Dims> dims;
         for (std::int32_t i = 0; i < num_inputs; ++i) dims.push_back(inputs[i].dims);
         signature_.check(dims);

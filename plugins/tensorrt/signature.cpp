@@ -83,6 +83,10 @@ void Signature::output_shapes(const nvinfer1::DimsExprs* inputs, nvinfer1::DimsE
 }
 
 void Signature::check(const std::vector<nvinfer1::Dims>& inputs) const {
+  if (inputs.size() != inputs_.size()) {
+    throw std::invalid_argument("needs " + std::to_string(inputs_.size()) + " inputs, got " +
+                                std::to_string(inputs.size()));
+  }
   std::map<std::string, std::int64_t> sizes = sizes_;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const TensorSpec& spec = inputs_[i];

@@ -36,8 +36,8 @@ class Signature {
   void output_shapes(const nvinfer1::DimsExprs* inputs, nvinfer1::DimsExprs* outputs,
                      nvinfer1::IExprBuilder& builder) const;
 
-  // std::invalid_argument, naming tensor and dimension, if the shapes of the inputs contradict the
-  // signature; -1 stands for a dimension not known yet.
+  // std::invalid_argument if there are more or fewer inputs, or if their shapes contradict the
+  // signature, naming tensor and dimension; -1 stands for a dimension not known yet.
   void check(const std::vector<nvinfer1::Dims>& inputs) const;
 
  private:

@@ -131,8 +131,8 @@ def test_tokenizers_must_agree(models: TinyModels, tmp_path: Path) -> None:
     words = [f"w{i}" for i in range(180)]
     target = with_words(models.folder("llama"), tmp_path / "target", words)
     draft = models.draft("llama")
-    assert plan_of(target, with_words(draft, tmp_path / "same", words)).draft_dir is not None
-    assert plan_of(target, draft).draft_dir == draft  # a draft without one: sizes decide
+    assert plan_of(target, with_words(draft, tmp_path / "same", words)).drafts
+    assert plan_of(target, draft).drafts[0].folder == draft  # a draft without one: sizes decide
 
     swapped = [*words[:50], words[51], words[50], *words[52:]]
     with pytest.raises(ConfigError, match="token 'w50' has id 50 there and 51 here"):

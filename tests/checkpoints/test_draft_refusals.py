@@ -47,12 +47,8 @@ def refused(folder: DraftFolder, message: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"speculators_model_type": "peagle"}, "type 'peagle': this version does not run it yet"),
-        ({"speculators_model_type": "dflash"}, "'dflash'.*it runs EAGLE-1, EAGLE-2, EAGLE-3"),
-        ({"dflash_config": {"mask_token_id": 1}}, "a DFlash draft"),
-        ({"architectures": ["DFlashDraftModel"]}, "a DFlash draft"),
+        ({"speculators_model_type": "dspark"}, "type 'dspark': this version does not run it yet"),
         ({"architectures": ["DSparkDraftModel"]}, "a DSpark draft"),
-        ({"pard_token": 7}, r"a PARD draft \(pard_token 7\)"),
     ],
 )
 def test_kinds_by_config(tmp_path: Path, config: dict[str, Any], message: str) -> None:
@@ -62,12 +58,6 @@ def test_kinds_by_config(tmp_path: Path, config: dict[str, Any], message: str) -
     with pytest.raises(CheckpointError, match=message):
         describe_draft(path)
     assert main([str(path)]) == 1
-
-
-def test_kinds_by_tensors(tmp_path: Path) -> None:
-    folder = specforge(tmp_path)
-    folder.tensors["mask_hidden"] = torch.zeros(1, 1, 3 * H)
-    refused(folder, "a P-EAGLE draft")
 
 
 def test_modelopt_without_auxiliary_states(tmp_path: Path) -> None:

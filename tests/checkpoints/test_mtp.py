@@ -98,9 +98,12 @@ def behind(path: Path, model_type: str) -> TinyFolder:
 
 
 def read(path: Path, **options: Any) -> tuple[MtpConfig, dict[str, Tensor], tuple[str, ...]]:
+    """A checkpoint of one module."""
     found = read_mtp(path, read_config(path), **options)
-    assert found.kind == "mtp" and found.path == path
-    return found.config, dict(found.tensors), found.notes
+    assert found.kind == "mtp_modules" and found.path == path and found.config.num_modules == 1
+    tensors = {name.removeprefix("modules.0."): found.tensors[name] for name in found.tensors}
+    assert len(tensors) == len(found.tensors)
+    return found.config.module, tensors, found.notes
 
 
 def test_mimo(tmp_path: Path) -> None:
@@ -177,13 +180,73 @@ def test_other_unknown_tensors_are_still_refused(tmp_path: Path) -> None:
         load_checkpoint(folder.write())
 
 
-@pytest.mark.parametrize("make", [mimo, qwen_next])
-def test_several_modules(tmp_path: Path, make: Any) -> None:
-    """The first one is read, and nothing of the others."""
-    one = read(make(tmp_path / "one", 1).write())[0]
-    config, _, notes = read(make(tmp_path / "three", 3).write())
-    assert config == one
-    assert any("3 modules: the first one drafts at every depth" in note for note in notes)
+@pytest.mark.parametrize(
+    ("make", "shared"),
+    [(mimo, ()), (qwen_next, ("fc.weight", "norm.weight", "state_norm.weight"))],
+)
+def test_several_modules(tmp_path: Path, make: Any, shared: tuple[str, ...]) -> None:
+    """Each by itself is what a checkpoint with it alone holds; some families share a part."""
+    folder = make(tmp_path / "three", 3)
+    path = folder.write()
+    found = read_mtp(path, read_config(path))
+    one = read(make(tmp_path / "one", 1).write())
+    assert found.config.module == one[0] and found.config.num_modules == 3
+    assert found.config.decoder.num_layers == found.config.lookahead == 3
+    assert found.notes == one[2]
+    assert {name.split(".", 2)[2] for name in found.tensors} == set(one[1])
+    assert len(found.tensors) == 3 * len(one[1])
+    root = {mimo: "model.mtp_layers.{}.", qwen_next: "mtp.layers.{}."}[make]
+    for i in range(3):
+        theirs = folder.tensors[root.format(i) + "mlp.down_proj.weight"]
+        assert torch.equal(found.tensors[f"modules.{i}.layers.0.mlp.down.weight"], theirs)
+    for name in one[1]:
+        first, last = (found.tensors[f"modules.{i}.{name}"] for i in (0, 2))
+        if name.startswith("layers.") and not name.endswith("bias"):
+            assert not torch.equal(first, last), name
+        elif name in shared:
+            assert torch.equal(first, last), name
+
+
+def test_several_modules_behind_the_targets_layers(tmp_path: Path) -> None:
+    """Every one with an embedding and a head of its own."""
+    folder = behind(tmp_path, "llama")
+    again = {
+        name.replace(GLM, "model.layers.3."): torch.randn(tensor.shape, generator=NOISE).bfloat16()
+        for name, tensor in folder.tensors.items()
+        if name.startswith(GLM)
+    }
+    folder.tensors |= again
+    path = folder.write(num_nextn_predict_layers=2)
+    found = read_mtp(path, read_config(path))
+    assert found.config.num_modules == 2 and found.config.module.own_head
+    for i, root in enumerate((GLM, "model.layers.3.")):
+        head = found.tensors[f"modules.{i}.head.weight"]
+        assert torch.equal(head, folder.tensors[f"{root}shared_head.head.weight"])
+
+
+def test_another_number_of_modules_is_told(tmp_path: Path) -> None:
+    path = mimo(tmp_path, 2).write(num_nextn_predict_layers=3)
+    found = read_mtp(path, read_config(path))
+    assert found.config.num_modules == 2
+    (note,) = (note for note in found.notes if "config.json says" in note)
+    assert "num_nextn_predict_layers 3, but the checkpoint has tensors of 2 MTP modules" in note
+
+
+def test_modules_that_differ(tmp_path: Path) -> None:
+    """A part that one lacks, one that only one has, and another size."""
+    name = "model.mtp_layers.1.self_attn.o_proj.weight"
+    folder = mimo(tmp_path / "lacks", 2)
+    del folder.tensors[name]
+    with pytest.raises(CheckpointError, match=f"MTP module 1 of 2.*1 tensors are missing: {name}"):
+        read(folder.write())
+    folder = mimo(tmp_path / "bias", 2)
+    folder.tensors[name.replace("weight", "bias")] = torch.zeros(H).bfloat16()
+    with pytest.raises(CheckpointError, match=r"MTP module 1 is not like module 0.*of one shape"):
+        read(folder.write())
+    folder = mimo(tmp_path / "moe", 2)
+    folder.tensors["model.mtp_layers.1.mlp.gate.weight"] = torch.zeros(2, 2)
+    with pytest.raises(CheckpointError, match=r"model\.mtp_layers\.1\.\*\) has a mixture of exp"):
+        read(folder.write())
 
 
 def test_a_token_map(tmp_path: Path) -> None:

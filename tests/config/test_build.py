@@ -50,7 +50,7 @@ def test_dtype_spellings(name: str, full: str) -> None:
         ({"max_seq_len": 1}, "max_seq_len=1 must be at least 2"),
         ({"max_num_tokens": 0}, "max_num_tokens=0"),
         ({"tokens_per_block": 12}, "tokens_per_block=12 must be a power of two"),
-        ({"backend": "tensorrt"}, "'tensorrt' is not available in this version"),
+        ({"backend": "pytorch"}, "'pytorch' is not available in this version"),
         ({"backend": "aotii"}, "'aotii' is unknown; did you mean `aoti`"),
         ({"device": "gpu"}, r"device 'gpu' is unknown.* \(available: auto, cpu, cuda\)"),
         ({"device": "cuda:1"}, "'cuda:1' is unknown; .* with CUDA_VISIBLE_DEVICES"),

@@ -167,7 +167,7 @@ SUFFIX = {"method": "suffix"}
         ({}, "names no method"),
         ({"num_speculative_tokens": 3}, "names no method"),
         (
-            {"method": "pard", "model": "d"},
+            {"method": "mlp_speculator", "model": "d"},
             "not available in this version.*ngram, suffix, draft_model, eagle, eagle3",
         ),
         ({"method": "frozen_kv_mtp"}, "not available in this version"),
@@ -214,7 +214,6 @@ SUFFIX = {"method": "suffix"}
         ({**DRAFT, "use_relaxed_acceptance_for_thinking": True}, "change the text"),
         ({**DRAFT, "speculative_accept_threshold_single": 0.5}, "change the text"),
         ({**DRAFT, "draft_sample_method": "greedy"}, "coupled"),
-        ({**DRAFT, "parallel_drafting": True}, "trained for it"),
         ({**DRAFT, "quantization": "fp8"}, "leave it out"),
         ({**DRAFT, "topk": 0}, "topk=0 must be between 1"),
         ({**DRAFT, "num_draft_tokens": 3}, "a chain"),

@@ -19,6 +19,7 @@ from trtspec.errors import RequestError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
 from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.py_executor import PyExecutor, StepOutput
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
@@ -44,7 +45,6 @@ class _WatchedDrafter:
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         resources = self._resources
         requests = [item.request for item in batch.items]
-        has_draft = resources.draft is not None
         self.seen = {
             "items": [
                 [i.request.id, i.start, i.num_rows, i.is_generation, i.max_nodes, i.samples]
@@ -52,7 +52,9 @@ class _WatchedDrafter:
             ],
             "preempted": [request.id for request in batch.preempted],
             "target_blocks": [_ints(resources.target_block_table(r)) for r in requests],
-            "draft_blocks": [_ints(resources.draft_block_table(r)) for r in requests if has_draft],
+            "draft_blocks": [
+                _ints(cache.block_table(r)) for cache in resources.draft_caches for r in requests
+            ],
             "drafts": [],
         }
         self._drafter.prepare_draft_tokens(batch)
@@ -60,7 +62,9 @@ class _WatchedDrafter:
             [request.draft.tokens.tolist(), request.draft.parents.tolist()] for request in requests
         ]
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Sequence[int]:
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> Sequence[tuple[int, ...]]:
         return self._drafter.on_accepted(batch, accepted)
 
     def release(self, request_id: int) -> None:
@@ -78,7 +82,7 @@ class Recorder:
         self.target = ToyEngine(Kind.TARGET, model, layout, s.num_blocks, s.failing_target_calls)
         self.draft: ToyEngine | None = None
         reuse = s.enable_block_reuse
-        draft_cache = None
+        caches: list[KVCacheManager] = []
         if draft.has_cache:
             self.draft = ToyEngine(
                 Kind(draft.kind),
@@ -88,26 +92,35 @@ class Recorder:
                 s.draft_num_blocks,
                 s.failing_draft_calls,
             )  # fmt: skip
-            draft_cache = KVCacheManager(
-                s.draft_num_blocks,
-                s.draft_tokens_per_block,
-                reuse,
-                lookahead=int(draft.kind == "eagle"),
-            )
+            caches = [
+                KVCacheManager(
+                    s.draft_num_blocks,
+                    s.draft_tokens_per_block,
+                    reuse,
+                    lookahead=int(draft.kind == "eagle"),
+                )
+            ]
         self.resources = ResourceManager(
-            KVCacheManager(s.num_blocks, s.tokens_per_block, reuse), draft_cache
+            KVCacheManager(s.num_blocks, s.tokens_per_block, reuse), caches
         )
         self.drafter = _WatchedDrafter(self._make_drafter(), self.resources)
         scheduler = Scheduler(
             self.resources, s.max_batch_size, s.max_num_tokens, s.max_seq_len, self.drafter.needs
         )
         target: Any = self.target
-        self.executor = PyExecutor(target, self.resources, scheduler, self.drafter)
+        self.executor = PyExecutor(
+            target,
+            self.resources,
+            scheduler,
+            self.drafter,
+            metrics=ExecutorMetrics(target, [self.draft] if self.draft else []),
+        )
         self.requests: dict[int, Request] = {}
 
     def _make_drafter(self) -> Drafter:
         draft = self.scenario.draft
         engine: Any = self.draft
+        cache = self.resources.draft_caches[0] if engine else None
         shape: dict[str, Any] = {
             "speculative_model": "toy",
             "max_draft_len": draft.num_steps,
@@ -124,9 +137,9 @@ class Recorder:
                     )
                 )
             case "draft_model":
-                return DraftModelDrafter(engine, self.resources, DraftTargetDecodingConfig(**shape))
+                return DraftModelDrafter(engine, cache, DraftTargetDecodingConfig(**shape))
             case "eagle":
-                return EagleDrafter(engine, self.resources, Eagle3DecodingConfig(**shape))
+                return EagleDrafter(engine, cache, Eagle3DecodingConfig(**shape))
         return NoDrafter()
 
     def run(self) -> list[dict[str, Any]]:
@@ -188,19 +201,14 @@ class Recorder:
             **self.drafter.seen,
             "outputs": [[o.request.id, list(o.tokens), o.request.finish_reason] for o in outputs],
             "committed": [_committed(o, resources) for o in outputs if not o.request.is_finished],
-            "free": [
-                cache.num_free_blocks
-                for cache in (resources.target, resources.draft)
-                if cache is not None
-            ],
+            "free": [cache.num_free_blocks for cache in resources.all],
             "running": self.executor.num_running,
             "waiting": self.executor.num_waiting,
         }
 
     def _figures(self) -> dict[str, Any]:
         metrics = self.executor.metrics
-        total: Any = self.target
-        figures = metrics.to_dict(total, self.draft)
+        figures = metrics.to_dict()
         names = (
             "acceptance_length", "acceptance_rate", "num_steps", "num_drafts", "num_draft_tokens",
             "num_accepted_tokens", "num_emitted_tokens", "num_accepted_tokens_per_pos",
@@ -216,7 +224,7 @@ def _committed(output: StepOutput, resources: ResourceManager) -> list[int]:
     return [
         request.id,
         resources.target_committed(request),
-        resources.draft_committed(request),
+        resources.draft_caches[0].committed(request) if resources.draft_caches else 0,
     ]
 
 

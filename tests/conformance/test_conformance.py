@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,12 @@ def _one_node_more(patch: pytest.MonkeyPatch) -> None:
 def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
     commit = ResourceManager.commit
 
-    def commit_less(self: ResourceManager, request: Any, target: int, draft: int) -> None:
-        commit(self, request, target, max(self.draft_committed(request), draft - 1))
+    def commit_less(
+        self: ResourceManager, request: Any, target: int, drafts: Sequence[int]
+    ) -> None:
+        held = [cache.committed(request) for cache in self.draft_caches]
+        fewer = [max(before, now - 1) for before, now in zip(held, drafts, strict=True)]
+        commit(self, request, target, fewer)
 
     patch.setattr(ResourceManager, "commit", commit_less)
 

@@ -96,6 +96,7 @@ class ToyEngine:
         self.vocab_size = model.vocab
         self.num_calls = 0
         self.seconds = 0.0
+        self.weight_bytes = self.kv_bytes = 0
         self._kind = kind
         self._model = model
         self._failing = frozenset(failing_calls)

@@ -1,4 +1,5 @@
-"""The benchmark program, and engine folders for it: a draft model's chain, EAGLE-3, EAGLE-1."""
+"""The benchmark program, and engine folders for it: a draft model's chain, EAGLE-3, EAGLE-1,
+drafts that guess in parallel, and several MTP modules."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 
 from ..cpp_build import cpp_programs
-from ..e2e.eagle_heads import save_right_heads
+from ..e2e.eagle_heads import cycling_target, save_right_heads
+from ..e2e.mtp_modules import DEPTHS, save_deep
+from ..e2e.parallel_drafts import right_pard, save_pard, save_right_p_eagle
 from .program import Program
 
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_seq_len": 256, "max_num_tokens": 64}
@@ -51,3 +54,26 @@ def static_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny target with an EAGLE-1 head that is right half of the time, and a static tree."""
     heads = save_right_heads(tmp_path_factory.mktemp("right"), 3.0)
     return _engine(heads.target, heads.eagle1, {"method": "eagle", **STATIC})
+
+
+@pytest.fixture(scope="session")
+def parallel_engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny target with drafts of one pass, which are right half of the time: PARD with a wide
+    tree (its rollout writes few rows for it), P-EAGLE with a chain."""
+    root = tmp_path_factory.mktemp("parallel")
+    cycling_target(5.0).save_pretrained(root / "target")
+    save_pard(right_pard(5.0), root / "pard")
+    save_right_p_eagle(root / "p_eagle", 5.0)
+    tree = {"num_speculative_tokens": 3, "topk": 4, "num_draft_tokens": 10}
+    shapes = {"pard": tree, "p_eagle": {"num_speculative_tokens": 3}}
+    return {
+        method: _engine(root / "target", root / method, {"method": method, **shape})
+        for method, shape in shapes.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def modules_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target with MTP modules, each for a depth of its own."""
+    folder = save_deep(tmp_path_factory.mktemp("deep"), "mimo")
+    return _engine(folder, folder, {"method": "mtp", "num_speculative_tokens": DEPTHS})

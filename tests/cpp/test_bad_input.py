@@ -181,6 +181,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "size": (edited(target__num_layers=0), ("config.json", "0 is not between 1", "trtspec-build")),
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),
+    "hybrid": (
+        edited(draft=None, drafts=[], speculation={"method": "hybrid", "drafters": []}),
+        ("config.json", "a hybrid, of several drafters", "Python only", "trtspec.LLM"),
+    ),
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
     "ops": (edited(environment__ops=99), ("ops 99 (here ", "trtspec-build")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,11 @@ from trtspec.executor.batch import ScheduledRequest
 from ..models.tiny_hf import VOCAB, tiny_model
 
 PARAMS_40 = SamplingParams(max_tokens=40)
+GREEDY_24 = SamplingParams(max_tokens=24)
+SAMPLED_24 = [
+    replace(GREEDY_24, temperature=0.8, seed=seed) for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
+]
+"""For the prompts of `eight_prompts`."""
 
 
 def ngram(length: int, **options: Any) -> dict[str, Any]:
@@ -34,6 +39,12 @@ def tree(model: Path, topk: int, depth: int, rows: int) -> dict[str, Any]:
 
 def random_prompt(seed: int, length: int, vocab: int = VOCAB) -> list[int]:
     return torch.randint(vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def eight_prompts(seed: int) -> list[list[int]]:
+    """Random ones of lengths about a block's borders, and one that repeats itself."""
+    prompts = [random_prompt(seed + i, n) for i, n in enumerate((30, 1, 32, 3, 16, 17, 40))]
+    return [*prompts, random_prompt(seed + 10, 6) * 4]
 
 
 class TinyModels:
@@ -128,11 +139,13 @@ def watch(llm: LLM) -> list[Step]:
 
 
 def assert_no_leak(llm: LLM) -> None:
-    """With no request left, every block of both caches can be handed out again."""
-    resources = llm._executor._resources
+    """With no request left, every block of every cache can be handed out again, and the drafter has
+    forgotten them all."""
+    drafter, resources = llm._executor._drafter, llm._executor._resources
+    assert not any(value for value in vars(drafter).values() if isinstance(value, dict))
     resources.check_invariants()
-    for cache_ in (resources.target, resources.draft):
-        assert cache_ is None or cache_.num_free_blocks == cache_.num_blocks
+    for manager in resources.all:
+        assert manager.num_free_blocks == manager.num_blocks
 
 
 WAYS = (

@@ -1,8 +1,10 @@
-"""MTP modules inside the checkpoints of tiny targets: random ones, and two that are right."""
+"""MTP modules inside the checkpoints of tiny targets: random ones, two that are right at every
+depth, and such as are right at their own."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .eagle_heads import _LENGTH, MODE, ONE, H, V, _chooser, cycling_target
+from .eagle_heads import (
+    _BIG,
+    _LENGTH,
+    MODE,
+    ONE,
+    OUT,
+    H,
+    V,
+    _chooser,
+    cycle,
+    cycling_target,
+    known_text,
+)
 
 FORMATS = ("mimo", "qwen3_next")
 _WEIGHTS = "model.safetensors"
@@ -37,20 +51,25 @@ def mtp(**shape: Any) -> dict[str, Any]:
     return {"method": "mtp", **shape}
 
 
-def add_module(target: Path, folder: Path, module: Module, family: str) -> Path:
-    """A copy of a target's folder with a module more in its checkpoint."""
+def add_modules(target: Path, folder: Path, modules: Sequence[Module], family: str) -> Path:
+    """A copy of a target's folder with modules more in its checkpoint. What Qwen3-Next's modules
+    share is the first one's."""
     shutil.copytree(target, folder)
     tensors = load_file(folder / _WEIGHTS)
-    for name, weight in module.items():
-        if family == "mimo":
-            # MiMo reads the state first.
-            tensor = torch.cat(weight.chunk(2, dim=1)[::-1], dim=1) if name == "fc" else weight
-            full = f"model.mtp_layers.0.{_MIMO.get(name, name)}.weight"
-        else:
-            # Norms multiply by one more than their weight.
-            tensor = weight - 1 if name.endswith("norm") else weight
-            full = f"mtp.{_QWEN[name]}.weight" if name in _QWEN else f"mtp.layers.0.{name}.weight"
-        tensors[full] = tensor.contiguous()
+    for i, module in enumerate(modules):
+        for name, weight in module.items():
+            if family == "mimo":
+                # MiMo reads the state first.
+                tensor = torch.cat(weight.chunk(2, dim=1)[::-1], dim=1) if name == "fc" else weight
+                full = f"model.mtp_layers.{i}.{_MIMO.get(name, name)}.weight"
+            else:
+                # Norms multiply by one more than their weight; all but the layers is shared.
+                tensor = weight - 1 if name.endswith("norm") else weight
+                if name in _QWEN and i:
+                    continue
+                full = f"mtp.{_QWEN[name]}" if name in _QWEN else f"mtp.layers.{i}.{name}"
+                full += ".weight"
+            tensors[full] = tensor.clone(memory_format=torch.contiguous_format)
     save_file(tensors, folder / _WEIGHTS, {"format": "pt"})
     return folder
 
@@ -112,4 +131,82 @@ def right_module(cached: bool) -> Module:
 def save_right(root: Path, sharpness: float, family: str, cached: bool) -> Path:
     hf = cycling_target(sharpness)
     hf.save_pretrained(root / "target")
-    return add_module(root / "target", root / "mtp", right_module(cached), family)
+    return add_modules(root / "target", root / "mtp", [right_module(cached)], family)
+
+
+DEPTHS = 3
+ERRORS = (4, 5, 7)
+"""Module i of `save_deep` guesses wrongly behind every ERRORS[i]-th token."""
+
+
+def deep_module(error: int) -> Module:
+    """It computes what `cycling_target` does, at whatever depth, but behind the multiples of
+    ``error``; and it does so only if the token that its state ends with is the one that the row
+    before it read, which it finds by attention to the position just before. Else it guesses 2.
+
+    The first row has none before it; so what is made of that row is of no use to a deeper module.
+    """
+    fc = torch.zeros(H, 2 * H)
+    fc[range(OUT, OUT + V), range(V)] = 1  # the embedding's token, where the next one will stand
+    fc[ONE, ONE] = 1
+    fc[range(V), range(H, H + V)] = 1  # the state's token
+    fc[MODE, H + MODE] = 1
+    q, k, v, o = (torch.zeros(H, H) for _ in "qkvo")
+    turns = 1e6 ** (-2 * torch.arange(4) / 16)  # of the four fastest pairs of dimensions
+    for head, count in ((0, 16), (1, V - 16)):
+        first = 16 * head
+        q[range(first, first + 4), ONE] = turns.cos()
+        q[range(first + 8, first + 12), ONE] = -turns.sin()
+        k[range(first, first + 4), ONE] = 1
+        v[range(first, first + count), range(OUT + first, OUT + first + count)] = 1
+        o[range(first, first + count), range(first, first + count)] = 1
+    gate, up, down = torch.zeros(3 * V, H), torch.zeros(3 * V, H), torch.zeros(H, 3 * V)
+    up[:, ONE] = 2 / _BIG  # a unit that is on gives 1
+    for token in range(V):
+        for mode in (0, 1):  # of the row's own token
+            unit, after = mode * V + token, cycle(mode)[token]
+            guess = cycle(mode)[after] if token % error == 0 else after
+            gate[unit, [OUT + token, MODE, ONE]] = _BIG * torch.tensor([1, 1 - 2 * mode, -1.5])
+            down[token, unit], down[OUT + token, unit] = 1, -1
+            down[OUT + guess, unit] += 1
+            down[OUT + 2, unit] += 1.5
+        unit = 2 * V + token  # of the state's and the row's before, which make 2
+        gate[unit, [token, ONE]] = _BIG * torch.tensor([1, -1.5])
+        down[token, unit], down[OUT + 2, unit] = -2, -1.5
+    plain = torch.full((H,), _LENGTH / H**0.5)
+    return {
+        "fc": fc,
+        "embedding_norm": torch.full((H,), (2 / H) ** 0.5),
+        "state_norm": plain,
+        "input_layernorm": plain,
+        "self_attn.q_proj": q,
+        "self_attn.k_proj": k,
+        "self_attn.v_proj": v,
+        "self_attn.o_proj": o,
+        "self_attn.q_norm": torch.full((16,), 8.0),
+        "self_attn.k_norm": torch.full((16,), 8.0),
+        "post_attention_layernorm": torch.full((H,), (7 / H) ** 0.5),
+        "mlp.gate_proj": gate,
+        "mlp.up_proj": up,
+        "mlp.down_proj": down,
+        "norm": plain,
+    }
+
+
+def save_deep(root: Path, family: str) -> Path:
+    cycling_target(40.0).save_pretrained(root / "target")
+    modules = [deep_module(error) for error in ERRORS]
+    return add_modules(root / "target", root / "mtp", modules, family)
+
+
+def deep_counts(prompt: Sequence[int], max_tokens: int, steps: int = DEPTHS) -> tuple[int, int]:
+    """Draft tokens, and those accepted, of a request alone whose modules draft as `save_deep`'s."""
+    text = known_text(prompt, max_tokens)
+    emitted, drafted, accepted = 1, 0, 0
+    while emitted < max_tokens:
+        depth = min(steps, max_tokens - emitted - 1)
+        right = 0
+        while right < depth and text[emitted - 1 + right] % ERRORS[right]:
+            right += 1
+        emitted, drafted, accepted = emitted + right + 1, drafted + depth, accepted + right
+    return drafted, accepted

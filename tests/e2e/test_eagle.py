@@ -15,22 +15,19 @@ from trtspec.errors import EngineError
 
 from .eagle_heads import eagle, random_eagle1, random_eagle3
 from .helpers import (
+    GREEDY_24,
     PARAMS_40,
+    SAMPLED_24,
     TinyModels,
     assert_no_leak,
+    eight_prompts,
     open_llm,
-    random_prompt,
     tokens,
     watch,
 )
+from .known_texts import KnownTexts
 
-PROMPTS = [random_prompt(160 + i, n) for i, n in enumerate((30, 1, 32, 3, 16, 17, 40))]
-PROMPTS += [random_prompt(170, 6) * 4]
-GREEDY = SamplingParams(max_tokens=24)
-SAMPLED = [
-    SamplingParams(max_tokens=24, temperature=0.8, seed=seed)
-    for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
-]
+PROMPTS = eight_prompts(160)
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"num_speculative_tokens": 4},
     "static": {"eagle_choices": [[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 0, 0], [2, 0, 1]]},
@@ -42,16 +39,13 @@ CROSS += [("qwen3", m, "tree") for m in METHODS]
 EACH = [("llama", "eagle3", "tree"), ("qwen3", "eagle", "static"), ("llama", "eagle", "chain")]
 
 
-class Heads:
+class Heads(KnownTexts):
     """Random heads for the tiny targets. EAGLE-3's covers the commonest tokens of the greedy texts,
     so that guesses are right now and then."""
 
     def __init__(self, models: TinyModels, root: Path) -> None:
-        self.models, self.root = models, root
+        super().__init__(models, root, PROMPTS)
         self.folder = cache(self._folder)
-
-    def greedy(self, case: str) -> list[list[int]]:
-        return [self.models.greedy(case, prompt, 24) for prompt in PROMPTS]
 
     def _folder(self, case: str, method: str) -> Path:
         hf, folder = self.models.hf(case), self.root / f"{case}-{method}"
@@ -64,13 +58,6 @@ class Heads:
     def config(self, case: str, method: str, shape: str) -> dict[str, Any]:
         return eagle(self.folder(case, method), method, **SHAPES[shape])
 
-    @cache  # noqa: B019  one object, alive as long as the module
-    def sampled(self, case: str) -> list[list[int]]:
-        """The texts without speculation, each prompt alone."""
-        with open_llm(self.models.folder(case), max_batch_size=1) as llm:
-            pairs = zip(PROMPTS, SAMPLED, strict=True)
-            return tokens([llm.generate(prompt, params) for prompt, params in pairs])
-
 
 @pytest.fixture(scope="module")
 def heads(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Heads:
@@ -79,38 +66,13 @@ def heads(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Heads
 
 @pytest.mark.parametrize(("case", "method", "shape"), CROSS)
 def test_same_tokens(heads: Heads, case: str, method: str, shape: str) -> None:
-    """transformers' greedy text and the sampled text without speculation; eight at once in chunks
-    and with few rows for drafts, and again over cached prefixes; then alone."""
-    config, folder = heads.config(case, method, shape), heads.models.folder(case)
-    with open_llm(folder, config, max_batch_size=8, max_num_tokens=60) as llm:
-        steps = watch(llm)
-        for _ in range(2):
-            assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy(case)
-            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
-            assert tokens(outputs) == heads.sampled(case)
-        metrics = llm.get_metrics()
-        assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
-        prefills = [item for step in steps for item in step.items if not item.is_generation]
-        assert any(not item.samples for item in prefills), "no prompt was cut"
-        assert any(item.start and item.start % 16 == 0 for item in prefills), "no prefix was reused"
-        assert_no_leak(llm)
-    with open_llm(folder, config, max_batch_size=1) as llm:
-        for i in (0, 1):
-            alone = [llm.generate(PROMPTS[i], params) for params in (GREEDY, SAMPLED[i])]
-            assert tokens(alone) == [heads.greedy(case)[i], heads.sampled(case)[i]]
+    metrics = heads.assert_same(case, heads.config(case, method, shape))
+    assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
 
 
 @pytest.mark.parametrize(("case", "method", "shape"), EACH)
 def test_preemption(heads: Heads, case: str, method: str, shape: str) -> None:
-    kv = {"max_tokens": 160}
-    options = {"kv_cache_config": kv, "tokens_per_block": 4, "max_batch_size": 8}
-    with open_llm(heads.models.folder(case), heads.config(case, method, shape), **options) as llm:
-        steps = watch(llm)
-        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy(case)
-        assert tokens(llm.generate(PROMPTS, SAMPLED, use_tqdm=False)) == heads.sampled(case)
-        assert sum(step.num_preempted for step in steps) > 0
-        assert_no_leak(llm)
-        assert not llm._executor._drafter._pending and not llm._executor._drafter._fed
+    heads.assert_same_when_preempted(case, heads.config(case, method, shape))
 
 
 @pytest.mark.parametrize(("case", "method", "shape"), EACH)
@@ -124,10 +86,10 @@ def test_prefix_reuse(heads: Heads, case: str, method: str, shape: str) -> None:
     following = [*border, continued[32], 6]
     with open_llm(heads.models.folder(case), heads.config(case, method, shape)) as llm:
         steps = watch(llm)
-        assert tokens([llm.generate(PROMPTS[0], GREEDY)]) == [text]
+        assert tokens([llm.generate(PROMPTS[0], GREEDY_24)]) == [text]
         steps.clear()
         prompts = [diverging, following, [*PROMPTS[0][:20], 9], continued]
-        found = tokens(llm.generate(prompts, GREEDY, use_tqdm=False))
+        found = tokens(llm.generate(prompts, GREEDY_24, use_tqdm=False))
         assert found == [heads.models.greedy(case, prompt, 24) for prompt in prompts]
         # 16 tokens a block; the draft's second block ends with a row made of the token at 32.
         assert [item.start for item in steps[0].items] == [16, 32, 16, 48]
@@ -183,7 +145,7 @@ def test_aborts_in_the_middle(heads: Heads, method: str) -> None:
                 return outputs
 
             executor.step = interrupted
-            handles += [llm.generate_async(prompt, GREEDY) for prompt in PROMPTS]
+            handles += [llm.generate_async(prompt, GREEDY_24) for prompt in PROMPTS]
             for i, handle in enumerate(handles):
                 output = handle.result(timeout=60).outputs[0]
                 reasons.append(output.finish_reason)
@@ -201,7 +163,7 @@ def test_states_that_are_nan(heads: Heads, method: str) -> None:
     """A request whose logits are NaN fails alone; its neighbours' drafts read nothing of it."""
     bans = SamplingParams(bad_words=[[token] for token in range(203)])
     with open_llm(heads.models.folder("llama"), heads.config("llama", method, "tree")) as llm:
-        outputs = llm.generate(PROMPTS[:3], [GREEDY, bans, GREEDY], use_tqdm=False)
+        outputs = llm.generate(PROMPTS[:3], [GREEDY_24, bans, GREEDY_24], use_tqdm=False)
         assert isinstance(outputs[1].error, EngineError)
         assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
         assert_no_leak(llm)
@@ -212,9 +174,11 @@ def test_states_that_are_nan(heads: Heads, method: str) -> None:
 def test_half_precision(heads: Heads, method: str, dtype: str) -> None:
     folder = heads.models.folder("llama")
     with open_llm(folder, dtype=dtype) as llm:
-        expected = [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY, SAMPLED)]
+        expected = [
+            tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)
+        ]
     with open_llm(folder, heads.config("llama", method, "tree"), dtype=dtype) as llm:
-        for params, texts in zip((GREEDY, SAMPLED), expected, strict=True):
+        for params, texts in zip((GREEDY_24, SAMPLED_24), expected, strict=True):
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
         assert llm.get_metrics()["num_accepted_tokens"] > 0
 
@@ -229,7 +193,7 @@ def test_formats_are_read_alike(heads: Heads, tmp_path: Path) -> None:
         ) as llm:
             draft = llm.config.draft
             assert isinstance(draft, EagleConfig) and draft.capture_layers == (0, 1)
-            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
+            outputs = llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
             assert tokens(outputs) == heads.sampled("llama")
             figures.append([output.metrics.to_dict() for output in outputs])
     assert figures[0] == figures[1]

@@ -142,7 +142,7 @@ def test_shifted_tokens_are_noticed(
     sharp: RightHeads, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def group(self: EagleDrafter, request: Request, start: int, count: int) -> RowGroup:
-        blocks = self._resources.draft_block_table(request)
+        blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
     monkeypatch.setattr(EagleDrafter, "_group", group)
@@ -155,10 +155,10 @@ def test_a_stale_cache_is_noticed(sharp: RightHeads, monkeypatch: pytest.MonkeyP
     def begin(self: ResourceManager, request: Request) -> int:
         cached = self.target.match(request.tokens)
         self.target.begin(request.id, request.tokens, cached)
-        assert self.draft is not None
-        self.draft.begin(request.id, request.tokens, 0)
-        self.draft.reserve(request.id, cached)
-        self.draft.commit(request.id, request.tokens, cached)
+        (draft,) = self.drafts
+        draft.begin(request.id, request.tokens, 0)
+        draft.reserve(request.id, cached)
+        draft.commit(request.id, request.tokens, cached)
         return cached
 
     monkeypatch.setattr(ResourceManager, "begin", begin)

@@ -74,7 +74,7 @@ def test_the_folder(folder: Path, llm: LLM) -> None:
     assert not any(name.startswith("target.") or "embed" in name for name in stored)
     engine: Any = llm
     shared = engine._target._session._weights["embed.weight"]
-    for session in (engine._draft._session, engine._draft._rollout):
+    for session in (engine._drafts[0]._session, engine._drafts[0]._rollout):
         borrowed = [w for n, w in session._weights.items() if n.endswith("target.embed.weight")]
         assert [w.data_ptr() for w in borrowed] == [shared.data_ptr()]
 

@@ -53,7 +53,7 @@ class Oracle:
 
     def __init__(self, llm: LLM) -> None:
         engine = llm.config
-        assert llm._draft is not None and engine.speculation is not None
+        assert llm._drafts and engine.speculation is not None
         self.layout = engine.layout
         self.shape: TreeShape = engine.speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
@@ -61,11 +61,12 @@ class Oracle:
         self.target = ModelEngine(
             engine.target, torch.float32, self.layout, count, llm._target._session
         )
-        module: Any = llm._draft._session
+        module: Any = llm._drafts[0]._session
         self.draft: EagleDraft = module._module
-        assert engine.draft_decoder is not None
+        decoder = engine.drafts[0].network.decoder
+        assert decoder is not None
         size = self.layout.tokens_per_block
-        self.caches = new_kv_caches(engine.draft_decoder, count, size, torch.float32)
+        self.caches = new_kv_caches(decoder, count, size, torch.float32)
 
     @torch.no_grad()
     def children(self, tokens: Sequence[int], sampling: SamplingColumns) -> Children:
@@ -98,7 +99,7 @@ def check_rollouts(llm: LLM) -> list[int]:
     """From now on compare every rollout; the list grows by the number of first-pass rows of each
     request compared."""
     drafter: Any = llm._executor._drafter
-    oracle, engine, rows = Oracle(llm), llm._draft, []
+    oracle, engine, rows = Oracle(llm), llm._drafts[0], []
     first_pass, rollout = drafter._first_pass, engine.rollout
     under_way: list[Request] = []
 

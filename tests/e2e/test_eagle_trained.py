@@ -108,7 +108,7 @@ def test_wrong_layers(tmp_path: Path) -> None:
 
 def test_shifted_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def group(self: EagleDrafter, request: Request, start: int, count: int) -> RowGroup:
-        blocks = self._resources.draft_block_table(request)
+        blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
     expected = good()

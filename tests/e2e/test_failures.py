@@ -121,17 +121,17 @@ class Failing:
 @pytest.mark.parametrize(
     ("engine", "session", "first"),
     [
-        ("_target", "_session", 0),
-        ("_target", "_session", 3),
-        ("_draft", "_session", 0),
-        ("_draft", "_rollout", 0),
-        ("_draft", "_rollout", 3),
+        ("target", "_session", 0),
+        ("target", "_session", 3),
+        ("draft", "_session", 0),
+        ("draft", "_rollout", 0),
+        ("draft", "_rollout", 3),
     ],
 )
 def test_an_engine_that_raises(models: TinyModels, engine: str, session: str, first: int) -> None:
     """All requests of that step end with the error; the next ones run as if nothing had been."""
     with open_llm(models.folder("llama"), chain(models.draft("llama"), 3)) as llm:
-        owner = getattr(llm, engine)
+        owner = llm._target if engine == "target" else llm._drafts[0]
         setattr(owner, session, Failing(getattr(owner, session), first, 1))
         outputs = llm.generate(GOOD, PARAMS_40, use_tqdm=False)
         for output in outputs:

@@ -15,23 +15,20 @@ from trtspec.errors import ConfigError, EngineError
 
 from .eagle_heads import eagle, random_eagle1
 from .helpers import (
+    GREEDY_24,
     PARAMS_40,
+    SAMPLED_24,
     TinyModels,
     assert_no_leak,
+    eight_prompts,
     open_llm,
-    random_prompt,
     tokens,
     watch,
 )
+from .known_texts import KnownTexts
 from .medusa_heads import fitted_heads, medusa, write_heads
 
-PROMPTS = [random_prompt(260 + i, n) for i, n in enumerate((30, 1, 32, 3, 16, 17, 40))]
-PROMPTS += [random_prompt(270, 6) * 4]
-GREEDY = SamplingParams(max_tokens=24)
-SAMPLED = [
-    SamplingParams(max_tokens=24, temperature=0.8, seed=seed)
-    for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
-]
+PROMPTS = eight_prompts(260)
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
     "chain": {"topk": 1},
@@ -42,15 +39,12 @@ CROSS = [("llama", shape) for shape in SHAPES]
 CROSS += [("qwen3", "default"), ("llama3_tied", "dynamic")]
 
 
-class Folders:
+class Folders(KnownTexts):
     """Heads that often guess the greedy texts."""
 
     def __init__(self, models: TinyModels, root: Path) -> None:
-        self.models, self.root = models, root
+        super().__init__(models, root, PROMPTS)
         self.folder = cache(self._folder)
-
-    def greedy(self, case: str) -> list[list[int]]:
-        return [self.models.greedy(case, prompt, 24) for prompt in PROMPTS]
 
     def _folder(self, case: str) -> Path:
         hf = self.models.hf(case)
@@ -60,13 +54,6 @@ class Folders:
     def config(self, case: str, shape: str, **more: Any) -> dict[str, Any]:
         return medusa(self.folder(case), **SHAPES[shape], **more)
 
-    @cache  # noqa: B019  one object, alive as long as the module
-    def sampled(self, case: str) -> list[list[int]]:
-        """The texts without speculation, each prompt alone."""
-        with open_llm(self.models.folder(case), max_batch_size=1) as llm:
-            pairs = zip(PROMPTS, SAMPLED, strict=True)
-            return tokens([llm.generate(prompt, params) for prompt, params in pairs])
-
 
 @pytest.fixture(scope="module")
 def heads(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Folders:
@@ -75,39 +62,13 @@ def heads(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Folde
 
 @pytest.mark.parametrize(("case", "shape"), CROSS)
 def test_same_tokens(heads: Folders, case: str, shape: str) -> None:
-    """transformers' greedy text and the sampled text without speculation; eight at once in chunks
-    and with few rows for drafts, and again over cached prefixes; then alone."""
-    config, folder = heads.config(case, shape), heads.models.folder(case)
-    with open_llm(folder, config, max_batch_size=8, max_num_tokens=60) as llm:
-        steps = watch(llm)
-        for _ in range(2):
-            assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy(case)
-            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
-            assert tokens(outputs) == heads.sampled(case)
-        metrics = llm.get_metrics()
-        assert 20 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
-        prefills = [item for step in steps for item in step.items if not item.is_generation]
-        assert any(not item.samples for item in prefills), "no prompt was cut"
-        assert any(item.start and item.start % 16 == 0 for item in prefills), "no prefix was reused"
-        assert_no_leak(llm)
-        assert not llm._executor._drafter._states
-    with open_llm(folder, config, max_batch_size=1) as llm:
-        for i in (0, 1):
-            alone = [llm.generate(PROMPTS[i], params) for params in (GREEDY, SAMPLED[i])]
-            assert tokens(alone) == [heads.greedy(case)[i], heads.sampled(case)[i]]
+    metrics = heads.assert_same(case, heads.config(case, shape))
+    assert 20 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
 
 
 @pytest.mark.parametrize("shape", ["default", "dynamic"])
 def test_preemption(heads: Folders, shape: str) -> None:
-    kv = {"max_tokens": 160}
-    options = {"kv_cache_config": kv, "tokens_per_block": 4, "max_batch_size": 8}
-    with open_llm(heads.models.folder("llama"), heads.config("llama", shape), **options) as llm:
-        steps = watch(llm)
-        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy("llama")
-        assert tokens(llm.generate(PROMPTS, SAMPLED, use_tqdm=False)) == heads.sampled("llama")
-        assert sum(step.num_preempted for step in steps) > 0
-        assert_no_leak(llm)
-        assert not llm._executor._drafter._states
+    heads.assert_same_when_preempted("llama", heads.config("llama", shape))
 
 
 def test_every_prefix_is_reused(heads: Folders) -> None:
@@ -117,13 +78,13 @@ def test_every_prefix_is_reused(heads: Folders) -> None:
     diverging = [*continued[:32], (continued[32] + 1) % 200, 5]
     with open_llm(heads.models.folder("llama"), heads.config("llama", "default")) as llm:
         steps = watch(llm)
-        assert tokens([llm.generate(PROMPTS[0], GREEDY)]) == [text]
+        assert tokens([llm.generate(PROMPTS[0], GREEDY_24)]) == [text]
         steps.clear()
         prompts = [diverging, [*PROMPTS[0][:20], 9], continued]
-        found = tokens(llm.generate(prompts, GREEDY, use_tqdm=False))
+        found = tokens(llm.generate(prompts, GREEDY_24, use_tqdm=False))
         assert found == [heads.models.greedy("llama", prompt, 24) for prompt in prompts]
         assert [item.start for item in steps[0].items] == [32, 16, 48]
-        assert llm._executor._resources.draft is None
+        assert llm._executor._resources.drafts == ()
         assert_no_leak(llm)
 
 
@@ -156,7 +117,7 @@ def test_states_that_are_nan(heads: Folders) -> None:
     """A request whose logits are NaN fails alone."""
     bans = SamplingParams(bad_words=[[token] for token in range(203)])
     with open_llm(heads.models.folder("llama"), heads.config("llama", "default")) as llm:
-        outputs = llm.generate(PROMPTS[:3], [GREEDY, bans, GREEDY], use_tqdm=False)
+        outputs = llm.generate(PROMPTS[:3], [GREEDY_24, bans, GREEDY_24], use_tqdm=False)
         assert isinstance(outputs[1].error, EngineError)
         assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
         assert_no_leak(llm)
@@ -167,9 +128,11 @@ def test_states_that_are_nan(heads: Folders) -> None:
 def test_half_precision(heads: Folders, dtype: str) -> None:
     folder = heads.models.folder("llama")
     with open_llm(folder, dtype=dtype) as llm:
-        expected = [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY, SAMPLED)]
+        expected = [
+            tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)
+        ]
     with open_llm(folder, heads.config("llama", "default"), dtype=dtype) as llm:
-        for params, texts in zip((GREEDY, SAMPLED), expected, strict=True):
+        for params, texts in zip((GREEDY_24, SAMPLED_24), expected, strict=True):
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
         assert llm.get_metrics()["num_accepted_tokens"] > 0
 
@@ -184,7 +147,7 @@ def test_formats_draft_alike(heads: Folders, tmp_path: Path) -> None:
         folder = write_heads(tmp_path / name, fitted, model)
         with open_llm(heads.models.folder("llama"), medusa(folder)) as llm:
             assert llm.config.draft == MedusaConfig(3, 1, 64, 203, (2,))
-            outputs = llm.generate(PROMPTS, SAMPLED, use_tqdm=False)
+            outputs = llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
             assert tokens(outputs) == heads.sampled("llama")
             figures.append([output.metrics.to_dict() for output in outputs])
     assert figures[0] == figures[1]
@@ -194,7 +157,7 @@ def test_only_the_heads_in_use_are_stored(heads: Folders) -> None:
     config = medusa(heads.folder("llama"), heads=2)
     with open_llm(heads.models.folder("llama"), config) as llm:
         assert llm.config.draft.num_heads == llm.config.speculation.num_steps == 2
-        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy("llama")
+        assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == heads.greedy("llama")
 
 
 def test_an_engine_folder_remembers_its_tree(heads: Folders, tmp_path: Path) -> None:
@@ -205,10 +168,10 @@ def test_an_engine_folder_remembers_its_tree(heads: Folders, tmp_path: Path) -> 
     for config in (None, {"method": "medusa", "model": "draft", **SHAPES["choices"]}):
         with open_llm(folder, config) as llm:
             assert llm.speculation.tree.num_nodes == 5
-            assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy("llama")
+            assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == heads.greedy("llama")
             assert llm.get_metrics()["num_accepted_tokens"] > 0
     with open_llm(folder, False) as llm:
-        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy("llama")
+        assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == heads.greedy("llama")
         assert llm.get_metrics()["num_draft_calls"] == 0
     with pytest.raises(ConfigError, match=r"a static tree is fixed at build"):
         open_llm(folder, {"method": "medusa", "model": "draft", "num_medusa_heads": 3})
@@ -244,7 +207,7 @@ def test_lossy_is_said(heads: Folders, caplog: pytest.LogCaptureFixture) -> None
         found = tokens(llm.generate(PROMPTS, flat, use_tqdm=False))
         assert llm.get_metrics()["num_accepted_tokens"] > lossless
         assert found != expected
-        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == heads.greedy("llama")
+        assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == heads.greedy("llama")
         assert_no_leak(llm)
 
 
@@ -260,7 +223,7 @@ def test_heads_see_the_final_norm(heads: Folders) -> None:
             return roll_out(requests, sampling)
 
         drafter._roll_out = watched
-        text = llm.generate(PROMPTS[0], GREEDY).outputs[0].token_ids
+        text = llm.generate(PROMPTS[0], GREEDY_24).outputs[0].token_ids
     whole = torch.tensor([PROMPTS[0] + text])
     with torch.no_grad():
         expected = heads.models.hf("llama").model(whole).last_hidden_state[0]

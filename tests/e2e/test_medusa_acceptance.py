@@ -118,12 +118,12 @@ def test_a_wrong_row_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def on_accepted(
         self: MedusaDrafter, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[int]:
+    ) -> list[tuple[int, ...]]:
         for item, outcome in zip(batch.items, accepted, strict=True):
             hidden: Tensor | None = outcome.hidden
             assert hidden is not None
             self._states[item.request.id] = hidden[0].clone()
-        return [0] * len(batch.items)
+        return [()] * len(batch.items)
 
     monkeypatch.setattr(MedusaDrafter, "on_accepted", on_accepted)
     assert rate(root, "right") < 0.5

@@ -82,7 +82,7 @@ def test_the_folder(shape: str, folder: Path, llm: LLM) -> None:
     if shape == "dynamic":
         engine: Any = llm
         shared = engine._target._session._weights["lm_head.packed"]
-        borrowed = engine._draft._rollout._weights["model.target.lm_head.packed"]
+        borrowed = engine._drafts[0]._rollout._weights["model.target.lm_head.packed"]
         assert borrowed.data_ptr() == shared.data_ptr()
 
 

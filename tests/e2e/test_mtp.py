@@ -27,7 +27,7 @@ from trtspec.speculative.eagle import EagleDrafter
 
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
-from .mtp_modules import FORMATS, add_module, mtp, random_module, right_module, save_right
+from .mtp_modules import FORMATS, add_modules, mtp, random_module, right_module, save_right
 
 PROMPTS = [random_prompt(360 + i, n) for i, n in enumerate((30, 1, 17, 40))]
 PROMPTS += [random_prompt(370, 6) * 4]
@@ -54,7 +54,7 @@ def checkpoint(
     @cache
     def made(case: str, family: str) -> Path:
         module = random_module(models.hf(case))
-        return add_module(models.folder(case), root / f"{case}-{family}", module, family)
+        return add_modules(models.folder(case), root / f"{case}-{family}", [module], family)
 
     return made
 
@@ -137,7 +137,7 @@ def test_a_right_module_guesses_the_noise(tmp_path: Path) -> None:
 
 def test_shifted_tokens_are_noticed(right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def group(self: EagleDrafter, request: Request, start: int, count: int) -> RowGroup:
-        blocks = self._resources.draft_block_table(request)
+        blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
     monkeypatch.setattr(EagleDrafter, "_group", group)
@@ -167,7 +167,7 @@ def test_tensors_read_wrongly_are_noticed(tmp_path: Path, family: str, flaw: str
     else:
         module |= {name: weight - 1 for name, weight in module.items() if name.endswith("norm")}
     cycling_target(40.0).save_pretrained(tmp_path / "target")
-    assert rate(add_module(tmp_path / "target", tmp_path / "mtp", module, family)) < 0.1
+    assert rate(add_modules(tmp_path / "target", tmp_path / "mtp", [module], family)) < 0.1
 
 
 # Where the modules lie.

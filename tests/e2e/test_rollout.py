@@ -90,7 +90,7 @@ def test_equals_a_tree_grown_step_by_step(
 ) -> None:
     folder = models.folder(case)
     with open_llm(folder, tree(folder, *shape)) as llm:
-        engine = llm._draft
+        engine = llm._drafts[0]
         assert engine is not None
         groups, held = [], []
         for request, (prompt, committed) in enumerate(zip(PROMPTS, COMMITTED, strict=True)):

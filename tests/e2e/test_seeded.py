@@ -10,24 +10,19 @@ import pytest
 from trtspec import SamplingParams
 
 from .helpers import (
+    SAMPLED_24,
     TinyModels,
     assert_no_leak,
     chain,
+    eight_prompts,
     ngram,
     open_llm,
-    random_prompt,
     tokens,
     tree,
     watch,
 )
 
-PROMPTS = [random_prompt(20 + i, n) for i, n in enumerate((9, 1, 25, 3, 16, 17, 40))] + [
-    [8, 9] * 10
-]
-PLAIN = [
-    SamplingParams(max_tokens=24, temperature=0.8, seed=seed)
-    for seed in (0, 1, 2**63 + 5, -7, 4, 4, 6, 7)
-]
+PROMPTS = eight_prompts(20)
 # One option each beside temperature, and in the end several at once; low temperatures among them,
 # so that drafts are accepted.
 OPTIONS: list[dict[str, Any]] = [
@@ -41,7 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"stop_token_ids": list(range(100)), "min_tokens": 12},
     {"top_k": 20, "top_p": 0.95, "min_p": 0.01, "logit_bias": {3: 9.0, 8: 10.0, 9: 10.0}},
 ]
-FILTERED = [replace(params, **more) for params, more in zip(PLAIN, OPTIONS, strict=True)]
+FILTERED = [replace(params, **more) for params, more in zip(SAMPLED_24, OPTIONS, strict=True)]
 TREES = [(2, 3, 7), (3, 2, 13), (4, 5, 12), (2, 8, 20), (8, 1, 9)]
 
 
@@ -73,7 +68,7 @@ class Baseline:
             with open_llm(self.models.folder("llama"), **options) as llm:
                 self.known[dtype] = [
                     tokens([llm.generate(PROMPTS[i], params[i]) for i in range(len(PROMPTS))])
-                    for params in (PLAIN, FILTERED)
+                    for params in (SAMPLED_24, FILTERED)
                 ]
         return self.known[dtype]
 
@@ -98,7 +93,9 @@ def test_same_tokens(models: TinyModels, baseline: Baseline, name: str, batch: i
     # The batch has few rows a step: its prompts are fed in chunks and its drafts are shortened.
     limits = {"max_batch_size": batch, "max_num_tokens": 20 if batch > 1 else None}
     with open_llm(models.folder("llama"), config, **limits) as llm:
-        for turn, (params, expected) in enumerate(zip((PLAIN, FILTERED), baseline(), strict=True)):
+        for turn, (params, expected) in enumerate(
+            zip((SAMPLED_24, FILTERED), baseline(), strict=True)
+        ):
             some = slice(turn, None, 2) if batch == 1 else slice(None)
             outputs = llm.generate(PROMPTS[some], params[some], use_tqdm=False)
             assert tokens(outputs) == expected[some]
@@ -110,7 +107,7 @@ def test_same_tokens(models: TinyModels, baseline: Baseline, name: str, batch: i
 @pytest.mark.parametrize("rows", [8, 13, 64])
 def test_row_budget_without_speculation(models: TinyModels, baseline: Baseline, rows: int) -> None:
     with open_llm(models.folder("llama"), max_num_tokens=rows) as llm:
-        for params, expected in zip((PLAIN, FILTERED), baseline(), strict=True):
+        for params, expected in zip((SAMPLED_24, FILTERED), baseline(), strict=True):
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
 
 
@@ -121,7 +118,7 @@ def test_preempted_samples(models: TinyModels, baseline: Baseline, name: str) ->
     options = {"kv_cache_config": {"max_tokens": 128}, "tokens_per_block": 4}
     with open_llm(models.folder("llama"), config, **options) as llm:
         steps = watch(llm)
-        for params, expected in zip((PLAIN, FILTERED), baseline(), strict=True):
+        for params, expected in zip((SAMPLED_24, FILTERED), baseline(), strict=True):
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
         assert sum(step.num_preempted for step in steps) > 0
         assert_no_leak(llm)
@@ -141,7 +138,7 @@ def test_half_precision(models: TinyModels, baseline: Baseline, name: str, dtype
     with open_llm(models.folder("llama"), dtype=dtype, max_batch_size=1) as llm:
         alone = [llm.generate(prompt, greedy).outputs[0].token_ids for prompt in PROMPTS]
     with open_llm(models.folder("llama"), config, dtype=dtype, max_num_tokens=120) as llm:
-        for params, expected in zip((PLAIN, FILTERED), baseline(dtype), strict=True):
+        for params, expected in zip((SAMPLED_24, FILTERED), baseline(dtype), strict=True):
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
         assert tokens(llm.generate(PROMPTS, greedy, use_tqdm=False)) == alone
 
@@ -149,7 +146,7 @@ def test_half_precision(models: TinyModels, baseline: Baseline, name: str, dtype
 @pytest.mark.parametrize("name", ["none", "ngram-3", "chain-3", "tree-2-3-7"])
 def test_samples_of_one_prompt(models: TinyModels, baseline: Baseline, name: str) -> None:
     """n samples differ, are repeatable, and the first is what n=1 gives."""
-    params = replace(PLAIN[2], n=3)
+    params = replace(SAMPLED_24[2], n=3)
     with open_llm(models.folder("llama")) as llm:
         expected = tokens([llm.generate(PROMPTS[2], params)])
     assert len(set(map(tuple, expected))) == 3
@@ -162,7 +159,7 @@ def test_samples_of_one_prompt(models: TinyModels, baseline: Baseline, name: str
 
 
 def test_a_drawn_seed_is_reported(models: TinyModels) -> None:
-    params = replace(PLAIN[0], seed=None)
+    params = replace(SAMPLED_24[0], seed=None)
     with open_llm(models.folder("llama"), seed=11) as llm:
         first, second = llm.generate([PROMPTS[0], PROMPTS[0]], params, use_tqdm=False)
         assert first.outputs[0].token_ids != second.outputs[0].token_ids
@@ -177,13 +174,15 @@ def test_a_drawn_seed_is_reported(models: TinyModels) -> None:
 def test_bans_and_biases_hold(models: TinyModels) -> None:
     """What the options promise about the text, with drafts that know nothing of them."""
     with open_llm(models.folder("llama"), chain(models.folder("llama"), 4)) as llm:
-        free = llm.generate(PROMPTS[0], PLAIN[0]).outputs[0].token_ids
+        free = llm.generate(PROMPTS[0], SAMPLED_24[0]).outputs[0].token_ids
         banned = [[free[0]], free[4:6], free[9:12]]
-        text = llm.generate(PROMPTS[0], replace(PLAIN[0], bad_words=banned)).outputs[0].token_ids
+        text = (
+            llm.generate(PROMPTS[0], replace(SAMPLED_24[0], bad_words=banned)).outputs[0].token_ids
+        )
         assert all(text[i : i + len(word)] != word for word in banned for i in range(len(text)))
-        only = replace(PLAIN[0], logit_bias={7: 1000.0})
+        only = replace(SAMPLED_24[0], logit_bias={7: 1000.0})
         assert llm.generate(PROMPTS[0], only).outputs[0].token_ids == [7] * 24
-        stop = replace(PLAIN[0], stop_token_ids=list(range(200)), min_tokens=10)
+        stop = replace(SAMPLED_24[0], stop_token_ids=list(range(200)), min_tokens=10)
         output = llm.generate(PROMPTS[0], stop).outputs[0]
         assert len(output.token_ids) == 11
         assert all(token >= 200 for token in output.token_ids[:10])

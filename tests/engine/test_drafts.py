@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -11,6 +12,8 @@ from trtspec.config.eagle import EagleConfig
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
+from trtspec.config.mtp_modules import MtpModulesConfig
+from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.speculative import METHODS
 from trtspec.engine.drafts import (
     DRAFT_KINDS,
@@ -22,11 +25,15 @@ from trtspec.engine.drafts import (
 from trtspec.errors import ConfigError
 
 MODEL = ModelConfig("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
+MODULE = MtpConfig(1, MODEL, 16, (2,), 70, norm_output=True, input_norms=True)
 DRAFTS: dict[str, DraftConfig] = {
     "model": MODEL,
     "eagle": EagleConfig(1, MODEL, 16, (2,), 70),
     "eagle3": EagleConfig(3, MODEL, 16, (0, 1), 70),
-    "mtp": MtpConfig(1, MODEL, 16, (2,), 70, norm_output=True, input_norms=True),
+    "pard": PardConfig(*(getattr(MODEL, f.name) for f in fields(MODEL)), mask_token=69),
+    "p_eagle": PEagleConfig(3, MODEL, 16, (0, 1), 70, mask_token=3),
+    "mtp": MODULE,
+    "mtp_modules": MtpModulesConfig(MODULE, 4),
     "medusa": MedusaConfig(4, 1, 16, 70, (2,)),
 }
 

@@ -182,12 +182,17 @@ def test_no_engine_folder(folder: Path, content: str) -> None:
         EngineConfig.read(folder)
 
 
+def with_tree(config: EngineConfig, **tree: int) -> EngineConfig:
+    (draft,) = config.drafts
+    contract = replace(draft.speculation, **tree)
+    return replace(config, drafts=(replace(draft, speculation=contract),))
+
+
 def test_layout(built: Path) -> None:
     """Block tables reach past max_seq_len by the rows of a step, masks hold them all."""
     config = EngineConfig.read(built)
     assert (config.layout.blocks_per_sequence, config.layout.mask_words) == ((128 + 64) // 16, 1)
-    assert config.speculation is not None
-    wide = replace(config, speculation=replace(config.speculation, topk=16, num_draft_tokens=200))
+    wide = with_tree(config, topk=16, num_draft_tokens=200)
     assert (wide.layout.blocks_per_sequence, wide.layout.mask_words) == (-(-(128 + 200) // 16), 4)
-    deep = replace(config, speculation=replace(config.speculation, topk=16, num_steps=9))
+    deep = with_tree(config, topk=16, num_steps=9)
     assert deep.layout.mask_words == 3  # 1 + 8 x 16 rows of a rollout

@@ -28,6 +28,7 @@ from ..e2e.helpers import (
     tokens,
     tree,
 )
+from ..e2e.hybrid_drafts import hybrid
 
 LENGTHS = (24, 9, 17, 6, 20)
 GREEDY = [SamplingParams(length) for length in LENGTHS]
@@ -85,18 +86,20 @@ def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("padding", [True, False], ids=["padded", "exact"])
-@pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree", "eagle3"])
+@pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree", "eagle3", "hybrid"])
 def test_texts(
     models: TinyModels, head: Path, played: list[Played], method: str, padding: bool
 ) -> None:
     draft = models.draft("llama")
-    config = {
+    configs: dict[str, Any] = {
         "none": None,
         "ngram": ngram(4),
         "chain": chain(draft, 3),
         "tree": tree(draft, 2, 3, 6),
         "eagle3": eagle(head, "eagle3", num_speculative_tokens=3, topk=2, num_draft_tokens=6),
-    }[method]
+    }
+    configs["hybrid"] = hybrid(configs["ngram"], configs["tree"], configs["eagle3"])
+    config = configs[method]
     prompts = [random_prompt(600 + i, 4 + 7 * i) for i in range(len(LENGTHS))]
     options: dict[str, Any] = {"max_batch_size": 5}
     graphs = {"enable_padding": padding}
@@ -109,10 +112,10 @@ def test_texts(
             for one, other in zip(found, outputs, strict=True):
                 assert one.outputs[0].logprobs == other.outputs[0].logprobs
         assert_no_leak(llm)
-        sessions = [llm._target._session, *([llm._draft._rollout] if llm._draft else [])]
+        sessions = [llm._target._session, *(draft._rollout for draft in llm._drafts)]
         assert all(isinstance(session, cuda_graph.CudaGraphSession) for session in sessions)
     if padding:  # trees are seldom all full
         assert sum(graph.replays for graph in played) > 20
-    if padding and llm._draft:
+    if padding and llm._drafts:
         # The rollout's were captured when the engine was opened: batches of 1, 2, 4 and 5.
-        assert sessions[1].num_graphs == 4
+        assert all(session.num_graphs == 4 for session in sessions[1:])

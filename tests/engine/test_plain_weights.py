@@ -15,7 +15,7 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
-from trtspec.engine.graphs import TARGET_MODEL, draft_module, make_graph, target_module
+from trtspec.engine.graphs import make_graph, module_of
 
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
 from ..e2e.helpers import TinyModels, open_llm, random_prompt, tokens, tree
@@ -67,7 +67,7 @@ def compile_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def place(engine: Any, names: Any, folder: Path) -> None:
         for name in names:
-            module = target_module(engine) if name == TARGET_MODEL else draft_module(engine)
+            module = module_of(engine, name)
             compile_graph(make_graph(engine, name, module), folder / name, engine.build.device)
 
     monkeypatch.setattr("trtspec.builder.build.place_graphs", place)

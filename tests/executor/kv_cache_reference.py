@@ -30,6 +30,8 @@ class PlainKVCacheManager:
     """See `trtspec.executor.kv_cache.KVCacheManager`; AssertionError where that one raises
     RuntimeError. Tests that need a broken manager derive from this one."""
 
+    is_pooled = True
+
     def __init__(
         self, num_blocks: int, block_size: int, enable_reuse: bool = True, *, lookahead: int = 0
     ) -> None:

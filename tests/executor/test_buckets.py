@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import trtspec.executor.model_engine as module
+import trtspec.executor.kv_tensors as module
 from trtspec import LLM, SamplingParams
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.buckets import Bucket, RowBuckets, extend, no_rows, pad, unpad
@@ -117,12 +117,12 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
 
 
 def caches(llm: LLM) -> list[Tensor]:
-    return [*llm._target._k, *llm._target._v]
+    return llm._target.caches.all
 
 
 def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int]]:
     """Rows and requests of every call of the target, or of the draft's rollout, from now on."""
-    engine: Any = llm._target if target else llm._draft
+    engine: Any = llm._target if target else llm._drafts[0]
     session = engine._session if target else engine._rollout
     run, sizes = session.run, []
 
@@ -217,13 +217,13 @@ def test_warm_up_changes_nothing(models: TinyModels, head: Path, method: str) ->
         "eagle3": eagle(head, "eagle3", num_speculative_tokens=3),
     }[method]
     with open_llm(models.folder("llama"), config, cuda_graph_config=True, max_batch_size=5) as llm:
-        engines: list[Any] = [llm._target, *([llm._draft] if llm._draft else [])]
+        engines: list[Any] = [llm._target, *llm._drafts]
         for engine, target in zip(engines, (True, False), strict=False):
             sizes = watch_sizes(llm, target)
             engine.warm_up()
             assert [requests for _, requests in sizes] == [5, 4, 2, 1]
             assert (engine.num_calls, engine.seconds) == (0, 0.0)
-            assert not any(cache.any() for cache in (*engine._k, *engine._v))
+            assert not any(cache.any() for cache in engine.caches.all)
 
 
 def test_rows_compacted_in_several_calls(

@@ -2,7 +2,9 @@
 books: what every cache row was made of, and of which prefix every hidden state is.
 
 Row p of the draft's cache must be made of the target's state at position p and of the token at
-p + 1, be fed exactly once until its request loses its blocks, and be overwritten by nobody else.
+p + 1, with several MTP modules of as many tokens as there are modules. It must be fed until all of
+them are known, exactly once from then on until its request loses its blocks, and be overwritten by
+nobody else.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,8 @@ from torch import Tensor
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import Eagle3DecodingConfig
 from trtspec.errors import EngineError
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.py_executor import PyExecutor
@@ -52,6 +56,16 @@ class World:
     depth: int
     skill: float
     reuse: bool
+    modules: int  # 0: an EAGLE network
+
+    @property
+    def lookahead(self) -> int:
+        return self.modules or 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The width and depth of the drafts asked for; modules draft a chain."""
+        return (1, min(self.depth, self.modules)) if self.modules else (self.topk, self.depth)
 
 
 CHOICES: dict[str, Sequence[Any]] = {
@@ -68,6 +82,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "depth": range(1, 5),
     "skill": (0.0, 0.6, 0.9, 1.0),
     "reuse": (True, True, True, False),
+    "modules": (0, 0, 1, 2, 3, 5),
 }
 
 
@@ -134,33 +149,37 @@ class FakeHead(Book):
         super().__init__(world.block)
         self.target, self.world, self.rng = target, world, rng
         self.vocab_size = world.vocab
-        self.fed = 0
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         states = [self.target.prefixes[int(number)] for number in hidden[:, 0].tolist()]
         assert len(states) == sum(len(group.tokens) for group in groups)
         for group in groups:
             assert group.tokens and group.tree is None
-            for position, token in enumerate(group.tokens, group.context):
+            for position in range(group.context, group.context + len(group.tokens)):
                 state = states.pop(0)
                 assert len(state) == position + 1, "a state of another position"
                 if position:
                     before = self.rows[self.slot(group.blocks, position - 1)]
-                    assert before == state, "a token that does not follow, or another text's row"
-                self.rows[self.slot(group.blocks, position)] = (*state, token)
-                self.fed += 1
+                    same = before[: position + 1] == state
+                    assert same, "a token that does not follow, or another text's row"
+                read = group.tokens[position - group.context :][: self.world.lookahead]
+                unknown = NOTHING * (self.world.lookahead - len(read))
+                self.rows[self.slot(group.blocks, position)] = (*state, *read, *unknown)
 
     def rollout(
         self, groups: Sequence[RowGroup], sampling: Sequence[Tensor], hidden: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups, hidden)
-        k, depth = self.world.topk, self.world.depth
+        k, depth = self.world.shape
+        if self.world.modules:
+            depth = self.world.modules
         tokens, parents = [], []
         for group in groups:
             end = group.context + len(group.tokens)
-            for offset in range(k * (depth - 1)):
-                self.rows[self.slot(group.blocks, end + offset)] = NOTHING
-            prefix = self.rows[self.slot(group.blocks, end - 1)]
+            if not self.world.modules:
+                for offset in range(k * (depth - 1)):
+                    self.rows[self.slot(group.blocks, end + offset)] = NOTHING
+            prefix = self.rows[self.slot(group.blocks, end - 1)][: end + 1]
             own: list[int] = []
             for _ in range(depth):
                 right = self.target.next_token(prefix)
@@ -170,6 +189,11 @@ class FakeHead(Book):
                 )
                 own += [best, other][:k]
                 prefix = (*prefix, best)
+            for row in range(group.context, end) if self.world.modules else ():
+                # The modules read the drafts in place of tokens that are not known yet.
+                slot = self.slot(group.blocks, row)
+                length = row + 1 + self.world.lookahead
+                self.rows[slot] = (*self.rows[slot][: end + 1], *own)[:length]
             tokens.append(own)
             parents.append([-1 if i < k else (i // k - 1) * k for i in range(len(own))])
         shape = len(groups), k * depth
@@ -181,7 +205,8 @@ class Schedule:
     """One run of the real executor."""
 
     drafter_type = EagleDrafter
-    lookahead = 1
+    unkeyed = 0
+    """Tokens that a draft row depends on but the cache does not know of."""
 
     def __init__(self, world: World) -> None:
         self.world, self.rng = world, random.Random(world.seed)
@@ -196,27 +221,33 @@ class Schedule:
             params = SamplingParams(max_tokens=rng.randint(1, world.max_output))
             request = Request.create(id, prompt, params, 0, longest)
             self.arrivals.append(request)
-        rows = world.topk * world.depth + 1
+        k, depth = world.shape
         config = Eagle3DecodingConfig(
-            speculative_model="x", max_draft_len=world.depth, topk=world.topk, num_draft_tokens=rows
+            speculative_model="x", max_draft_len=depth, topk=k, num_draft_tokens=k * depth + 1
         )
         needs = self.drafter_type.needs_of(config)
+        if world.modules:
+            needs = replace(needs, caches=(DraftCacheNeeds(0, world.lookahead),))
         most = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
         size = world.block
         self.resources = ResourceManager(
             KVCacheManager(
                 -(-(most + needs.max_nodes) // size) + world.spare_blocks, size, world.reuse
             ),
-            KVCacheManager(
-                -(-(most + needs.draft_slots) // size) + world.draft_spare_blocks,
-                size,
-                world.reuse,
-                lookahead=self.lookahead,
-            ),
+            [
+                KVCacheManager(
+                    -(-(most + cache.slots) // size) + world.draft_spare_blocks,
+                    size,
+                    world.reuse,
+                    lookahead=cache.lookahead - self.unkeyed,
+                )
+                for cache in needs.caches
+            ],
         )
         self.target = FakeTarget(size, self.next_token, world.vocab)
         self.head: Any = FakeHead(self.target, world, rng)
-        self.drafter = self.drafter_type(self.head, self.resources, config)
+        self.drafter = self.drafter_type(self.head, self.resources.draft_caches[0], config)
+        self.drafter._not_final += self.unkeyed
         scheduler = Scheduler(
             self.resources, world.batch, world.batch + world.spare_rows, longest, needs
         )
@@ -230,7 +261,7 @@ class Schedule:
         return hash(prefix) % self.world.vocab
 
     def _watch_feeding(self) -> None:
-        """Every row once: a request's rows are fed in order, from where its cache began."""
+        """Every final row once: a request's are fed in order, from where its cache began."""
         next_row: dict[int, int] = {}
         group, release, begin = self.drafter._group, self.drafter.release, self.resources.begin
 
@@ -241,8 +272,9 @@ class Schedule:
 
         def watched_group(request: Request, start: int, count: int) -> RowGroup:
             assert start == next_row[request.id], "a row is fed twice or left out"
-            next_row[request.id] = start + count
-            self.events["waited for a row"] += count > self.world.depth + 1
+            next_row[request.id] = start + max(count + 1 - self.world.lookahead, 0)
+            self.events["waited for a row"] += count > self.world.shape[1] + self.world.lookahead
+            self.events["fed again"] += next_row[request.id] < start + count
             return group(request, start, count)
 
         def watched_release(request_id: int) -> None:
@@ -266,8 +298,11 @@ class Schedule:
 
     def check(self) -> None:
         self.resources.check_invariants()
-        assert self.resources.draft is not None
-        books = ((self.resources.target, self.target, 1), (self.resources.draft, self.head, 2))
+        (draft,) = self.resources.drafts
+        books = (
+            (self.resources.target, self.target, 1),
+            (draft, self.head, 1 + self.world.lookahead),
+        )
         for manager, book, ahead in books:
             for id, committed in manager.committed_lengths().items():
                 tokens = tuple(self.live[id].tokens)
@@ -290,7 +325,7 @@ class Schedule:
         assert not self.drafter._fed
         for id, states in pending.items():
             request = self.live[id]
-            rows = self.resources.draft_committed(request) + len(states)
+            rows = self.resources.draft_caches[0].committed(request) + len(states)
             assert rows == self.resources.target_committed(request)
         self.check()
 
@@ -313,8 +348,8 @@ class Schedule:
             for position in range(request.num_prompt_tokens, len(request.tokens)):
                 right = self.next_token(tuple(request.tokens[:position]))
                 assert request.tokens[position] == right
-        for manager in (self.resources.target, self.resources.draft):
-            assert manager is not None and manager.num_free_blocks == manager.num_blocks
+        for manager in self.resources.all:
+            assert manager.num_free_blocks == manager.num_blocks
         assert not self.drafter._pending and not self.drafter._fed
         return self.events
 
@@ -328,7 +363,7 @@ def test_hundreds_of_random_schedules() -> None:
             error.add_note(f"in {random_world(seed)}")
             raise
     names = ("preempted", "aborted", "chunk", "reused", "no drafts", "accepted", "waited for a row")
-    for event in names:
+    for event in (*names, "fed again"):
         assert events[event] > 20, (event, events)
 
 
@@ -344,10 +379,39 @@ def test_any_world(world: World) -> None:
     Schedule(world).run()
 
 
+class Seldom(EagleDrafter):
+    """Rolls out in one step of six, so that rows pile up."""
+
+    chance = random.Random(0)
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        if self.chance.random() < 1 / 6:
+            super().prepare_draft_tokens(batch)
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is room in every step, no more than the limit waits and what a step accepts."""
+    monkeypatch.setattr("trtspec.speculative.eagle.MOST_BEHIND", 3)
+
+    class Piled(Schedule):
+        drafter_type = Seldom
+
+        def step(self) -> None:
+            super().step()
+            if has_room:
+                waiting = map(len, self.drafter._pending.values())
+                assert max(waiting, default=0) <= 3 + self.world.depth + self.world.modules
+
+    room = {"spare_rows": 100, "spare_blocks": 100, "draft_spare_blocks": 100} if has_room else {}
+    for seed in range(150):
+        Piled(replace(random_world(seed), **room)).run()
+
+
 class ShiftedTokens(EagleDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         tokens = request.tokens[start : start + count]
-        return RowGroup(tokens, start, self._resources.draft_block_table(request))
+        return RowGroup(tokens, start, self._cache.block_table(request))
 
 
 class KeepsStates(EagleDrafter):
@@ -366,15 +430,27 @@ class KeepsRollout(EagleDrafter):
             states = self._pending[item.request.id]
             if item.is_generation and len(states) > 1:
                 self._pending[item.request.id] = states[1:]
-                lengths[i] += 1
+                lengths[i] = (lengths[i][0] + 1,)
         return lengths
 
 
-@pytest.mark.parametrize("broken", [ShiftedTokens, KeepsStates, KeepsRollout, None])
+class KeepsDraftedRows(EagleDrafter):
+    """Of modules that read draft tokens."""
+
+    def __init__(self, engine: Any, cache: Any, config: Any) -> None:
+        super().__init__(engine, cache, config)
+        self._not_final = 0
+
+
+@pytest.mark.parametrize(
+    "broken", [ShiftedTokens, KeepsStates, KeepsRollout, KeepsDraftedRows, None]
+)
 def test_the_schedules_notice_a_broken_drafter(broken: type[EagleDrafter] | None) -> None:
+    """None: a cache that finds its rows by one token too few."""
+
     class Broken(Schedule):
         drafter_type = broken or EagleDrafter
-        lookahead = 1 if broken else 0
+        unkeyed = 0 if broken else 1
 
     with pytest.raises((AssertionError, KeyError, EngineError)):
         for seed in range(100):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -13,8 +14,16 @@ from trtspec.executor.metrics import ExecutorMetrics, SpeculativeMetrics
 
 @dataclass
 class Clock:
-    num_calls: int
-    seconds: float
+    num_calls: int = 0
+    seconds: float = 0.0
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+
+    def call(self, seconds: float, weight_bytes: int, kv_bytes: int) -> None:
+        self.num_calls += 1
+        self.seconds += seconds
+        self.weight_bytes += weight_bytes
+        self.kv_bytes += kv_bytes
 
 
 def test_worked_example() -> None:
@@ -81,19 +90,43 @@ def test_impossible_steps_are_our_bugs() -> None:
             SpeculativeMetrics().record(*step)
 
 
-def test_executor_metrics() -> None:
-    metrics = ExecutorMetrics()
+def test_executor_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of 500 and 300 ms; the second one is a verify step."""
+    now = iter((10.0, 10.5, 11.0, 11.3, 20.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    target, drafts = Clock(), [Clock(), Clock()]
+    metrics = ExecutorMetrics(target, drafts)
     metrics.record_verify(7, 3, 4)
     metrics.record_verify(8, 1, 4, 2)
-    metrics.record_step(0.5)
-    metrics.record_step(0.3)
+    metrics.start_step()
+    target.call(0.2, 1000, 5)
+    metrics.end_step(verifies=False)
+    metrics.start_step()
+    target.call(0.1, 1000, 7)
+    for draft in drafts:
+        draft.call(0.05, 30, 1)
+    metrics.end_step(verifies=True)
     assert metrics.of(7).histogram == [0, 0, 1] and metrics.of(9).num_steps == 0
     metrics.release(7)
-    figures = metrics.to_dict(Clock(2, 0.4), Clock(3, 0.2))
-    assert figures["num_engine_calls"] == 5 and figures["num_target_calls"] == 2
+    figures = metrics.to_dict()
+    assert figures["num_engine_calls"] == 4 and figures["num_target_calls"] == 2
     assert figures["num_steps"] == 2 and figures["num_engine_steps"] == 2
     assert figures["step_ms"] == pytest.approx(400.0)
-    assert figures["host_ms"] == pytest.approx(200.0)
-    assert figures["host_share"] == pytest.approx(0.25)
-    assert metrics.to_dict(Clock(2, 0.4))["draft_ms"] == 0.0
-    assert ExecutorMetrics().to_dict(Clock(0, 0.0))["host_share"] == 0.0
+    assert figures["target_ms"] == pytest.approx(300.0)
+    assert figures["host_ms"] == pytest.approx(400.0)
+    assert figures["host_share"] == pytest.approx(0.5)
+    verify = {name: value for name, value in figures.items() if "verify" in name}
+    assert verify == {
+        "num_verify_steps": 1,
+        "verify_ms": pytest.approx(300.0),
+        "verify_target_ms": pytest.approx(100.0),
+        "verify_draft_ms": pytest.approx(100.0),
+        "verify_host_ms": pytest.approx(100.0),
+        "verify_weight_bytes": 1060,
+        "verify_kv_bytes": 9,
+    }
+
+
+def test_an_executor_that_did_nothing() -> None:
+    figures = ExecutorMetrics(Clock()).to_dict()
+    assert figures["host_share"] == figures["step_ms"] == figures["draft_ms"] == 0.0

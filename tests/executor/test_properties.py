@@ -1,4 +1,5 @@
-"""Random schedules over both KV caches, with a shadow of what every cache row holds.
+"""Random schedules over the caches of a target and of up to three drafts, with a shadow of what
+every cache row holds.
 
 The simulated model is a pure function of the prefix, so a request's text is known beforehand; the
 shadow stores for every row a digest of the whole prefix that its K/V would depend on. If blocks are
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
@@ -31,9 +32,9 @@ EOS = 0
 
 @dataclass(frozen=True)
 class World:
-    """One random schedule. draft: None, "plain" (keeps accepted rows) or "feature" (lookahead 1).
-    draft_block: 0 is the target's. spare_*: what there is beyond the least that works; with few
-    spare blocks requests are preempted."""
+    """One random schedule. drafts: the lookahead of each draft cache; 0 is a draft model's, which
+    keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
+    what there is beyond the least that works; with few spare blocks requests are preempted."""
 
     seed: int
     num_requests: int
@@ -41,14 +42,14 @@ class World:
     max_output: int
     vocab: int
     block: int
-    draft_block: int
+    draft_blocks: tuple[int, int, int]
     spare_blocks: int
-    draft_spare_blocks: int
+    draft_spare_blocks: tuple[int, int, int]
     batch: int
     spare_rows: int
     depth: int
     width: int
-    draft: str | None
+    drafts: tuple[int, ...]
     reuse: bool
     rewinds: bool
 
@@ -59,14 +60,14 @@ CHOICES: dict[str, Sequence[Any]] = {
     "max_output": (1, 4, 12, 40),
     "vocab": (2, 3, 8),
     "block": range(1, 5),
-    "draft_block": (0, 0, 0, 2, 3),
+    "draft_blocks": ((0, 0, 0), (0, 0, 0), (0, 0, 0), (2, 0, 3), (3, 2, 0)),
     "spare_blocks": (0, 1, 2, 4, 12),
-    "draft_spare_blocks": (0, 1, 3, 12),
+    "draft_spare_blocks": ((0, 0, 0), (1, 0, 3), (3, 12, 1), (12, 12, 12)),
     "batch": range(1, 6),
     "spare_rows": (0, 1, 4, 10, 30),
     "depth": range(5),
     "width": (1, 1, 2),
-    "draft": (None, "plain", "plain", "feature"),
+    "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
     "reuse": (True, True, True, True, False),
     "rewinds": (False, False, True),
 }
@@ -106,27 +107,26 @@ class Simulation:
                 )
             )
         nodes = world.depth * world.width
-        slots = world.depth if world.draft else 0
-        needs = DrafterNeeds(nodes, world.depth, slots, world.draft is not None)
+        caches = tuple(DraftCacheNeeds(world.depth + i, n) for i, n in enumerate(world.drafts))
+        needs = DrafterNeeds(nodes, world.depth, caches)
         largest = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
         self.target = self.manager_type(
             -(-(largest + nodes) // world.block) + world.spare_blocks, world.block, world.reuse
         )
-        self.draft = None
-        if world.draft:
-            size = world.draft_block or world.block
-            self.draft = self.manager_type(
-                -(-(largest + slots) // size) + world.draft_spare_blocks,
-                size,
-                world.reuse,
-                lookahead=1 if world.draft == "feature" else 0,
-            )
-        self.resources = ResourceManager(self.target, self.draft)
+        drafts = []
+        for cache, size, spare in zip(
+            caches, world.draft_blocks, world.draft_spare_blocks, strict=False
+        ):
+            size = size or world.block
+            number = -(-(largest + cache.slots) // size) + spare
+            drafts.append(self.manager_type(number, size, world.reuse, lookahead=cache.lookahead))
+        self.resources = ResourceManager(self.target, drafts)
         self.scheduler = Scheduler(
             self.resources, world.batch, world.batch + world.spare_rows, longest, needs
         )
         self.needs = needs
-        self.rows: dict[int, dict[int, int]] = {0: {}, 1: {}}  # cache -> slot -> content
+        # Cache (0: the target's) -> slot -> content.
+        self.rows: list[dict[int, int]] = [{} for _ in self.resources.all]
         self.digests: dict[int, list[int]] = {}  # of each prefix of a request
         self.live: dict[int, Request] = {}
         self.begun: set[int] = set()  # running requests
@@ -157,18 +157,21 @@ class Simulation:
         return known[position + 1]
 
     def content(self, request: Request, cache: int, position: int) -> int:
-        """What row `position` must hold; the feature drafter's depends on the next token too."""
+        """What row `position` must hold; with a lookahead it depends on the next tokens too."""
         digest = self.digest(request, position)
-        if cache == 1 and self.world.draft == "feature":
-            return hash((digest, request.tokens[position + 1]))
-        return digest
+        lookahead = self.lookahead(cache)
+        if not lookahead:
+            return digest
+        assert position + lookahead < len(request.tokens)
+        return hash((digest, *request.tokens[position + 1 : position + 1 + lookahead]))
 
     # The caches.
 
     def manager(self, cache: int) -> KVCacheManager:
-        manager = self.draft if cache else self.target
-        assert manager is not None
-        return manager
+        return self.resources.all[cache]
+
+    def lookahead(self, cache: int) -> int:
+        return self.world.drafts[cache - 1] if cache else 0
 
     def slots(self, request: Request, cache: int, positions: Iterable[int]) -> list[int]:
         return self.manager(cache).slots(request.id, list(positions)).tolist()
@@ -225,28 +228,32 @@ class Simulation:
         moved = self.slots(request, 0, (old + node for node in path))
         self.write(request, 0, old, [self.rows[0][slot] for slot in moved])
         committed = start + item.num_rows + kept
-        draft_committed = self.run_drafter(item, old, kept) if self.draft else 0
-        self.resources.commit(request, committed, draft_committed)
+        drafts = range(1, len(self.rows))
+        drafted = [self.run_drafter(item, cache, old, kept) for cache in drafts]
+        self.resources.commit(request, committed, drafted)
         if len(emitted) and len(request.output_tokens) == len(self.expected[request.id]):
             request.finish_reason = "length"
             self.scheduler.finish(request)
             del self.live[request.id]
 
-    def run_drafter(self, item: ScheduledRequest, old: int, kept: int) -> int:
-        """Writes the draft cache; returns its new committed length."""
+    def run_drafter(self, item: ScheduledRequest, cache: int, old: int, kept: int) -> int:
+        """Writes a draft cache; returns its new committed length."""
         request, rng = item.request, self.rng
-        committed = self.manager(1).committed(request.id)
+        slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
+        committed = self.manager(cache).committed(request.id)
         if (item.is_generation and item.max_nodes == 0) or rng.random() < 0.15:
             return committed  # it may lag behind
-        feature = self.world.draft == "feature"
-        fed = old - feature if item.is_generation else item.start + item.num_rows
-        self.write_right(request, 1, committed, fed)
+        fed = old if item.is_generation else item.start + item.num_rows
+        # Rows whose later tokens are not known yet have to wait: a rollout precedes the verdict.
+        known = old if item.is_generation else len(request.tokens)
+        fed = max(committed, min(fed, known - lookahead))
+        self.write_right(request, cache, committed, fed)
         if not item.is_generation:
             return fed
-        keep = 0 if feature else rng.randint(0, min(kept, self.needs.draft_slots))
-        wrong = [-rng.getrandbits(40) for _ in range(self.needs.draft_slots - keep)]
-        self.write_right(request, 1, old, old + keep)
-        self.write(request, 1, old + keep, wrong)
+        keep = 0 if lookahead else rng.randint(0, min(kept, slots))
+        wrong = [-rng.getrandbits(40) for _ in range(slots - keep)]
+        self.write_right(request, cache, fed, fed + keep)
+        self.write(request, cache, fed + keep, wrong)
         return fed + keep
 
     def step(self) -> None:
@@ -265,18 +272,16 @@ class Simulation:
         for item in batch.items:
             assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
             self.run_item(item)
-        for manager in (self.target, self.draft):
+        for manager in self.resources.all:
             for item in batch.items:
-                if manager is not None and item.request.id in self.live:
+                if item.request.id in self.live:
                     used = -(-manager.committed(item.request.id) // manager.block_size)
                     assert len(manager.block_table(item.request.id)) == used, "surplus kept"
         self.check()
 
     def check(self) -> None:
         self.resources.check_invariants()
-        for cache, manager in enumerate((self.target, self.draft)):
-            if manager is None:
-                continue
+        for cache, manager in enumerate(self.resources.all):
             for id, committed in manager.committed_lengths().items():
                 request = self.live[id]
                 assert committed < len(request.tokens)
@@ -322,10 +327,9 @@ class Simulation:
             assert request.is_finished
             if request.finish_reason != "abort":
                 assert request.output_tokens == self.expected[request.id]
-        for manager in (self.target, self.draft):
-            if manager is not None:
-                assert manager.num_free_blocks == manager.num_blocks, "a block leaked"
-                assert not manager.committed_lengths()
+        for manager in self.resources.all:
+            assert manager.num_free_blocks == manager.num_blocks, "a block leaked"
+            assert not manager.committed_lengths()
         assert not self.scheduler.has_work
         self.events["steps"] += steps
         return self.events
@@ -431,18 +435,27 @@ def test_the_simulation_notices_a_broken_manager(broken: type[PlainKVCacheManage
             Broken(random_world(seed)).run()
 
 
-def test_the_simulation_notices_reuse_that_one_cache_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: ResourceManager, request: Request) -> int:
-        cached = self.target.match(request.tokens)
-        self.target.begin(request.id, request.tokens, cached)
-        if self.draft is not None:
-            # Claims rows of the draft cache that nobody wrote.
-            self.draft.begin(request.id, request.tokens, 0)
-            if self.draft.reserve(request.id, cached):
-                self.draft.commit(request.id, request.tokens, cached)
+@pytest.mark.parametrize("lacking", [0, 1, 2])
+def test_the_simulation_notices_reuse_that_one_cache_lacks(
+    lacking: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = ResourceManager.begin
+
+    def begin_without(self: ResourceManager, request: Request) -> int:
+        if len(self.drafts) <= lacking:
+            return begin(self, request)
+        draft = self.drafts[lacking]
+        others = ResourceManager(
+            self.target, [other for other in self.drafts if other is not draft]
+        )
+        cached = begin(others, request)
+        # Claims rows of the draft cache that nobody wrote.
+        draft.begin(request.id, request.tokens, 0)
+        if draft.reserve(request.id, cached):
+            draft.commit(request.id, request.tokens, cached)
         return cached
 
-    monkeypatch.setattr(ResourceManager, "begin", begin)
+    monkeypatch.setattr(ResourceManager, "begin", begin_without)
     with pytest.raises((AssertionError, KeyError)):
         for seed in range(300):
             Simulation(random_world(seed)).run()

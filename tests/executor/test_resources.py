@@ -1,6 +1,8 @@
-"""ResourceManager: both caches or neither."""
+"""ResourceManager: all caches or none."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,119 +16,143 @@ def request(id: int, tokens: list[int]) -> Request:
     return Request.create(id, tokens, SamplingParams(max_tokens=8), 0, max_seq_len=64)
 
 
-def pair(target: int = 8, draft: int = 8, draft_block: int = 4) -> ResourceManager:
-    return ResourceManager(KVCacheManager(target, 4), KVCacheManager(draft, draft_block))
+def make(target: int = 8, drafts: Sequence[int] = (8,), block: int = 4) -> ResourceManager:
+    """Caches of that many blocks; the last draft's blocks hold ``block`` rows, others' 4."""
+    sizes = [4] * (len(drafts) - 1) + [block]
+    managers = [KVCacheManager(n, size) for n, size in zip(drafts, sizes, strict=True)]
+    return ResourceManager(KVCacheManager(target, 4), managers)
 
 
-def commit(resources: ResourceManager, r: Request, target: int, draft: int) -> None:
-    assert resources.reserve(r, target, draft)
-    resources.commit(r, target, draft)
+def tables(resources: ResourceManager, r: Request) -> list[int]:
+    """How many blocks the request holds in each cache."""
+    drafts = [len(cache.block_table(r)) for cache in resources.draft_caches]
+    return [len(resources.target_block_table(r)), *drafts]
+
+
+def lengths(resources: ResourceManager, r: Request) -> list[int]:
+    drafts = [cache.committed(r) for cache in resources.draft_caches]
+    return [resources.target_committed(r), *drafts]
+
+
+def commit(resources: ResourceManager, r: Request, target: int, *drafts: int) -> None:
+    assert resources.reserve(r, target, drafts)
+    resources.commit(r, target, drafts)
     resources.check_invariants()
 
 
-def test_reserve_changes_both_or_neither() -> None:
-    resources = pair(target=8, draft=2)
+@pytest.mark.parametrize("blocks", [(8, 2, 8), (8, 8, 2), (2, 8, 8)])
+def test_reserve_changes_all_or_none(blocks: tuple[int, ...]) -> None:
+    resources = make(blocks[0], blocks[1:])
     r = request(0, [1, 2, 3])
     resources.begin(r)
-    assert not resources.reserve(r, 4, 9)  # the draft lacks room
-    assert len(resources.target_block_table(r)) == len(resources.draft_block_table(r)) == 0
-    resources = pair(target=2, draft=8)
-    resources.begin(r)
-    assert not resources.reserve(r, 9, 4)  # the target lacks room
-    assert len(resources.target_block_table(r)) == len(resources.draft_block_table(r)) == 0
-    assert resources.reserve(r, 8, 4)
-    assert (len(resources.target_block_table(r)), len(resources.draft_block_table(r))) == (2, 1)
-    assert (resources.room(r), resources.target_room(r)) == (8, 8)
+    assert not resources.reserve(r, 9, (9, 9))
+    assert tables(resources, r) == [0, 0, 0]
+    asked = [min(4 * n, 12) for n in blocks]
+    assert resources.reserve(r, asked[0], asked[1:])
+    assert tables(resources, r) == [rows // 4 for rows in asked]
+    assert (resources.room(r), resources.target_room(r)) == (8, 4 * blocks[0])
+    assert resources.reserve(r, 4 * blocks[0])  # no more of the drafts
+    assert tables(resources, r) == [blocks[0], asked[1] // 4, asked[2] // 4]
     resources.check_invariants()
+
+
+def test_every_draft_cache_is_asked() -> None:
+    resources = make(8, (8, 8))
+    r = request(0, [1, 2, 3])
+    resources.begin(r)
+    with pytest.raises(ValueError, match="shorter"):
+        resources.reserve(r, 4, (4,))
 
 
 def test_a_refused_reserve_evicts_nothing() -> None:
-    resources = pair(target=2, draft=1)
+    resources = make(2, (2, 1))
     old = request(0, [1, 2, 3, 4, 5])
     resources.begin(old)
-    commit(resources, old, 4, 0)
+    commit(resources, old, 4, 4, 0)
     resources.free(old)
     new = request(1, [9, 9, 9])
     resources.begin(new)
-    assert not resources.reserve(new, 8, 8)
-    assert resources.target.match(old.tokens) == 4
+    assert not resources.reserve(new, 8, (8, 8))
+    assert resources.target.match(old.tokens) == resources.drafts[0].match(old.tokens) == 4
 
 
-@pytest.mark.parametrize("draft_committed", [0, 3, 4, 7, 8])
-def test_reuse_counts_only_what_both_caches_hold(draft_committed: int) -> None:
-    resources = pair()
+@pytest.mark.parametrize("drafts", [(0, 8), (8, 0), (3, 8), (4, 8), (8, 7), (8, 8), (8,), ()])
+def test_reuse_counts_only_what_all_caches_hold(drafts: tuple[int, ...]) -> None:
+    resources = make(8, [8] * len(drafts)) if drafts else ResourceManager(KVCacheManager(8, 4))
     first = request(0, list(range(9)))
     assert resources.begin(first) == 0
-    commit(resources, first, 8, draft_committed)
+    commit(resources, first, 8, *drafts)
     second = request(1, list(range(10)))
-    assert resources.begin(second) == draft_committed // 4 * 4
-    assert resources.target_committed(second) == resources.draft_committed(second)
+    held = min((8, *drafts)) // 4 * 4
+    assert resources.begin(second) == held
+    assert set(lengths(resources, second)) == {held}
     resources.check_invariants()
 
 
-def test_reuse_ends_on_a_border_of_both_block_sizes() -> None:
-    resources = pair(draft=16, draft_block=3)
+def test_reuse_ends_on_a_border_of_all_block_sizes() -> None:
+    resources = make(drafts=(8, 16), block=3)
     first = request(0, list(range(30)))
     resources.begin(first)
-    commit(resources, first, 29, 29)
+    commit(resources, first, 29, 29, 29)
     assert resources.begin(request(1, list(range(30)))) == 24  # of 28 and 27
 
 
-def test_the_draft_is_never_ahead_of_the_target() -> None:
-    resources = pair()
+def test_no_draft_is_ever_ahead_of_the_target() -> None:
+    resources = make(drafts=(8, 8))
     r = request(0, [1, 2, 3, 4])
     resources.begin(r)
-    assert resources.reserve(r, 4, 4)
+    assert resources.reserve(r, 4, (4, 4))
     with pytest.raises(AssertionError, match="ahead"):
-        resources.commit(r, 2, 3)
-    resources.commit(r, 3, 2)
-    assert (resources.target_committed(r), resources.draft_committed(r)) == (3, 2)
+        resources.commit(r, 2, (2, 3))
+    resources.commit(r, 3, (2, 3))
+    assert lengths(resources, r) == [3, 2, 3]
 
 
-def test_rewind_moves_both() -> None:
-    resources = pair()
+def test_rewind_moves_all() -> None:
+    resources = make(drafts=(8, 8))
     r = request(0, list(range(10)))
     resources.begin(r)
-    commit(resources, r, 9, 7)
+    commit(resources, r, 9, 7, 9)
     assert resources.rewind(r, 8) == 8
-    assert resources.draft_committed(r) == 7
+    assert lengths(resources, r) == [8, 7, 8]
     assert resources.rewind(r, 5) == 5
-    assert resources.draft_committed(r) == 5
+    assert lengths(resources, r) == [5, 5, 5]
     resources.check_invariants()
 
 
-def test_rewind_keeps_the_draft_behind_a_target_that_falls_further() -> None:
-    resources = pair()
+def test_rewind_keeps_the_drafts_behind_a_target_that_falls_further() -> None:
+    resources = make(drafts=(8, 8))
     first = request(0, list(range(9)))
     resources.begin(first)
-    commit(resources, first, 8, 8)
+    commit(resources, first, 8, 8, 8)
     second = request(1, list(range(9)))
     assert resources.begin(second) == 8
-    resources.draft.free(0)  # type: ignore[union-attr]
-    resources.draft.begin(0, [], 0)  # type: ignore[union-attr]
-    assert resources.rewind(second, 6) == 4  # shared in the target alone
-    assert resources.draft_committed(second) == 4
+    resources.drafts[1].free(0)
+    resources.drafts[1].begin(0, [], 0)
+    assert resources.rewind(second, 6) == 4  # shared in the target and in the first draft
+    assert lengths(resources, second) == [4, 4, 4]
     resources.check_invariants()
 
 
-def test_free_returns_both() -> None:
-    resources = pair()
+def test_free_returns_all() -> None:
+    resources = make(drafts=(8, 6))
     r = request(0, list(range(10)))
     resources.begin(r)
-    assert resources.reserve(r, 12, 16)
+    assert resources.reserve(r, 12, (16, 20))
+    assert resources.usage == 5 / 6
     resources.free(r)
     resources.check_invariants()
-    assert resources.target.num_free_blocks == 8
-    assert resources.draft is not None and resources.draft.num_free_blocks == 8
+    assert [manager.num_free_blocks for manager in resources.all] == [8, 8, 6]
+    assert resources.usage == 0
 
 
-def test_without_a_draft_cache_its_lengths_are_ignored() -> None:
+def test_without_a_draft_cache() -> None:
     resources = ResourceManager(KVCacheManager(4, 4))
     r = request(0, list(range(10)))
     assert resources.begin(r) == 0
-    assert resources.reserve(r, 10, 10**6)
-    resources.commit(r, 9, 9)
-    assert (resources.target_committed(r), resources.draft_committed(r)) == (9, 0)
+    assert resources.reserve(r, 10, ())
+    resources.commit(r, 9, ())
+    assert lengths(resources, r) == [9]
     assert resources.rewind(r, 3) == 3
     resources.check_invariants()
     resources.free(r)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError, RequestError
-from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
@@ -14,20 +16,21 @@ from trtspec.executor.scheduler import ScheduledBatch, Scheduler
 from trtspec.ops.tree import TokenTree
 
 CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)
-MODEL = DrafterNeeds(max_nodes=3, max_depth=3, draft_slots=2, has_draft_cache=True)
+MODEL = DrafterNeeds(max_nodes=3, max_depth=3, caches=(DraftCacheNeeds(slots=2),))
+PAIR = replace(MODEL, caches=(DraftCacheNeeds(slots=2), DraftCacheNeeds(slots=6)))
 NONE = DrafterNeeds()
 
 
 def make(
     blocks: int = 32,
-    draft_blocks: int | None = None,
+    *draft_blocks: int,
     needs: DrafterNeeds = NONE,
     batch: int = 4,
     rows: int = 64,
     max_seq_len: int = 64,
 ) -> Scheduler:
-    draft = None if draft_blocks is None else KVCacheManager(draft_blocks, 4)
-    resources = ResourceManager(KVCacheManager(blocks, 4), draft)
+    drafts = [KVCacheManager(number, 4) for number in draft_blocks]
+    resources = ResourceManager(KVCacheManager(blocks, 4), drafts)
     return Scheduler(resources, batch, rows, max_seq_len, needs)
 
 
@@ -50,10 +53,10 @@ def run(scheduler: Scheduler, accept: int = 0) -> ScheduledBatch:
             emitted = min(accept, item.max_nodes) + 1
             request.tokens.extend(7 for _ in range(emitted))
         target = item.start + item.num_rows + max(emitted - 1, 0)
-        draft = resources.draft_committed(request)
-        if resources.draft and (not item.is_generation or item.max_nodes):
-            draft = item.start + item.num_rows
-        resources.commit(request, target, draft)
+        drafts = [cache.committed(request) for cache in resources.draft_caches]
+        if not item.is_generation or item.max_nodes:
+            drafts = [item.start + item.num_rows for _ in drafts]
+        resources.commit(request, target, drafts)
         if request.remaining_tokens == 0:
             scheduler.finish(request)
     resources.check_invariants()
@@ -69,10 +72,10 @@ def test_construction_names_both_numbers() -> None:
         make(rows=3)
     with pytest.raises(ConfigError, match="max_batch_size=0"):
         make(batch=0)
-    with pytest.raises(ConfigError, match="has_draft_cache=True, but a draft KV cache is missing"):
+    with pytest.raises(ConfigError, match="needs 1 draft KV caches, but there are 0"):
         make(needs=MODEL)
-    with pytest.raises(ConfigError, match="has_draft_cache=False, but a draft KV cache is present"):
-        make(draft_blocks=4)
+    with pytest.raises(ConfigError, match="needs 2 draft KV caches, but there are 3"):
+        make(32, 4, 4, 4, needs=PAIR)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,6 @@ def test_construction_names_both_numbers() -> None:
         {"max_nodes": 3},
         {"max_depth": 3},
         {"max_nodes": 2, "max_depth": 3},
-        {"draft_slots": 2},
     ],
 )
 def test_impossible_needs_are_refused(fields: dict[str, int]) -> None:
@@ -178,17 +180,19 @@ def test_prefix_reuse_skips_rows() -> None:
 
 
 def test_reserves_cover_drafts_and_rollout() -> None:
-    scheduler = make(needs=MODEL, draft_blocks=32)
+    scheduler = make(32, 32, 32, needs=PAIR)
     request = add(scheduler, 0, prompt=7)
     run(scheduler)
     scheduler.schedule()
     resources = scheduler._resources
     assert len(resources.target_block_table(request)) == 3  # 8 tokens + 3 nodes
-    assert len(resources.draft_block_table(request)) == 3  # 8 tokens + 2 slots
+    first, second = (len(cache.block_table(request)) for cache in resources.draft_caches)
+    assert (first, second) == (3, 4)  # 8 tokens + 2 slots, + 6
 
 
-def test_a_full_draft_cache_costs_drafts_not_requests() -> None:
-    scheduler = make(blocks=32, draft_blocks=6, needs=MODEL)
+@pytest.mark.parametrize("draft_blocks", [(6,), (6, 32), (32, 7)])
+def test_a_full_draft_cache_costs_drafts_not_requests(draft_blocks: tuple[int, ...]) -> None:
+    scheduler = make(32, *draft_blocks, needs=PAIR if len(draft_blocks) > 1 else MODEL)
     first = add(scheduler, 0, prompt=8, max_tokens=14)
     second = add(scheduler, 1, prompt=4, max_tokens=14)
     run(scheduler)
@@ -255,8 +259,9 @@ def test_the_latest_waits_rather_than_being_its_own_victim() -> None:
     assert (first.num_output_tokens, second.num_output_tokens) == (9, 14)
 
 
-def test_progress_with_the_smallest_cache_that_fits() -> None:
-    scheduler = make(blocks=5, draft_blocks=5, needs=MODEL, rows=4)
+@pytest.mark.parametrize("draft_blocks", [(5,), (5, 6)])
+def test_progress_with_the_smallest_cache_that_fits(draft_blocks: tuple[int, ...]) -> None:
+    scheduler = make(5, *draft_blocks, needs=PAIR if len(draft_blocks) > 1 else MODEL, rows=4)
     requests = [add(scheduler, id, prompt=3 + id, max_tokens=10) for id in range(5)]
     steps = 0
     while scheduler.has_work:
@@ -269,7 +274,7 @@ def test_progress_with_the_smallest_cache_that_fits() -> None:
 
 
 def test_check_fits_names_both_numbers() -> None:
-    scheduler = make(blocks=5, draft_blocks=4, needs=MODEL)
+    scheduler = make(5, 4, needs=MODEL)
     request = Request.create(0, [1] * 10, SamplingParams(max_tokens=6), 0, max_seq_len=64)
     message = r"10 prompt tokens \+ 6 output tokens \+ 2 draft slots = 18 .*draft KV cache holds 16"
     with pytest.raises(RequestError, match=message):
@@ -277,8 +282,11 @@ def test_check_fits_names_both_numbers() -> None:
     with pytest.raises(RequestError, match="18"):
         scheduler.add(request)
     assert not scheduler.has_work
-    scheduler = make(blocks=4, draft_blocks=5, needs=MODEL)
+    scheduler = make(4, 5, needs=MODEL)
     with pytest.raises(RequestError, match=r"3 draft nodes = 19 .*target KV cache holds 16"):
+        scheduler.check_fits(request)
+    scheduler = make(5, 5, 5, needs=PAIR)
+    with pytest.raises(RequestError, match=r"6 draft slots = 22 .*draft 2 KV cache holds 20"):
         scheduler.check_fits(request)
     scheduler = make(max_seq_len=15)
     with pytest.raises(RequestError, match="max_seq_len=15"):

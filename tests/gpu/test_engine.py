@@ -24,6 +24,7 @@ from ..e2e.helpers import (
     tokens,
     tree,
 )
+from ..e2e.hybrid_drafts import hybrid
 
 _PROBLEM = device_problem("cuda")
 pytestmark = [
@@ -66,13 +67,15 @@ def expected(models: TinyModels) -> list[list[list[int]]]:
 
 def config_of(method: str, models: TinyModels, head: Path) -> Any:
     draft = models.draft("llama")
-    return {
+    configs = {
         "none": None,
         "ngram": ngram(4),
         "chain": chain(draft, 3),
         "tree": tree(draft, 2, 3, 6),
         "eagle3": eagle(head, "eagle3", num_speculative_tokens=3, topk=2, num_draft_tokens=6),
-    }[method]
+    }
+    configs["hybrid"] = hybrid(configs["ngram"], configs["tree"], configs["eagle3"])
+    return configs[method]
 
 
 def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
@@ -80,13 +83,13 @@ def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
 
 
 def graph_sessions(llm: LLM) -> list[CudaGraphSession]:
-    engines: list[Any] = [llm._target, *([llm._draft] if llm._draft else [])]
+    engines: list[Any] = [llm._target, *llm._drafts]
     sessions = [session for e in engines for session in (e._session, e._rollout)]
     return [session for session in sessions if isinstance(session, CudaGraphSession)]
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no_graphs"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "hybrid"])
 def test_eager_modules(
     models: TinyModels, head: Path, expected: Any, method: str, graphs: bool
 ) -> None:
@@ -96,7 +99,8 @@ def test_eager_modules(
             assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
         assert_no_leak(llm)
         sessions = graph_sessions(llm)
-        assert len(sessions) == graphs * (1 + (method in ("chain", "tree", "eagle3")))
+        num_drafts = {"none": 0, "ngram": 0, "hybrid": 2}.get(method, 1)
+        assert len(sessions) == graphs * (1 + num_drafts)
         assert all(session.num_graphs == 3 for session in sessions)  # batches of 1, 2, 4
 
 
@@ -114,7 +118,7 @@ def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) ->
             assert metrics["target_ms"] > 0
             assert (metrics["num_accepted_tokens"] > 0) == (method != "none")
             assert llm.config.environment.compute_capability == compute_capability()
-            assert llm._target._k[0].is_cuda
+            assert llm._target.caches.all[0].is_cuda
             assert all("packed" not in name for name in weight_names(llm))
             assert_no_leak(llm)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM
+from trtspec.engine.device import free_memory
 from trtspec.errors import EngineError
 from trtspec.llmapi import runtime
 
@@ -16,11 +17,9 @@ LIMITS = {"max_batch_size": 3, "max_seq_len": 100, "tokens_per_block": 8}
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # K and V of two layers, two heads of 16 float32
 
 
-def blocks(llm: LLM) -> tuple[int, int]:
+def blocks(llm: LLM) -> tuple[int, ...]:
     with llm:
-        resources = llm._executor._resources
-        caches = (resources.target, resources.draft)
-        return tuple(0 if cache is None else cache.num_blocks for cache in caches)
+        return tuple(cache.num_blocks for cache in llm._executor._resources.all)
 
 
 def opened(models: TinyModels, speculation: Any = None, **kv: Any) -> LLM:
@@ -29,26 +28,26 @@ def opened(models: TinyModels, speculation: Any = None, **kv: Any) -> LLM:
 
 def test_a_full_batch_of_the_longest_requests(models: TinyModels) -> None:
     """13 blocks of 8 hold 100 tokens; drafts come on top, per request."""
-    assert blocks(opened(models)) == (3 * 13 + 1, 0)
-    assert blocks(opened(models, ngram(9))) == (40 + 3 * 2, 0)
+    assert blocks(opened(models)) == (3 * 13 + 1,)
+    assert blocks(opened(models, ngram(9))) == (40 + 3 * 2,)
     # A chain of 9 verifies 9 nodes and writes 8 rows of its own.
     assert blocks(opened(models, chain(models.draft("llama"), 9))) == (40 + 3 * 2, 40 + 3 * 1)
 
 
 def test_a_number_of_tokens(models: TinyModels) -> None:
     """At most that many, drafts included."""
-    assert blocks(opened(models, max_tokens=64)) == (8, 0)
-    assert blocks(opened(models, max_tokens=71)) == (8, 0)
+    assert blocks(opened(models, max_tokens=64)) == (8,)
+    assert blocks(opened(models, max_tokens=71)) == (8,)
     assert blocks(opened(models, chain(models.draft("llama"), 9), max_tokens=72)) == (9, 9)
-    assert blocks(opened(models, max_tokens=10**9)) == (40, 0)
+    assert blocks(opened(models, max_tokens=10**9)) == (40,)
 
 
 def test_a_share_of_the_free_memory(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
     """One budget for both caches."""
-    monkeypatch.setattr(runtime, "_free_memory", lambda: 200 * TOKEN_BYTES)
-    assert blocks(opened(models)) == (100 // 8, 0)
-    assert blocks(opened(models, free_memory_fraction=0.25)) == (50 // 8, 0)
-    assert blocks(opened(models, free_memory_fraction=0.25, max_tokens=24)) == (3, 0)
+    monkeypatch.setattr(runtime, "free_memory", lambda device: 200 * TOKEN_BYTES)
+    assert blocks(opened(models)) == (100 // 8,)
+    assert blocks(opened(models, free_memory_fraction=0.25)) == (50 // 8,)
+    assert blocks(opened(models, free_memory_fraction=0.25, max_tokens=24)) == (3,)
     draft = chain(models.draft("llama"), 1)
     target_blocks, draft_blocks = blocks(opened(models, draft))
     assert target_blocks == 50 // 8 + 3 and draft_blocks == 50 // 8
@@ -61,4 +60,4 @@ def test_free_memory_counts_what_the_kernel_can_drop() -> None:
         fields = dict(line.split(":") for line in file)
     free = int(fields["MemFree"].split()[0]) * 1024
     total = int(fields["MemTotal"].split()[0]) * 1024
-    assert 0.5 * free < runtime._free_memory() < total
+    assert 0.5 * free < free_memory("cpu") < total

@@ -24,7 +24,7 @@ from trtspec.models.heads_rollout import HeadsRollout
 from trtspec.models.medusa import MedusaHeads
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
-from .tree_reference import Children, Path, assert_equal_trees, columns, grow
+from .tree_reference import Children, Path, assert_equal_trees, columns, grow_product
 
 V, H = 70, 16
 TARGET = ModelConfig("LlamaForCausalLM", V, H, 24, 2, 2, 1, 8, 1e-5, 64)
@@ -75,8 +75,8 @@ def test_marginals(layers: int, own_head: bool, tied: bool) -> None:
     weights = with_borrowed(heads, own_state(heads), language_model.state_dict())
     heads.load_state_dict(weights, assign=True)
     hidden = torch.randn(5, H)
-    for found, expected in zip(heads.marginals(hidden), plain(source, hidden, matrix), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    expected = torch.stack(plain(source, hidden, matrix), dim=1)
+    torch.testing.assert_close(heads.marginals(hidden), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_do_not_depend_on_their_neighbours() -> None:
@@ -86,8 +86,7 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
     hidden = torch.randn(9, H)
     together = heads.marginals(hidden)
     for i in range(9):
-        for found, expected in zip(heads.marginals(hidden[i : i + 1]), together, strict=True):
-            assert torch.equal(found[0], expected[i])
+        assert torch.equal(heads.marginals(hidden[i : i + 1])[0], together[i])
 
 
 def test_further_heads_are_left_out() -> None:
@@ -97,9 +96,8 @@ def test_further_heads_are_left_out() -> None:
     heads = MedusaHeads(config, TARGET, torch.float32)
     heads.load_weights(source)
     hidden = torch.randn(2, H)
-    expected = plain(source, hidden, torch.empty(0))[:2]
-    for found, wanted in zip(heads.marginals(hidden), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    expected = torch.stack(plain(source, hidden, torch.empty(0))[:2], dim=1)
+    torch.testing.assert_close(heads.marginals(hidden), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(ConfigError, match=r"5 steps take as many Medusa heads, .* has 4"):
         source.config.for_steps(5)
 
@@ -149,8 +147,8 @@ class Marginals(nn.Module):
         super().__init__()
         self.logits = logits  # [B, D, V]
 
-    def marginals(self, hidden: Tensor) -> list[Tensor]:
-        return list(self.logits[hidden[:, 0].long()].unbind(1))
+    def marginals(self, hidden: Tensor) -> Tensor:
+        return self.logits[hidden[:, 0].long()]
 
 
 def children_of(logits: Tensor, sampling: SamplingColumns, request: int) -> Children:
@@ -193,7 +191,7 @@ def test_rollouts(name: str, seed: int, ties: bool) -> None:
     assert (tokens.dtype, parents.dtype, scores.dtype) == (torch.int64, torch.int32, torch.float32)
     assert tokens.shape == parents.shape == scores.shape == (3, shape.num_nodes)
     for i in range(3):
-        nodes = grow(children_of(logits, SAMPLING, i), shape)
+        nodes = grow_product(children_of(logits, SAMPLING, i), shape)
         assert_equal_trees(nodes, tokens[i], parents[i], scores[i])
 
 
@@ -208,5 +206,5 @@ def test_a_row_without_a_token_drafts_nothing() -> None:
     depth = torch.tensor([len(path) for path in shape.choices or ()])
     assert scores[1].isfinite().tolist() == (depth == 1).tolist()
     for i in (0, 2):
-        nodes = grow(children_of(logits, SAMPLING, i), shape)
+        nodes = grow_product(children_of(logits, SAMPLING, i), shape)
         assert_equal_trees(nodes, tokens[i], parents[i], scores[i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,45 @@ def _dynamic(children: Children, k: int, depth: int, rows: int) -> list[Node]:
         best = sorted(range(k * k), key=lambda i: -level[i].score)[:k]  # stable
         beam = [len(pool) + i for i in best]
         pool += level
-    kept = sorted(sorted(range(len(pool)), key=lambda i: -pool[i].score)[: rows - 1])
+    return _kept(pool, rows - 1)
+
+
+def grow_product(children: Children, shape: TreeShape) -> list[Node]:
+    """The tree of that shape where a node's children do not depend on it: static as above, else of
+    all paths of its depth, none left out on the way, the best."""
+    if shape.choices is not None:
+        return _static(children, shape.choices)
+    pool: list[Node] = []
+    above: list[tuple[int, Node | None]] = [(-1, None)]
+    for _ in range(shape.num_steps):
+        level = [node for i, parent in above for node in _expand(children, i, parent, shape.topk)]
+        level.sort(key=lambda node: -node.score)  # stable
+        above = [(len(pool) + i, node) for i, node in enumerate(level)]
+        pool += level
+    return _kept(pool, shape.num_nodes)
+
+
+def heap_scores(children: Children, shape: TreeShape) -> list[np.float32]:
+    """DDTree as published: of the paths so far the best leaves the heap, and its next sibling and
+    its first child enter it. The scores of its nodes, falling."""
+    found: list[np.float32] = []
+    tops = [children((0,) * depth, shape.topk) for depth in range(shape.num_steps)]
+    heap = [(-tops[0][0][1], (0,), np.float32(0))]  # score, ranks, the parent's score
+    while len(found) < shape.num_nodes:
+        score, ranks, above = heapq.heappop(heap)
+        found.append(np.float32(-score))
+        depth = len(ranks)
+        if ranks[-1] + 1 < shape.topk:
+            sibling = above + tops[depth - 1][ranks[-1] + 1][1]
+            heapq.heappush(heap, (-sibling, (*ranks[:-1], ranks[-1] + 1), above))
+        if depth < shape.num_steps:
+            child = np.float32(-score) + tops[depth][0][1]
+            heapq.heappush(heap, (-child, (*ranks, 0), np.float32(-score)))
+    return found
+
+
+def _kept(pool: list[Node], count: int) -> list[Node]:
+    kept = sorted(sorted(range(len(pool)), key=lambda i: -pool[i].score)[:count])
     index = {-1: -1, **{old: new for new, old in enumerate(kept)}}
     # A KeyError here means that a node was kept without its parent.
     return [Node(pool[i].token, index[pool[i].parent], pool[i].score, pool[i].path) for i in kept]

@@ -75,7 +75,7 @@ def generation(request: Request, max_nodes: int) -> ScheduledRequest:
 def test_drafter() -> None:
     drafter = NGramDrafter(NGramDecodingConfig(max_draft_len=3, prompt_lookup_max=2))
     assert (drafter.needs.max_nodes, drafter.needs.max_depth) == (3, 3)
-    assert not drafter.needs.has_draft_cache
+    assert not drafter.needs.caches
     text = [1, 2, 3, 4, 5, 1, 2]
     free, cut, short, none, ending = (
         make_request(0, text, 10),
@@ -105,7 +105,7 @@ def test_drafter() -> None:
         [],
     ]
     assert all(request.draft.is_chain for request in nodes)
-    assert drafter.on_accepted(batch, []) == [0] * 7
+    assert drafter.on_accepted(batch, []) == [()] * 7
 
     free.tokens += [3, 4]
     drafter.prepare_draft_tokens(ScheduledBatch((generation(free, 1),)))

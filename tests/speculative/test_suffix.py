@@ -37,13 +37,13 @@ def emit(drafter: SuffixDrafter, request: Request, tokens: list[int]) -> None:
     item = generation(request)
     request.tokens += tokens
     accepted = Accepted(tuple(range(len(tokens))), tuple(tokens))
-    assert drafter.on_accepted(ScheduledBatch((item,)), [accepted]) == [0]
+    assert drafter.on_accepted(ScheduledBatch((item,)), [accepted]) == [()]
 
 
 def test_needs() -> None:
     def needs(**options: Any) -> tuple[int, int]:
         found = make_drafter(**options).needs
-        assert not found.has_draft_cache and not found.reads_hidden
+        assert not found.caches and not found.reads_hidden
         return found.max_nodes, found.max_depth
 
     assert needs() == (23, 23)  # a match takes one token of the depth at least

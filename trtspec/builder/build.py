@@ -15,19 +15,25 @@ from torch import Tensor
 from checkpoint_converters import Checkpoint, load_checkpoint
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
+from trtspec.builder.onnx import draft_files, link_weights, target_files
 from trtspec.builder.pair import TOKENIZER_FILES, open_draft
-from trtspec.builder.plan import BuildPlan
-from trtspec.engine.drafts import DRAFT_KINDS
+from trtspec.builder.plan import BuildPlan, DraftSource
+from trtspec.builder.tensorrt import build_engines
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
 from trtspec.engine.graphs import (
     draft_constants,
     draft_module,
+    draft_of,
     graph_names,
     own_state,
     target_module,
 )
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
+
+REPORT_NAME = "layers.txt"
+"""What TensorRT made of the graphs, in the engine folder."""
 
 
 def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path:
@@ -76,12 +82,21 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         target.load_weights(checkpoint)
         _save(target.state_dict(), folder / "target")
     del target
-    if plan.draft_dir is not None:
-        (folder / "draft").mkdir()
-        with progress("pack weights of the draft"):
-            _write_draft(plan, checkpoint, folder / "draft")
+    for draft, source in zip(engine.drafts, plan.drafts, strict=True):
+        (folder / draft.folder).mkdir()
+        with progress(f"pack weights of the {draft.folder}"):
+            _write_draft(engine, draft, source, checkpoint, folder / draft.folder)
     if engine.build.backend != "eager":
         place_graphs(engine, graph_names(engine), folder)
+    if engine.build.has_linear_cache:
+        for name in graph_names(engine):
+            found = draft_of(engine, name)
+            files = target_files() if found is None else draft_files(found[0].folder)
+            link_weights(folder / name, folder, files)
+    if engine.build.backend == "tensorrt":
+        reports = build_engines(engine, graph_names(engine), folder)
+        text = "\n".join(report.describe() for report in reports)
+        (folder / REPORT_NAME).write_text(text + "\n")
     # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
     (folder / TOKENIZER_FOLDER).mkdir()
     for name in (*TOKENIZER_FILES, "config.json"):
@@ -90,16 +105,20 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine.write(folder)
 
 
-def _write_draft(plan: BuildPlan, target: Checkpoint, folder: Path) -> None:
-    """Pack what the draft brings itself, and the constants of its tree."""
-    engine = plan.engine
-    assert (
-        plan.draft_dir is not None and engine.draft is not None and engine.speculation is not None
+def _write_draft(
+    engine: EngineConfig,
+    draft: EngineDraft,
+    source: DraftSource,
+    target: Checkpoint,
+    folder: Path,
+) -> None:
+    """Pack what a draft brings itself, and the constants of its tree."""
+    module = draft_module(engine, draft)
+    checkpoint = open_draft(
+        draft.speculation.method, source.folder, engine.target, source.token_map
     )
-    module = draft_module(engine)
-    draft = open_draft(engine.speculation.method, plan.draft_dir, engine.target, plan.token_map)
-    DRAFT_KINDS[engine.draft.kind].load(module, draft, target.tensors)
-    _save({**own_state(module), **draft_constants(plan.engine)}, folder)
+    draft.kind.load(module, checkpoint, target.tensors)
+    _save({**own_state(module), **draft_constants(draft)}, folder)
 
 
 def _save(state: Mapping[str, Tensor], folder: Path) -> None:
@@ -110,7 +129,8 @@ def _holds(folder: Path, plan: BuildPlan) -> bool:
     if not (folder / CONFIG_NAME).is_file():
         return False
     try:
-        return EngineConfig.read(folder).fingerprints.get("engine") == plan.fingerprint
+        engine = EngineConfig.read(folder, runs_here=False)
+        return engine.fingerprints.get("engine") == plan.fingerprint
     except TrtspecError:
         return False
 

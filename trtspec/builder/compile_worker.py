@@ -12,14 +12,14 @@ from pathlib import Path
 
 from trtspec.builder.compile import compile_graph
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.graphs import TARGET_MODEL, draft_module, make_graph, target_module
+from trtspec.engine.graphs import make_graph, module_of
 from trtspec.errors import TrtspecError
 
 
 def main() -> int:
     name, package = sys.argv[1:]
     engine = EngineConfig.from_dict(json.load(sys.stdin))
-    module = target_module(engine) if name == TARGET_MODEL else draft_module(engine)
+    module = module_of(engine, name)
     try:
         compile_graph(make_graph(engine, name, module), Path(package), engine.build.device)
     except TrtspecError as error:

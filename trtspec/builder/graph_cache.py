@@ -19,9 +19,11 @@ import trtspec.engine
 import trtspec.models
 import trtspec.ops
 from trtspec.builder.locate import cache_root
+from trtspec.builder.onnx import export_graph
 from trtspec.engine.drafts import DRAFT_ROLLOUT
 from trtspec.engine.folder import EngineConfig, Environment
-from trtspec.engine.graphs import TARGET_MODEL
+from trtspec.engine.graphs import draft_of, module_of
+from trtspec.engine.lowering import lower
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 
@@ -34,7 +36,9 @@ _SOURCES = (
     (trtspec.ops, "sampling.py"),
     (trtspec.engine, "drafts.py"),
     (trtspec.engine, "graphs.py"),
+    (trtspec.engine, "lowering.py"),
     (trtspec.builder, "compile.py"),
+    (trtspec.builder, "onnx.py"),
 )
 
 
@@ -42,15 +46,18 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     """A key over everything the compiled code depends on: shapes, source and environment."""
     target = _shape(engine.target.to_dict())
     build = engine.build
-    facts: list[object] = [name, build.device, build.dtype, asdict(engine.layout), target]
-    if name == TARGET_MODEL:
-        facts.append(engine.capture_layers)
+    # An ONNX graph is the same for all devices.
+    device = "cpu" if build.has_linear_cache else build.device
+    facts: list[object] = [device, build.dtype, asdict(engine.layout), target]
+    found = draft_of(engine, name)
+    if found is None:
+        facts += [name, engine.capture_layers]
     else:
-        assert engine.draft is not None and engine.speculation is not None
-        facts += [engine.draft.kind, _shape(engine.draft.to_dict())]
-        if name == DRAFT_ROLLOUT:
-            facts.append(asdict(engine.speculation.tree))
-    environment = Environment.here(build.device).facts
+        draft, own_name = found  # wherever it lies
+        facts += [own_name, draft.network.kind, _shape(draft.network.to_dict())]
+        if own_name == DRAFT_ROLLOUT:
+            facts.append(asdict(draft.speculation.tree))
+    environment = Environment.here(device).facts
     text = json.dumps([facts, _source_hash(), environment], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -73,26 +80,33 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
         BuildError: no C++ compiler, or a compilation failed.
     """
     root = cache_root() / "compiled"
-    stored = {name: root / f"{graph_key(engine, name)}.pt2" for name in names}
+    stored = {name: root / f"{graph_key(engine, name)}{Path(name).suffix}" for name in names}
     missing = [name for name in names if not stored[name].exists()]
     for name in names:
         if name not in missing:
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
-        _require_compiler()
+        make_all = _export_all if engine.build.has_linear_cache else _compile_all
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as scratch:
             packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}
             with progress(f"compile {', '.join(missing)}"):
-                _compile_all(engine, packages)
+                make_all(engine, packages)
             for name, package in packages.items():
                 package.replace(stored[name])
     for name, package in stored.items():
         shutil.copyfile(package, folder / name)
 
 
+def _export_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
+    """Export here: a process for each graph would take longer to start than to export."""
+    for name, package in packages.items():
+        export_graph(lower(engine, name, module_of(engine, name)), package)
+
+
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
     """Run the workers; the first failure stops the others."""
+    _require_compiler()
     waiting = list(packages.items())
     running: dict[str, subprocess.Popen[str]] = {}
     with tempfile.TemporaryDirectory() as logs:

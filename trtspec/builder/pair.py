@@ -8,15 +8,20 @@ from transformers import AutoTokenizer
 
 from checkpoint_converters import DraftCheckpoint, read_draft, read_mtp
 from trtspec.builder.locate import find_model
+from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp_decoding import OWN_MODULES, MtpDecodingConfig
+from trtspec.config.parallel import PardConfig, PEagleConfig
+from trtspec.config.parallel_decoding import ParallelDecodingConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.config.tree_decoding import EagleFamilyConfig, TreeDecodingConfig
+from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import CheckpointError, ConfigError
 
-OWN_DRAFT = "draft"
-"""The name by which a speculative config means the draft inside an engine folder."""
+OWN_DRAFT = FIRST_DRAFT
+"""The name by which a speculative config means the draft inside an engine folder: the only one, or
+the first for its method. Where there are several, each has the name of its own folder as well."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -90,26 +95,50 @@ def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) ->
         ConfigError: naming the method that was asked for and the one that fits.
     """
     fits = draft.config.method
-    if speculative.method != fits:
+    if (speculative.draft_method or speculative.method) != fits:
+        wanted = speculative.method
+        mask = "; a PARD draft has pard_token in its config.json" if wanted == "pard" else ""
         raise ConfigError(
-            f"{draft.path} is not a draft for method {speculative.method!r}: {draft.notes[0]}; "
+            f"{draft.path} is not a draft for method {wanted!r}: {draft.notes[0]}{mask}; "
             f"write method {fits!r}, or give another checkpoint"
+        )
+    check_mask_token(speculative, draft.config)
+
+
+def check_mask_token(speculative: DecodingConfig, draft: DraftConfig) -> None:
+    """Refuse a mask token that was asked for and is not the draft's.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if not isinstance(speculative, ParallelDecodingConfig):
+        return
+    assert isinstance(draft, PardConfig | PEagleConfig), "the method runs these"
+    if speculative.mask_token_id not in (None, draft.mask_token):
+        raise ConfigError(
+            f"mask_token_id={speculative.mask_token_id} was asked for, the draft was trained with "
+            f"{draft.mask_token}; leave it out"
         )
 
 
-def check_engine_draft(engine: EngineConfig, speculative: TreeDecodingConfig) -> None:
-    """Refuse a draft other than the one inside an engine folder.
+def check_engine_draft(
+    engine: EngineConfig, draft: EngineDraft, speculative: TreeDecodingConfig
+) -> None:
+    """Refuse a draft other than this one inside an engine folder.
 
     Raises:
-        ConfigError: the config names neither `OWN_DRAFT` nor the checkpoint that was built in.
+        ConfigError: the config names neither it nor the checkpoint that was built in, or asks for
+            another use of that.
         CheckpointError: that checkpoint cannot be found or read.
     """
+    check_mask_token(speculative, draft.network)
+    speculative.check_network(draft.network)
     model = str(speculative.speculative_model)
-    if model in (OWN_DRAFT, OWN_MODULES):
+    if model in (OWN_DRAFT, OWN_MODULES, draft.folder):
         return
     folder, token_map = find_model(model), token_map_of(speculative)
     asked = open_draft(speculative.method, folder, engine.target, token_map).fingerprint
-    built = engine.fingerprints.get("draft")
+    built = engine.fingerprints.get(draft.folder)
     if asked != built:
         raise ConfigError(
             f"the draft model {model} (fingerprint {asked}) is not the one in the engine folder "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from checkpoint_converters import fingerprint, read_config
+from checkpoint_converters import DraftCheckpoint, fingerprint, read_config
 from checkpoint_converters.content_hash import hash_files
+from trtspec.builder.auto import resolve_auto
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
+from trtspec.builder.onnx import require_onnx
 from trtspec.builder.pair import (
     TOKENIZER_FILES,
     check_draft_depth,
@@ -21,30 +23,48 @@ from trtspec.builder.pair import (
     token_map_of,
 )
 from trtspec.config.build import BuildConfig
-from trtspec.config.draft import DraftConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.resolve import resolve_build
-from trtspec.config.speculative import DecodingConfig
-from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.config.speculative import (
+    DecodingConfig,
+    HybridDecodingConfig,
+    speculative_to_dict,
+)
+from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.device import device_problem
-from trtspec.engine.folder import EngineConfig, Environment, SpeculationContract
+from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
+from trtspec.engine.folder import EngineConfig, Environment
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
-from trtspec.errors import ConfigError
+from trtspec.engine.onnx_session import require_onnxruntime
+from trtspec.engine.tensorrt_package import (
+    buildable_capabilities,
+    check_compute_capability,
+    tensorrt_version,
+)
+from trtspec.errors import ConfigError, TrtspecError
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
+class DraftSource:
+    """A draft's checkpoint, and the file that its head is cut by, if one was given."""
+
+    folder: Path
+    token_map: Path | None
+
+
+@dataclass(frozen=True)
 class BuildPlan:
-    """A resolved build: sources, the engine's contract and the reasons for each choice."""
+    """A resolved build: sources, the engine's contract and the reasons for each choice. drafts: of
+    `EngineConfig.drafts`, in their order."""
 
     target_dir: Path
-    draft_dir: Path | None
+    drafts: tuple[DraftSource, ...]
     engine: EngineConfig
     reasons: tuple[str, ...]
-    token_map: Path | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -53,30 +73,34 @@ class BuildPlan:
     def describe(self) -> str:
         """The plan as text, one decision a line."""
         engine, build = self.engine, self.engine.build
+        pairs = zip(self.drafts, engine.drafts, strict=True)
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
-            *([f"draft    {self.draft_dir} ({engine.draft.describe()})"] if engine.draft else []),
+            *(f"draft    {source.folder} ({built.network.describe()})" for source, built in pairs),
             f"build    {build.backend}{_device_part(engine)}, {build.dtype}, max_batch_size "
             f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
             f"{build.max_num_tokens}",
         ]
-        if engine.speculation:
-            tree = engine.speculation
+        for draft in engine.drafts:
+            tree = draft.speculation
             kind = "" if tree.choices is None else ", a static tree"
             lines.append(
                 f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
                 f"{tree.num_draft_tokens} rows verified{kind}"
             )
+        if engine.hybrid:
+            methods = ", ".join(member.method for member in engine.hybrid.drafters)
+            lines.append(f"hybrid   {methods}: {engine.hybrid.num_rows} rows of all verified")
         if engine.extract_layers:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
         lines += [f"because  {reason}" for reason in self.reasons]
         weights = weight_bytes(engine.target, build.dtype)
         kv = kv_bytes_per_token(engine.target, build.dtype)
-        if engine.draft is not None:
-            weights += weight_bytes(engine.draft, build.dtype)
-        if engine.draft_decoder is not None:
-            kv += kv_bytes_per_token(engine.draft_decoder, build.dtype)
+        for draft in engine.drafts:
+            weights += weight_bytes(draft.network, build.dtype)
+            if draft.network.decoder is not None:
+                kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
         lines.append(
             f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
@@ -99,50 +123,95 @@ def plan_build(
     """
     target_dir = find_model(checkpoint)
     target = read_config(target_dir)
+    speculative = resolve_auto(speculative, target)
     build, reasons = resolve_build(config, target, speculative)
-    problem = device_problem(build.device)
-    if problem is not None:
-        raise ConfigError(
-            f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
-        )
+    environment = _environment(build)
     if speculative is not None:
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
     tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
     fingerprints = {"target": fingerprint(target_dir), "tokenizer": hash_files(tokenizer)}
-    draft_dir, token_map = None, None
-    draft: DraftConfig | None = None
-    contract = None
-    if isinstance(speculative, TreeDecodingConfig):
-        draft_dir = draft_folder(speculative, target_dir)
-        token_map = token_map_of(speculative)
-        found = open_draft(speculative.method, draft_dir, target, token_map)
-        check_draft_kind(speculative, found)
-        draft = found.config.for_steps(speculative.tree.num_steps)
-        if isinstance(draft, ModelConfig):
-            check_pair(target_dir, target, draft_dir, draft)
-        fingerprints["draft"] = found.fingerprint
-        contract = SpeculationContract.of(speculative.method, speculative.tree)
-        reasons += found.notes
+    sources: list[DraftSource] = []
+    drafts: list[EngineDraft] = []
+    for member in with_networks(speculative):
+        folder = draft_folder_name(len(drafts))
+        try:
+            source, draft, found, choice = _plan_draft(member, folder, target_dir, target)
+        except TrtspecError as error:
+            if not isinstance(speculative, HybridDecodingConfig):
+                raise
+            label = speculative.label(speculative.drafters.index(member), member)
+            raise type(error)(f"{label}: {error}") from error
+        sources.append(source)
+        drafts.append(draft)
+        fingerprints[folder] = found.fingerprint
+        reasons += [*found.notes, *choice]
+    hybrid = None
+    if isinstance(speculative, HybridDecodingConfig) and drafts:
+        hybrid = speculative.with_engines(tuple(draft.folder for draft in drafts))
     extract_layers: tuple[int, ...] = ()
     if isinstance(speculative, ExtractHiddenStatesConfig):
         extract_layers = speculative.layers_of(target.num_layers)
         reasons += [speculative.note] if speculative.note else []
     engine = EngineConfig(
         target=target,
-        draft=draft,
+        drafts=tuple(drafts),
         build=build,
-        speculation=contract,
         fingerprints=fingerprints,
-        environment=Environment.here(build.device),
+        environment=environment,
+        hybrid=hybrid,
         extract_layers=extract_layers,
     )
-    key = json.dumps(
-        [fingerprints, asdict(build), [graph_key(engine, name) for name in graph_names(engine)]],
-        sort_keys=True,
-    )
+    facts: list[object] = [fingerprints, asdict(build)]
+    facts.append([graph_key(engine, name) for name in graph_names(engine)])
+    # Lowered graphs do not depend on the trees that are made of them.
+    facts += [asdict(draft.speculation) for draft in engine.drafts]
+    if hybrid is not None:
+        facts.append(speculative_to_dict(hybrid))
+    key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return BuildPlan(target_dir, draft_dir, engine, tuple(reasons), token_map)
+    return BuildPlan(target_dir, tuple(sources), engine, tuple(reasons))
+
+
+def _plan_draft(
+    speculative: TreeDecodingConfig, folder: str, target_dir: Path, target: ModelConfig
+) -> tuple[DraftSource, EngineDraft, DraftCheckpoint, tuple[str, ...]]:
+    """Where a draft comes from, what the engine folder holds of it in ``folder``, its checkpoint,
+    and lines about what was chosen of that."""
+    source = DraftSource(draft_folder(speculative, target_dir), token_map_of(speculative))
+    found = open_draft(speculative.method, source.folder, target, source.token_map)
+    check_draft_kind(speculative, found)
+    network, choice = speculative.network(found.config)
+    if isinstance(network, ModelConfig):
+        check_pair(target_dir, target, source.folder, network)
+    contract = SpeculationContract.of(speculative.method, speculative.tree)
+    return source, EngineDraft(network, contract, folder), found, choice
+
+
+def _environment(build: BuildConfig) -> Environment:
+    """What the engine will depend on; ConfigError if it cannot be built here."""
+    if build.has_linear_cache:
+        require_onnx()
+    if build.backend == "onnx":
+        require_onnxruntime()
+    capability = build.tensorrt.compute_capability
+    if build.backend == "tensorrt":
+        version = tensorrt_version()
+        check_compute_capability(capability)
+        if capability is not None:
+            return replace(Environment.here(), compute_capability=capability, tensorrt=version)
+        if device_problem(build.device) is not None:
+            raise ConfigError(
+                f"there is no GPU here to build for; say which with --compute_capability "
+                f"({version} builds for {', '.join(buildable_capabilities() or ['none'])})"
+            )
+        return replace(Environment.here(build.device), tensorrt=version)
+    problem = device_problem(build.device)
+    if problem is not None:
+        raise ConfigError(
+            f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
+        )
+    return Environment.here(build.device)
 
 
 def _device_part(engine: EngineConfig) -> str:

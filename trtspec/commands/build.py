@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec.builder.build import build_engine
+from trtspec.builder.build import REPORT_NAME, build_engine
 from trtspec.builder.plan import plan_build
+from trtspec.commands.json_flag import read_json
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import DecodingConfig, method_name, parse_speculative_config
+from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.log import log_to_stderr
+
+_TENSORRT = (
+    "compute_capability", "builder_optimization_level", "profiling_verbosity",
+    "timing_cache",
+)  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -26,12 +33,20 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
-    add("--backend", help="aoti (default) or eager")
+    add("--backend", help="aoti (default), onnx, tensorrt or eager")
     add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
     add(
         "--speculative_decoding_mode",
-        help="eagle3, eagle, medusa, mtp (the target's own modules), draft_model, ngram or suffix "
-        "(which need no engine of their own), or extract_hidden_states (which drafts nothing)",
+        help="eagle3, eagle, medusa, mtp (the target's own modules), draft_model, pard, p_eagle, "
+        "dflash, ddtree, "
+        "ngram or suffix (which need no engine of their own), or extract_hidden_states (which "
+        "drafts nothing)",
+    )
+    add(
+        "--speculative_config",
+        "--speculative-config",
+        help='all of the speculation as JSON, which a hybrid takes: {"method": "hybrid", '
+        '"drafters": [{"method": "suffix"}, {"method": "eagle3", "model": ..., ...}]}',
     )
     add(
         "--draft_checkpoint_dir",
@@ -49,7 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add(
         "--eagle_choices",
-        help="static tree of eagle, eagle3, mtp in place of (k, D, N), such as '[[0],[1],[0,0]]'",
+        help="static tree of eagle, eagle3, mtp, pard, p_eagle in place of (k, D, N), such as "
+        "'[[0],[1],[0,0]]'",
     )
     add(
         "--medusa_choices",
@@ -57,9 +73,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--num_medusa_heads", type=int, help="heads of medusa to draft with")
     add(
-        "--speculative_token_map",
-        help="file of the token ids to cut a head of eagle or mtp to",
+        "--use_mtp_vanilla",
+        action=argparse.BooleanOptionalAction,
+        help="whether each module of mtp drafts at a depth of its own, or the first one at every "
+        "depth (default: the former where the checkpoint has modules enough)",
     )
+    add(
+        "--speculative_token_map",
+        help="file of the token ids to cut a head of eagle, p_eagle or mtp to",
+    )
+    add("--mask_token_id", type=int, help="mask token of pard and p_eagle, to check the draft's")
     add(
         "--capture_layers",
         type=int,
@@ -72,13 +95,26 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         help="the same by vLLM's numbers, which name inputs",
     )
+    group = parser.add_argument_group("backend tensorrt")
+    group.add_argument(
+        "--compute_capability", help="of the GPU to build for, such as 8.9; the one here without it"
+    )
+    group.add_argument(
+        "--builder_optimization_level", "--builder_opt", type=int, help="0 (builds fastest) to 5"
+    )
+    group.add_argument("--profiling_verbosity", help="layer_names_only (default), detailed or none")
+    group.add_argument("--timing_cache", "--input_timing_cache", help="file of kernel times")
+    group.add_argument(
+        "--report", action="store_true", help="print layers, precision and fused attention"
+    )
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
 
 
 def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
-    """The speculative config that the flags describe; ConfigError for flags without a mode."""
+    """The speculative config that the flags describe; ConfigError for flags without a mode, or
+    beside a whole config."""
     flags = {
         "model": args.draft_checkpoint_dir,
         "max_draft_len": args.max_draft_len,
@@ -87,12 +123,21 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
         "eagle_choices": args.eagle_choices,
         "medusa_choices": args.medusa_choices,
         "num_medusa_heads": args.num_medusa_heads,
+        "use_mtp_vanilla": args.use_mtp_vanilla,
         "speculative_token_map": args.speculative_token_map,
+        "mask_token_id": args.mask_token_id,
         "capture_layers": args.capture_layers,
         "eagle_aux_hidden_state_layer_ids": args.eagle_aux_hidden_state_layer_ids,
     }
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     mode = args.speculative_decoding_mode
+    if args.speculative_config is not None:
+        if given or mode is not None:
+            others = sorted(given) + (["--speculative_decoding_mode"] if mode else [])
+            raise ConfigError(
+                f"--speculative_config holds the whole method; leave out {', '.join(others)}"
+            )
+        return parse_speculative_config(read_json(args.speculative_config, "--speculative_config"))
     if mode is None:
         if given:
             raise ConfigError(
@@ -110,11 +155,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
-        config = BuildConfig(dtype=args.dtype, **limits)
+        engines = TensorRTConfig(**{name: getattr(args, name) for name in _TENSORRT})
+        config = BuildConfig(dtype=args.dtype, tensorrt=engines, **limits)
+        if args.report and config.backend != "tensorrt":
+            raise ConfigError(f"--report needs --backend tensorrt, not {config.backend}")
         plan = plan_build(args.checkpoint_dir, config, speculative_options(args))
         print(plan.describe())
         if not args.dry_run:
-            print(f"built    {build_engine(plan, args.output_dir, force=args.force)}")
+            folder = build_engine(plan, args.output_dir, force=args.force)
+            print(f"built    {folder}")
+            if args.report:
+                print((folder / REPORT_NAME).read_text(), end="")
     except TrtspecError as error:
         print(f"trtspec-build: {error}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.builder.locate import find_model
+from trtspec.commands.json_flag import read_json
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import ConfigError, TrtspecError
@@ -122,7 +123,9 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
     options = {name: getattr(args, name) for name in (*names, *more)}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
-    options["kv_transfer_config"] = _json(args.kv_transfer_config, "--kv-transfer-config")
+    if args.kv_transfer_config is not None:
+        flag = "--kv-transfer-config"
+        options["kv_transfer_config"] = read_json(args.kv_transfer_config, flag)
     LLMConfig(**options).build_config()
     return options
 
@@ -133,7 +136,7 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | bool | None
         return False if args.no_speculation else None
     if args.no_speculation:
         raise ConfigError("--speculative-config and --no-speculation exclude each other")
-    config = _json(args.speculative_config, "--speculative-config")
+    config = read_json(args.speculative_config, "--speculative-config")
     parse_speculative_config(config)
     return dict(config)
 
@@ -164,13 +167,6 @@ def _hyphens(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
     return spelled
-
-
-def _json(text: str | None, flag: str) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{flag} is not JSON: {error}") from error
 
 
 def _read(path: Path | None) -> str | None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
+from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
-BACKENDS = ("aoti", "eager")
+BACKENDS = ("aoti", "onnx", "tensorrt", "eager")
+LINEAR_BACKENDS = ("onnx", "tensorrt")
+"""Those whose graphs have standard attention over linear caches in place of paged ones."""
+ONNX_DTYPES = ("float32", "float16")
+"""What ONNX Runtime's kernels for CPUs compute in."""
 DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
@@ -23,7 +28,7 @@ _DTYPE_ALIASES = {
     "fp16": "float16",
     "half": "float16",
 }
-_BACKENDS_ELSEWHERE = ("pytorch", "tensorrt", "trt", "onnx", "_autodeploy")
+_BACKENDS_ELSEWHERE = ("pytorch", "_autodeploy")
 
 
 @strict_config(
@@ -45,9 +50,12 @@ class BuildConfig:
     max_batch_size: requests in one step. max_seq_len: prompt and output of one request, in tokens;
     None: what the model was made for. max_num_tokens: rows in one step, prefill chunks and draft
     nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
-    of the KV cache, a power of two. backend: aoti (compiled) or eager (the same modules uncompiled,
-    for tests and debugging). device: cpu, cuda (the first device that CUDA_VISIBLE_DEVICES leaves)
-    or auto (cuda where torch finds one). `resolve_build` replaces auto and None.
+    of the KV cache, a power of two. backend: aoti (compiled), onnx (a standard ONNX graph, run by
+    ONNX Runtime on the CPU, with a linear KV cache: tokens_per_block does not count), tensorrt
+    (engines for a GPU, of that graph, made as ``tensorrt`` says) or eager (the same modules
+    uncompiled, for tests and debugging). device: cpu, cuda (the first device that
+    CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one).
+    `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -57,6 +65,7 @@ class BuildConfig:
     tokens_per_block: int = 16
     backend: str = "aoti"
     device: str = "cpu"
+    tensorrt: TensorRTConfig = field(default_factory=TensorRTConfig)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
@@ -81,12 +90,22 @@ class BuildConfig:
                 f"backend {self.backend!r}{absent or ' is unknown'}"
                 f"{nearest(self.backend, BACKENDS)} (available: {', '.join(BACKENDS)})"
             )
+        if self.backend != "tensorrt" and self.tensorrt != TensorRTConfig():
+            raise ConfigError(
+                f"options of TensorRT were given ({self.tensorrt}) with backend {self.backend!r}; "
+                "they need backend 'tensorrt'"
+            )
         if self.device not in DEVICES:
             numbered = "; choose one of several GPUs with CUDA_VISIBLE_DEVICES"
             raise ConfigError(
                 f"device {self.device!r} is unknown{numbered * self.device.startswith('cuda:')}"
                 f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
+
+    @property
+    def has_linear_cache(self) -> bool:
+        """Whether a sequence has one slot of the cache in place of blocks."""
+        return self.backend in LINEAR_BACKENDS
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` takes them back."""

@@ -29,6 +29,10 @@ class DecodingConfig:
     accepted by chance, whatever their tokens: entry i is the probability that a step accepts its
     first i + 1 drafts (unconditional, so entries never rise); positions without an entry are never
     accepted. vLLM's `synthetic_acceptance_rates`.
+
+    adaptive: verify in each step as many of the drafts as pay, by the measured times of the engines
+    and the acceptance so far, none included; the numbers here are then maxima. The text is the
+    same. SGLang's `speculative_adaptive`, vLLM's `enable_adaptive_verification`.
     """
 
     method: ClassVar[str]
@@ -36,11 +40,17 @@ class DecodingConfig:
     max_draft_len: int
     max_model_len: int | None = None
     simulate_acceptance: tuple[float, ...] | None = None
+    adaptive: bool = False
 
     @property
     def num_rows(self) -> int:
         """Rows a verify step feeds per request at most, the root included (N)."""
         return self.max_draft_len + 1
+
+    @property
+    def members(self) -> tuple[DecodingConfig, ...]:
+        """The configs whose drafts are verified together: this one alone, or those of a hybrid."""
+        return (self,)
 
     @property
     def typical_acceptance(self) -> TypicalAcceptanceConfig | None:

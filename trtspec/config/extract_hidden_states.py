@@ -120,6 +120,11 @@ class ExtractHiddenStatesConfig(DecodingConfig):
                 f"simulate_acceptance={list(self.simulate_acceptance)}: method {self.method} "
                 "drafts nothing that could be accepted; leave it out"
             )
+        if self.adaptive:
+            raise ConfigError(
+                f"adaptive=True: method {self.method} drafts nothing that could be adapted; leave "
+                "it out"
+            )
         if not 1 <= self.num_writer_threads <= MAX_WRITER_THREADS:
             raise ConfigError(
                 f"num_writer_threads={self.num_writer_threads} must be between 1 and "

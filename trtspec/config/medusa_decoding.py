@@ -33,7 +33,7 @@ class MedusaDecodingConfig(ChoicesDecodingConfig):
     The tree is one of three. Static: ``medusa_choices``, one path per node, the rank of each step
     among its head's guesses, such as ((0,), (1,), (0, 0)), also as JSON text; left out, a default
     for D heads, of ``num_draft_tokens`` rows if that is given. Chain: topk=1. Dynamic: topk=k above
-    1 grows a beam of k over every head's k best and keeps the ``num_draft_tokens`` - 1 best nodes.
+    1 keeps the ``num_draft_tokens`` - 1 best of all paths through every head's k best.
 
     num_medusa_heads: heads to draft with; stands for ``max_draft_len``, one of the two is needed
     where there are no choices. TensorRT-LLM's `max_draft_len` counts the nodes of the tree: beside

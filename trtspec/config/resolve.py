@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build import ONNX_DTYPES, BuildConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.errors import ConfigError
 
 PREFILL_ROWS = 2048
+_NO_BFLOAT16 = "ONNX Runtime has no bfloat16 kernels for CPUs"
 
 
 def resolve_build(
@@ -25,11 +26,31 @@ def resolve_build(
     if dtype == "auto":
         dtype = model.dtype
         reasons.append(f"dtype {dtype}: that of the checkpoint")
+        if config.backend == "onnx" and dtype not in ONNX_DTYPES:
+            dtype = "float32"
+            reasons[-1] = f"dtype float32: {_NO_BFLOAT16}"
+    elif config.backend == "onnx" and dtype not in ONNX_DTYPES:
+        raise ConfigError(
+            f"dtype {dtype!r} is not available on backend 'onnx': {_NO_BFLOAT16}; "
+            f"use {' or '.join(ONNX_DTYPES)}, or backend 'aoti'"
+        )
     device = config.device
     if device == "auto":
-        found = torch.cuda.is_available()
+        found = torch.cuda.is_available() and config.backend != "onnx"
         device = "cuda" if found else "cpu"
         reasons.append(f"device {device}: torch finds {'a' if found else 'no'} CUDA device")
+        if config.backend == "onnx":
+            reasons[-1] = f"device {device}: where backend onnx runs"
+    elif device == "cuda" and config.backend == "onnx":
+        raise ConfigError(
+            "backend 'onnx' runs on the CPU, device 'cuda' was asked for; give device 'cpu', or "
+            "backend 'aoti'"
+        )
+
+    if config.backend == "tensorrt":
+        config.tensorrt.check_dtype(dtype)
+        device = "cuda"
+        reasons.append("device cuda: where TensorRT engines run")
 
     limit, max_seq_len = model.max_position_embeddings, config.max_seq_len
     if max_seq_len is None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trtspec.config.auto import AutoDecodingConfig
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
+from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE, MODEL_ALIASES
 from trtspec.config.strict import from_dict, nearest, to_dict
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
@@ -22,14 +26,20 @@ from trtspec.errors import ConfigError
 
 __all__ = [
     "METHODS",
+    "AutoDecodingConfig",
+    "DDTreeDecodingConfig",
+    "DFlashDecodingConfig",
     "DecodingConfig",
     "DraftTargetDecodingConfig",
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
     "ExtractHiddenStatesConfig",
+    "HybridDecodingConfig",
     "MedusaDecodingConfig",
     "MtpDecodingConfig",
     "NGramDecodingConfig",
+    "PEagleDecodingConfig",
+    "PardDecodingConfig",
     "SuffixDecodingConfig",
     "TreeDecodingConfig",
     "method_name",
@@ -47,11 +57,18 @@ METHODS: Mapping[str, type[DecodingConfig]] = {
         Eagle3DecodingConfig,
         MedusaDecodingConfig,
         MtpDecodingConfig,
+        PardDecodingConfig,
+        PEagleDecodingConfig,
+        DFlashDecodingConfig,
+        DDTreeDecodingConfig,
         ExtractHiddenStatesConfig,
+        HybridDecodingConfig,
+        AutoDecodingConfig,
     )
 }
 # Spellings of the neighbours, compared without case, "_" and "-".
 _METHOD_NAMES: Mapping[str, str] = {
+    "auto": "auto",
     "ngram": "ngram",
     "suffix": "suffix",
     "suffixdecoding": "suffix",
@@ -65,8 +82,15 @@ _METHOD_NAMES: Mapping[str, str] = {
     "medusa": "medusa",
     "mtpeagle": "mtp",
     "nextn": "mtp",
+    "pard": "pard",
+    "peagle": "p_eagle",
+    "dflash": "dflash",
+    "ddtree": "ddtree",
     "extracthiddenstates": "extract_hidden_states",
+    "hybrid": "hybrid",
 }
+# What vLLM's `parallel_drafting` makes of a method.
+_PARALLEL: Mapping[str, str] = {"draft_model": "pard", "eagle3": "p_eagle"}
 _DISCRIMINATORS = ("method", "decoding_type", "speculative_algorithm")
 
 
@@ -76,9 +100,10 @@ def parse_speculative_config(
     """A typed config from what a user passed: None (no speculation), a config object, or a mapping.
 
     The mapping names its method as vLLM does, {"method": "ngram", "suffix", "draft_model", "eagle",
-    "eagle3", "medusa" or "mtp", ...}, by TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target",
-    "Eagle", "Eagle3", "Medusa", "MTP") or by SGLang's `speculative_algorithm` ("STANDALONE",
-    "EAGLE", "EAGLE3", "NEXTN").
+    "eagle3", "medusa", "mtp", "pard", "p_eagle", "hybrid" or "auto", ...}, by
+    TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target", "Eagle", "Eagle3", "Medusa", "MTP",
+    "PARD") or by SGLang's `speculative_algorithm` ("STANDALONE", "EAGLE", "EAGLE3",
+    "NEXTN"). vLLM's `parallel_drafting` turns draft_model into pard and eagle3 into p_eagle.
     Without any, a mapping with `model` is "draft_model", as in vLLM; nothing else is guessed.
     ConfigError for anything else.
     """
@@ -104,7 +129,32 @@ def parse_speculative_config(
             f'speculative_config names no method; write {{"method": ..., ...}} with one of '
             f"{_available()} (a mapping with `model` alone means draft_model)"
         )
+    if method == HybridDecodingConfig.method:
+        options["drafters"] = _members(options.get("drafters"))
+    if options.get("parallel_drafting") is True:
+        method = _PARALLEL.get(method, method)
     return from_dict(METHODS[method], options)
+
+
+def _members(drafters: object) -> list[DecodingConfig]:
+    """The configs of a hybrid; errors name the one that they are about."""
+    if not isinstance(drafters, (list, tuple)):
+        raise ConfigError(
+            'the method hybrid needs `drafters`, a list of configs such as [{"method": "suffix"}, '
+            f'{{"method": "eagle3", "model": ...}}], got {drafters!r:.80}'
+        )
+    members: list[DecodingConfig] = []
+    for i, drafter in enumerate(drafters):
+        try:
+            member = parse_speculative_config(drafter)
+        except ConfigError as error:
+            method = drafter.get("method") if isinstance(drafter, Mapping) else None
+            label = f"drafters[{i}]" + (f" ({method})" if method else "")
+            raise ConfigError(f"{label}: {error}") from error
+        if member is None:
+            raise ConfigError(f"drafters[{i}] is None; give the config of a method")
+        members.append(member)
+    return members
 
 
 def method_name(name: object) -> str:
@@ -128,7 +178,10 @@ def method_name(name: object) -> str:
 
 def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:
     """Plain JSON values that `parse_speculative_config` takes back."""
-    return {"method": config.method, **to_dict(config)}
+    options = {"method": config.method, **to_dict(config)}
+    if isinstance(config, HybridDecodingConfig):
+        options["drafters"] = [speculative_to_dict(member) for member in config.drafters]
+    return options
 
 
 def _available() -> str:

@@ -11,6 +11,8 @@ from trtspec.config.strict import Foreign
 COMMON_ALIASES: Mapping[str, str] = {
     "num_speculative_tokens": "max_draft_len",
     "synthetic_acceptance_rates": "simulate_acceptance",
+    "speculative_adaptive": "adaptive",
+    "enable_adaptive_verification": "adaptive",
 }
 NGRAM_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
 SUFFIX_ALIASES: Mapping[str, str] = {
@@ -29,7 +31,9 @@ TREE_ALIASES: Mapping[str, str] = {
     "dynamic_tree_max_topK": "topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
 }
+HYBRID_ALIASES: Mapping[str, str] = {"speculative_num_draft_tokens": "num_draft_tokens"}
 EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
+MTP_ALIASES: Mapping[str, str] = {"enable_multi_layer_eagle": "use_mtp_vanilla"}
 MODEL_ALIASES: Mapping[str, str] = {
     "model": "speculative_model",
     "draft_model": "speculative_model",
@@ -44,11 +48,14 @@ _LOSSLESS = (
     "needs neither rejection sampling nor thresholds"
 )
 _LOSSY = "it would change the text; acceptance here is always lossless"
-_FIXED_LENGTH = "the draft length is fixed when the engine is built"
+_FIXED_LENGTH = (
+    "the draft length is fixed when the engine is built; adaptive=True verifies fewer drafts, or "
+    "none, where that is faster"
+)
 _ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
 _SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
 _OTHER_METHOD = "it belongs to another speculative method"
-_EAGLE = "the methods eagle, eagle3 and mtp"
+_EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
 
 
 def _any_bool(value: Any, given: Mapping[str, Any]) -> bool:
@@ -79,7 +86,10 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "disable_padded_drafter_batch": Foreign("it must be true or false", _any_bool),
     "disable_log_stats": Foreign("it must be true or false", _any_bool),
     "allow_advanced_sampling": Foreign("it must be true or false", _any_bool),
-    "parallel_drafting": Foreign("parallel drafting needs a draft trained for it"),
+    "parallel_drafting": Foreign(
+        "it makes draft_model into pard and eagle3 into p_eagle, whose drafts are trained for it; "
+        "leave it out here"
+    ),
     "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
     "use_local_argmax_reduction": Foreign(_ONE_DEVICE),
     "quantization": Foreign(_SAME_DTYPE, (None,)),
@@ -127,12 +137,11 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "num_speculative_tokens_per_batch_size": Foreign(_FIXED_LENGTH, (None,)),
     "speculative_disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
     "disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
-    "enable_adaptive_verification": Foreign(_FIXED_LENGTH),
-    "speculative_adaptive": Foreign(_FIXED_LENGTH),
+    "speculative_adaptive_config": Foreign("adaptive=True has no options: it measures", (None,)),
     "disable_eagle_block_drop": Foreign(_OTHER_METHOD),
     "disable_lookahead_block_hashes": Foreign(_OTHER_METHOD),
     # Fields of the methods that have them, refused by the others.
-    "eagle_choices": Foreign(f"static trees belong to {_EAGLE}", (None,)),
+    "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),
     **dict.fromkeys(
         ("speculative_token_map", "token_map"),
@@ -259,10 +268,6 @@ MEDUSA_FOREIGN: Mapping[str, Foreign] = {
 }
 
 MTP_FOREIGN: Mapping[str, Foreign] = {
-    "use_mtp_vanilla": Foreign(
-        "the first module drafts at every depth (MTP-Eagle); a module for each depth is not in "
-        "this version: give False"
-    ),
     # One engine folder holds target and module, either way.
     "mtp_eagle_one_model": Foreign("it must be true or false", _any_bool),
     "index_share_for_mtp_iteration": Foreign("attention here has no indexer to share"),
@@ -277,6 +282,46 @@ MTP_FOREIGN: Mapping[str, Foreign] = {
     },
 }
 
+HYBRID_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        (
+            *("model", "speculative_model", "speculative_model_dir", "draft_model"),
+            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "speculative_num_steps"),
+            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+        ),
+        Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
+    ),
+    "lossy_typical_acceptance": Foreign(_LOSSY, (None,)),
+}
+BLOCK_ALIASES: Mapping[str, str] = {
+    "tree_budget": "max_total_draft_tokens",
+    "speculative_dflash_block_size": "block_size",
+    "dflash_block_size": "block_size",
+}
+BLOCK_FOREIGN: Mapping[str, Foreign] = {
+    "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
+    **dict.fromkeys(
+        ("mask_token_id", "target_layer_ids"),
+        Foreign("the draft's config.json says it; leave it out", (None,)),
+    ),
+    "eagle_choices": Foreign("write the paths as choices", (None,)),
+    "dspark_draft_topk": Foreign(_OTHER_METHOD, (None,)),
+    "speculative_domino_candidate_pool_size": Foreign(_OTHER_METHOD, (None,)),
+}
+
+PARALLEL_FOREIGN: Mapping[str, Foreign] = {
+    "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
+}
+
+AUTO_FOREIGN: Mapping[str, Foreign] = dict.fromkeys(
+    (
+        *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "num_draft_tokens"),
+        *("speculative_num_draft_tokens", "max_total_draft_tokens", "use_dynamic_tree"),
+        *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size", "drafters"),
+    ),
+    Foreign("the method auto has no such choice; name a method, or a hybrid of several", (None,)),
+)
+
 # Known in the field, not in this version; names without case, "_" and "-".
 METHODS_ELSEWHERE: frozenset[str] = frozenset(
     (
@@ -284,10 +329,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
         "sa",
         "frozenkvmtp",
         "mlpspeculator",
-        "pard",
-        "peagle",
-        "dflash",
-        "ddtree",
         "dspark",
         "domino",
         "uno",
@@ -299,7 +340,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
         "customclass",
         "userprovided",
         "savestate",
-        "auto",
         "hass",
         "hydra",
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -38,6 +39,9 @@ class TreeDecodingConfig(DecodingConfig):
     rows. max_total_draft_tokens: the same without the root, N - 1. use_dynamic_tree: says that a
     tree is wanted; k above 1 says so as well, so it may be left out.
     """
+
+    draft_method: ClassVar[str | None] = None
+    """The method whose drafts it runs, where that is not its own."""
 
     choices_key: ClassVar[str | None] = None
     """The field that fixes a static tree, where a method has them."""
@@ -73,6 +77,19 @@ class TreeDecodingConfig(DecodingConfig):
         else:
             options = {"topk": tree.topk, "num_draft_tokens": tree.num_draft_tokens}
         return cls(speculative_model=model, max_draft_len=tree.num_steps, **options)
+
+    def of_engine(self, folder: str) -> Self:
+        """The same drafts, of the network in that folder of an engine."""
+        return replace(self, speculative_model=folder)
+
+    def network(self, found: DraftConfig) -> tuple[DraftConfig, tuple[str, ...]]:
+        """What these drafts take of the network that a checkpoint holds, and lines about a choice
+        that was made; ConfigError if it cannot draft so deep."""
+        return found.for_steps(self.tree.num_steps), ()
+
+    def check_network(self, built: DraftConfig) -> None:
+        """ConfigError if these drafts ask for another use of a checkpoint than the one that an
+        engine's network was built for."""
 
     def _resolve_tree(self) -> TreeShape:
         """The tree that the numbers mean, given or resolved; ConfigError for a contradiction."""
@@ -206,6 +223,10 @@ class EagleFamilyConfig(ChoicesDecodingConfig):
                 raise ConfigError("speculative_token_map is an empty path; leave it out")
         super().__post_init__()
 
+    def of_engine(self, folder: str) -> Self:
+        # The network's head has been cut already.
+        return replace(self, speculative_model=folder, speculative_token_map=None)
+
 
 _eagle_config = strict_config(
     aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **EAGLE_ALIASES},
@@ -229,6 +250,12 @@ class Eagle3DecodingConfig(EagleFamilyConfig):
     """EAGLE-3: the draft reads several of the target's layers. Options: see `EagleFamilyConfig`."""
 
     method: ClassVar[str] = "eagle3"
+
+
+def with_networks(config: DecodingConfig | None) -> tuple[TreeDecodingConfig, ...]:
+    """Of the members of a config those that draft with a network of their own, in their order."""
+    members = config.members if config else ()
+    return tuple(member for member in members if isinstance(member, TreeDecodingConfig))
 
 
 def _parse_choices(text: str, name: str) -> Choices:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 
 from trtspec.ops import native as native  # registers the custom ops
@@ -42,7 +45,13 @@ def compute_capability() -> str:
     return f"{major}.{minor}"
 
 
-def free_device_memory() -> int:
-    """Bytes of the CUDA device that nobody has."""
-    free, _ = torch.cuda.mem_get_info(0)
-    return int(free)
+def free_memory(device: str) -> int:
+    """Bytes of the device's memory that can be had, on the CPU without swapping. Files that the
+    kernel keeps in memory count as free: after a build they may fill nearly all of it."""
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info(0)
+        return int(free)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -13,17 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
+from trtspec.config.mtp_modules import MtpModulesConfig
+from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
+from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.dflash import DFlashDraft
 from trtspec.models.eagle import EagleDraft
 from trtspec.models.heads_rollout import HeadsRollout
+from trtspec.models.marginals import MarginalTree
 from trtspec.models.medusa import MedusaHeads
+from trtspec.models.mtp_modules import ModuleSource, MtpModules
+from trtspec.models.p_eagle import PEagleDraft
+from trtspec.models.parallel_rollout import ParallelRollout
 from trtspec.models.rollout import TreeRollout
 from trtspec.models.signature import (
     Signature,
@@ -32,17 +41,21 @@ from trtspec.models.signature import (
     model_signature,
     rollout_signature,
 )
+from trtspec.models.tree_levels import make_levels
+from trtspec.models.vanilla_rollout import VanillaRollout
 
-DRAFT_MODEL = "draft/model.pt2"
-DRAFT_ROLLOUT = "draft/rollout.pt2"
+DRAFT_MODEL = "model.pt2"
+DRAFT_ROLLOUT = "rollout.pt2"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A module, ready to be compiled or run, and its inputs."""
+    """A module, ready to be compiled or run, its inputs, and how often a call passes over its
+    weights."""
 
     module: nn.Module
     signature: Signature
+    passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,20 +74,34 @@ class DraftKind:
     config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
     uninitialised weights, from its config, its target's, a dtype and whether weights are packed.
     load: fills them, from its checkpoint (config and tensors by internal names) and the target's
-    tensors. graphs: by artifact, relative to the engine folder, how it is made of config, module
+    tensors. graphs: by artifact, relative to the draft's folder, how it is made of config, module
     and build. `DRAFT_ROLLOUT` drafts and is always there; `DRAFT_MODEL` feeds accepted rows to a
-    network with a cache of its own.
+    network with a cache of its own. slots: rows that a rollout, of that config and tree, writes
+    into the cache behind the accepted ones. lookahead: how many tokens after a kept row it depends
+    on, where its config decides that; None: what the drafter says. levels: how its rollout
+    grows a tree, of which the index tensors are constants beside the weights.
     """
 
     config: type[Any]
     module: Callable[[Any, ModelConfig, torch.dtype, bool], nn.Module]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]
     graphs: Mapping[str, Callable[[Any, Any, Built], Graph]]
+    slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
+    lookahead: Callable[[Any], int | None] = lambda config: None
+    levels: Callable[[TreeShape], nn.Module] = make_levels
 
 
 def _tree_rollout(decoder: ModelConfig, module: Any, built: Built, width: int) -> Graph:
     rollout = TreeRollout(module, built.tree, built.layout.tokens_per_block)
-    return Graph(rollout, rollout_signature(decoder, built.dtype, built.layout, width))
+    signature = rollout_signature(decoder, built.dtype, built.layout, width)
+    return Graph(rollout, signature, passes=built.tree.num_steps)
+
+
+def _parallel_rollout(
+    config: PardConfig | PEagleConfig, module: Any, built: Built, width: int
+) -> Graph:
+    rollout = ParallelRollout(module, built.tree, built.layout.tokens_per_block, config.mask_token)
+    return Graph(rollout, rollout_signature(config.decoder, built.dtype, built.layout, width))
 
 
 def _language_model(config: ModelConfig, module: CausalLM, built: Built) -> Graph:
@@ -85,7 +112,9 @@ def _language_rollout(config: ModelConfig, module: CausalLM, built: Built) -> Gr
     return _tree_rollout(config, module, built, 0)
 
 
-def _feature_model(config: EagleConfig, module: EagleDraft, built: Built) -> Graph:
+def _feature_model(
+    config: EagleConfig | MtpModulesConfig | DFlashConfig, module: nn.Module, built: Built
+) -> Graph:
     signature = feature_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
     return Graph(module, signature)
 
@@ -94,9 +123,20 @@ def _feature_rollout(config: EagleConfig, module: EagleDraft, built: Built) -> G
     return _tree_rollout(config.decoder, module, built, config.hidden_in)
 
 
+def _vanilla_rollout(config: MtpModulesConfig, module: MtpModules, built: Built) -> Graph:
+    signature = rollout_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
+    return Graph(VanillaRollout(module), signature)
+
+
 def _heads_rollout(config: MedusaConfig, module: MedusaHeads, built: Built) -> Graph:
     rollout = HeadsRollout(module, built.tree)
     return Graph(rollout, heads_signature(built.dtype, config.hidden_size))
+
+
+def _block_rollout(config: DFlashConfig, module: DFlashDraft, built: Built) -> Graph:
+    rollout = BlockRollout(module, built.tree, built.layout.tokens_per_block)
+    signature = rollout_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
+    return Graph(rollout, signature)
 
 
 def _feature_network(
@@ -109,6 +149,17 @@ def _heads(
     config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, packed: bool
 ) -> MedusaHeads:
     return MedusaHeads(config, target, dtype, packed=packed)
+
+
+def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
+    """However wide the tree is."""
+    return tree.num_steps - 1
+
+
+def _p_eagle(
+    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, packed: bool
+) -> PEagleDraft:
+    return PEagleDraft(config, target, dtype, packed=packed)
 
 
 DRAFT_KINDS: Mapping[str, DraftKind] = {
@@ -127,14 +178,57 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     MtpConfig.kind: DraftKind(
         MtpConfig,
         _feature_network,
-        EagleDraft.load_weights,
+        lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _feature_rollout},
+    ),
+    PardConfig.kind: DraftKind(
+        PardConfig,
+        lambda config, target, dtype, packed: CausalLM(config, dtype, packed=packed),
+        lambda module, draft, target: module.load_weights(draft),
+        {
+            DRAFT_MODEL: _language_model,
+            DRAFT_ROLLOUT: lambda config, module, built: _parallel_rollout(
+                config, module, built, 0
+            ),
+        },
+        _masks,
+        levels=MarginalTree,
+    ),
+    PEagleConfig.kind: DraftKind(
+        PEagleConfig,
+        _p_eagle,
+        EagleDraft.load_weights,
+        {
+            DRAFT_MODEL: _feature_model,
+            DRAFT_ROLLOUT: lambda config, module, built: _parallel_rollout(
+                config, module, built, config.hidden_in
+            ),
+        },
+        _masks,
+        levels=MarginalTree,
+    ),
+    MtpModulesConfig.kind: DraftKind(
+        MtpModulesConfig,
+        lambda config, target, dtype, packed: MtpModules(config, target, dtype, packed=packed),
+        MtpModules.load_weights,
+        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
+        slots=lambda config, tree: 0,
+        lookahead=lambda config: config.lookahead,
     ),
     MedusaConfig.kind: DraftKind(
         MedusaConfig,
         _heads,
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_ROLLOUT: _heads_rollout},
+        levels=MarginalTree,
+    ),
+    DFlashConfig.kind: DraftKind(
+        DFlashConfig,
+        lambda config, target, dtype, packed: DFlashDraft(config, target, dtype, packed=packed),
+        DFlashDraft.load_weights,
+        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _block_rollout},
+        slots=lambda config, tree: config.block_size - 1,
+        levels=MarginalTree,
     ),
 }
 

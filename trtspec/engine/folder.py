@@ -1,13 +1,20 @@
 """The engine folder: what `trtspec-build` writes and every runtime reads.
 
     config.json        format version, models, build, speculation, fingerprints, environment
-    target/            model.pt2, weights.safetensors
-    draft/             rollout.pt2, weights.safetensors; model.pt2 if it has a cache (with a draft)
+    target/            weights.safetensors; model.pt2 (backend aoti)
+    draft/             weights.safetensors; rollout.pt2, and model.pt2 if it has a cache (aoti)
+    draft_2/ ...       the same of further drafts (hybrid)
+    *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
+                       files, and TensorRT's engines of them
     tokenizer/         tokenizer files of the target
 
+``config.json`` describes a draft by ``draft`` (its network) and ``speculation`` (the method and the
+tree that it was built for). In a folder for a hybrid, ``speculation`` is the hybrid's own config,
+``draft`` is null, and ``drafts`` lists the folder, network and speculation of each of its drafts.
+
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
-has one is complete. Weights lie beside the artifacts, in packed layout, and are mapped, not copied;
-a draft that borrows its target's embedding or head binds the target's own.
+has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are mapped,
+not copied; a draft that borrows its target's embedding or head binds the target's own.
 """
 
 from __future__ import annotations
@@ -25,13 +32,15 @@ from torch import Tensor
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
+from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
+from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.config.strict import from_dict
-from trtspec.config.tree import Choices, TreeShape
 from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
-from trtspec.errors import EngineError
+from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
 
 FORMAT_VERSION = 2
@@ -43,29 +52,10 @@ TOKENIZER_FOLDER = "tokenizer"
 
 
 @dataclass(frozen=True)
-class SpeculationContract:
-    """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
-    the paths of a static tree."""
-
-    method: str
-    topk: int
-    num_steps: int
-    num_draft_tokens: int
-    choices: Choices | None = None
-
-    @classmethod
-    def of(cls, method: str, tree: TreeShape) -> SpeculationContract:
-        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices)
-
-    @property
-    def tree(self) -> TreeShape:
-        return TreeShape(self.topk, self.num_steps, self.num_draft_tokens, self.choices)
-
-
-@dataclass(frozen=True)
 class Environment:
     """What compiled code depends on; a folder runs only where all of it matches, but for the name
-    of the GPU. The last two are None for an engine that runs on the CPU."""
+    of the GPU. The last three are None for an engine that runs on the CPU, the last one for all but
+    TensorRT's."""
 
     torch: str
     machine: str
@@ -73,6 +63,7 @@ class Environment:
     ops: int
     compute_capability: str | None = None
     gpu: str | None = None
+    tensorrt: str | None = None
 
     @classmethod
     def here(cls, device: str = "cpu") -> Environment:
@@ -100,62 +91,118 @@ class Environment:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The contents of an engine folder's ``config.json``. extract_layers: states that the target
-    hands out to be written to files, without a draft; numbered as in `CausalLM`."""
+    """The contents of an engine folder's ``config.json``.
+
+    drafts: one, or those of a hybrid; none if the target drafts for itself or not at all. hybrid:
+    what drafts together, by the folders of the drafts, if they were built for that. extract_layers:
+    states that the target hands out to be written to files, without a draft; numbered as in
+    `CausalLM`.
+    """
 
     target: ModelConfig
-    draft: DraftConfig | None
+    drafts: tuple[EngineDraft, ...]
     build: BuildConfig
-    speculation: SpeculationContract | None
     fingerprints: Mapping[str, str]
     environment: Environment
+    hybrid: HybridDecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
 
     @property
-    def draft_decoder(self) -> ModelConfig | None:
-        """The shape of the draft's layers, which decides the size of its cache, if it has any."""
-        return self.draft.decoder if self.draft else None
+    def draft(self) -> DraftConfig | None:
+        """The network of the first draft."""
+        return self.drafts[0].network if self.drafts else None
+
+    @property
+    def speculation(self) -> SpeculationContract | None:
+        """What the first draft was built for."""
+        return self.drafts[0].speculation if self.drafts else None
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
-        """The hidden states that the target hands out: to its draft, or to be written."""
-        return self.draft.capture_layers if self.draft else self.extract_layers
+        """The hidden states that the target hands out: to its drafts, or to be written. Each draft
+        reads a run of them, so a layer may come twice."""
+        layers = self.extract_layers
+        for draft in self.drafts:
+            if _find_run(layers, draft.network.capture_layers) is None:
+                layers += draft.network.capture_layers
+        return layers
+
+    def states_of(self, draft: EngineDraft) -> slice | None:
+        """Where the states that a draft reads lie in a row of those that the target hands out; None
+        if it reads them all, or none."""
+        layers = draft.network.capture_layers
+        if not layers or layers == self.capture_layers:
+            return None
+        first = _find_run(self.capture_layers, layers)
+        assert first is not None, "the target hands out what its drafts read"
+        width = self.target.hidden_size
+        return slice(first * width, (first + len(layers)) * width)
+
+    @property
+    def speculative_rows(self) -> int:
+        """Most rows behind a request's committed tokens: those verified, or those of a rollout."""
+        rows = [DEFAULT_TREE_ROWS, self.hybrid.num_rows if self.hybrid else 0]
+        for draft in self.drafts:
+            rows += [draft.speculation.num_draft_tokens, 1 + draft.slots]
+        return max(rows)
 
     @property
     def layout(self) -> CacheLayout:
-        """Block tables reach past max_seq_len by the rows a step writes before it accepts them."""
+        """Block tables reach past max_seq_len by the rows a step writes before it accepts them; a
+        linear cache by those and by as many rows of padding."""
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
-        tokens = self.build.max_seq_len + speculative_rows(self.speculation)
+        rows = self.speculative_rows
+        tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
+        if self.build.has_linear_cache:
+            return CacheLayout(tokens + rows, 1, mask_words, is_linear=True)
         return CacheLayout(
             tokens_per_block=self.build.tokens_per_block,
             blocks_per_sequence=-(-tokens // self.build.tokens_per_block),
-            mask_words=-(-speculative_rows(self.speculation) // 64),
+            mask_words=mask_words,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""
-        return {
+        data = {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
-            "draft": draft_to_dict(self.draft) if self.draft else None,
+            "draft": None,
             "build": asdict(self.build),
-            "speculation": asdict(self.speculation) if self.speculation else None,
+            "speculation": None,
             "fingerprints": dict(self.fingerprints),
             "environment": self.environment.to_dict(),
             "extract_layers": list(self.extract_layers),
         }
+        if self.hybrid is not None:
+            data["speculation"] = speculative_to_dict(self.hybrid)
+            data["drafts"] = [draft.to_dict() for draft in self.drafts]
+        elif self.drafts:
+            (draft,) = self.drafts
+            data["draft"] = draft_to_dict(draft.network)
+            data["speculation"] = asdict(draft.speculation)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EngineConfig:
         """The inverse of `to_dict`, also after JSON; KeyError or ConfigError for other content."""
-        draft, speculation = data["draft"], data["speculation"]
+        network, speculation = data["draft"], data["speculation"]
+        hybrid: HybridDecodingConfig | None = None
+        drafts = tuple(map(EngineDraft.from_dict, data.get("drafts", ())))
+        if network:
+            contract = from_dict(SpeculationContract, speculation)
+            drafts = (EngineDraft(draft_from_dict(network), contract),)
+        elif drafts:
+            config = parse_speculative_config(speculation)
+            if not isinstance(config, HybridDecodingConfig):
+                raise ConfigError("`drafts` are listed, but `speculation` is not that of a hybrid")
+            hybrid = config
         return cls(
             target=ModelConfig.from_dict(data["target"]),
-            draft=draft_from_dict(draft) if draft else None,
+            drafts=drafts,
             build=from_dict(BuildConfig, data["build"]),
-            speculation=from_dict(SpeculationContract, speculation) if speculation else None,
             fingerprints=data["fingerprints"],
             environment=from_dict(Environment, data["environment"]),
+            hybrid=hybrid,
             extract_layers=tuple(data.get("extract_layers", ())),
         )
 
@@ -163,8 +210,9 @@ class EngineConfig:
         (folder / CONFIG_NAME).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> EngineConfig:
-        """Read and check a folder's contract.
+    def read(cls, folder: Path, runs_here: bool = True) -> EngineConfig:
+        """Read and check a folder's contract; with ``runs_here``, also that this machine can run
+        it.
 
         Raises:
             EngineError: no or unreadable config, another format version, a device that this
@@ -183,7 +231,8 @@ class EngineConfig:
             raise EngineError(
                 f"{folder / CONFIG_NAME} lacks {error}; rebuild it with trtspec-build"
             ) from error
-        config._check_environment(folder)
+        if runs_here:
+            config._check_environment(folder)
         return config
 
     def _check_environment(self, folder: Path) -> None:
@@ -201,18 +250,16 @@ class EngineConfig:
             for key in built
             if built[key] != here.get(key)
         ]
-        if wrong and self.build.backend != "eager":
+        if wrong and self.build.backend == "aoti":
             raise EngineError(
                 f"{folder} was compiled for {', '.join(wrong)}; rebuild it with trtspec-build"
             )
 
 
-def speculative_rows(speculation: SpeculationContract | None) -> int:
-    """Most rows behind a request's committed tokens: those verified, or those of a rollout."""
-    if speculation is None:
-        return DEFAULT_TREE_ROWS
-    tree = speculation.tree
-    return max(DEFAULT_TREE_ROWS, tree.num_draft_tokens, 1 + tree.num_rollout_rows)
+def _find_run(layers: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
+    """Where ``wanted`` lies in ``layers`` as a whole."""
+    starts = range(len(layers) - len(wanted) + 1)
+    return next((i for i in starts if layers[i : i + len(wanted)] == wanted), None)
 
 
 def is_engine_folder(path: Path) -> bool:

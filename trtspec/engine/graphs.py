@@ -7,59 +7,71 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.drafts import DRAFT_KINDS, Built, Graph
+from trtspec.engine.drafts import Built, Graph
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
+from trtspec.engine.lowering import lowered_draft_of, lowered_graph_names
 from trtspec.errors import EngineError
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import model_signature
-from trtspec.models.tree_levels import make_levels
 
 TARGET_MODEL = "target/model.pt2"
 
 BORROWED = "target."
 LEVELS = "levels."
-"""Prefixes of constants that are no part of a draft's module: tensors of the target that it
-borrows, and the index tensors of a static tree."""
+"""Parts of the names of constants that are no part of a draft's module: tensors of the target that
+it, or a module inside it, borrows, and, at the beginning, the index tensors of a static tree."""
 
 
 def graph_names(engine: EngineConfig) -> list[str]:
     """The artifacts of an engine folder, relative to it."""
-    return [TARGET_MODEL, *draft_graphs(engine)]
+    if engine.build.has_linear_cache:
+        return lowered_graph_names(engine)
+    return [TARGET_MODEL, *(name for draft in engine.drafts for name in draft.graphs.values())]
 
 
-def draft_graphs(engine: EngineConfig) -> list[str]:
-    """The artifacts of its draft; none without one."""
-    return [] if engine.draft is None else list(DRAFT_KINDS[engine.draft.kind].graphs)
+def draft_of(engine: EngineConfig, name: str) -> tuple[EngineDraft, str] | None:
+    """The draft that an artifact of the engine folder belongs to, and the name that the artifact
+    has in its kind; None for the target's."""
+    if engine.build.has_linear_cache:
+        return lowered_draft_of(engine, name)
+    folder, _, own_name = name.rpartition("/")
+    return next(((draft, own_name) for draft in engine.drafts if draft.folder == folder), None)
 
 
 def target_module(engine: EngineConfig) -> CausalLM:
     """The target with uninitialised weights, on torch's default device."""
     return CausalLM(
-        engine.target, _dtype(engine), engine.capture_layers, packed=_packs_weights(engine)
+        engine.target, built_dtype(engine), engine.capture_layers, packed=_packs_weights(engine)
     )
 
 
-def draft_module(engine: EngineConfig) -> nn.Module:
-    """The draft with uninitialised weights, on torch's default device."""
-    assert engine.draft is not None
-    kind = DRAFT_KINDS[engine.draft.kind]
-    return kind.module(engine.draft, engine.target, _dtype(engine), _packs_weights(engine))
+def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
+    """A draft with uninitialised weights, on torch's default device."""
+    make = draft.kind.module
+    return make(draft.network, engine.target, built_dtype(engine), _packs_weights(engine))
+
+
+def module_of(engine: EngineConfig, name: str) -> nn.Module:
+    """The module with uninitialised weights that the graph of that name is over."""
+    found = draft_of(engine, name)
+    return target_module(engine) if found is None else draft_module(engine, found[0])
 
 
 def make_graph(engine: EngineConfig, name: str, module: nn.Module) -> Graph:
     """The graph of that name over ``module``, a `target_module` or `draft_module`."""
-    dtype, layout = _dtype(engine), engine.layout
-    if name == TARGET_MODEL:
+    dtype, layout = built_dtype(engine), engine.layout
+    found = draft_of(engine, name)
+    if found is None:
         return Graph(module, model_signature(engine.target, dtype, layout))
-    assert engine.draft is not None and engine.speculation is not None
-    make = DRAFT_KINDS[engine.draft.kind].graphs[name]
-    return make(engine.draft, module, Built(dtype, layout, engine.speculation.tree))
+    draft, own_name = found
+    make = draft.kind.graphs[own_name]
+    return make(draft.network, module, Built(dtype, layout, draft.speculation.tree))
 
 
-def draft_constants(engine: EngineConfig) -> dict[str, Tensor]:
+def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
     """The index tensors that a static tree's rollout needs beside the weights."""
-    assert engine.speculation is not None
-    levels = make_levels(engine.speculation.tree)
+    levels = draft.kind.levels(draft.speculation.tree)
     return {f"{LEVELS}{name}": tensor for name, tensor in levels.state_dict().items()}
 
 
@@ -81,22 +93,23 @@ def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
 
 def own_state(module: nn.Module) -> dict[str, Tensor]:
     """The ``state_dict`` of a draft without what it borrows."""
-    return {k: v for k, v in module.state_dict().items() if not k.startswith(BORROWED)}
+    return {k: v for k, v in module.state_dict().items() if BORROWED not in k}
 
 
 def with_borrowed(
     module: nn.Module, weights: Mapping[str, Tensor], target: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """A draft's weights and those that it borrows from its target."""
-    names = [name for name in module.state_dict() if name.startswith(BORROWED)]
-    return {**weights, **{name: target[name.removeprefix(BORROWED)] for name in names}}
+    names = [name for name in module.state_dict() if BORROWED in name]
+    return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
 
 
 def _packs_weights(engine: EngineConfig) -> bool:
-    """CPUs read weights in panels; a GPU's library wants them as they are."""
-    return engine.build.device == "cpu"
+    """The ops for CPUs read weights in panels; other libraries want them as they are."""
+    return engine.build.device == "cpu" and not engine.build.has_linear_cache
 
 
-def _dtype(engine: EngineConfig) -> torch.dtype:
+def built_dtype(engine: EngineConfig) -> torch.dtype:
+    """What its models compute in."""
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return dtype

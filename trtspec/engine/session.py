@@ -78,8 +78,9 @@ class AotiSession:
         return outputs
 
 
-class EagerSession:
-    """The same module, uncompiled: for tests and debugging, only when asked for."""
+class ModuleSession:
+    """A torch module of the same signature: an uncompiled model (for tests and debugging, only when
+    asked for), or one that runs lowered graphs."""
 
     def __init__(self, module: nn.Module, signature: Signature, device: str = "cpu") -> None:
         self._module = module.to(device).eval()

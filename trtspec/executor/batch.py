@@ -13,7 +13,7 @@ class ScheduledRequest:
 
     start: the target's committed length. num_rows: 1 (the root) if `is_generation`.
     max_nodes: draft nodes for which rows and blocks are reserved; 0 in prefill. Where it is 0, NO
-    draft-cache room is reserved beyond what the request held, so no rollout may run for it.
+    room of a draft cache is reserved beyond what the request held, so no rollout may run for it.
     samples: whether the rows reach the newest token, so that the step emits a token; always so if
         `is_generation`.
     """
@@ -30,7 +30,7 @@ class ScheduledRequest:
 class ScheduledBatch:
     """The requests of a step, in order of arrival, and those that lost their blocks for it.
 
-    preempted: already back in the queue with nothing in either cache; drafters forget them.
+    preempted: already back in the queue with nothing in any cache; drafters forget them.
     """
 
     items: tuple[ScheduledRequest, ...]

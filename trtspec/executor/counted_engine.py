@@ -1,4 +1,4 @@
-"""CountedEngine: what every engine has in common, a device and a count and a clock of its calls."""
+"""CountedEngine: what every engine has in common, a device, and what its calls took and read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from trtspec.executor.timer import EngineTimer
 
 
 class CountedEngine:
-    """``num_calls`` of its sessions so far, and the ``seconds`` spent in them."""
+    """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and what they had to
+    read at the least: ``weight_bytes``, every weight once a pass, and ``kv_bytes``, the K/V that
+    each request's rows see, in every pass."""
 
     def __init__(self, device: torch.device) -> None:
         self.num_calls = 0
+        self.weight_bytes = 0
+        self.kv_bytes = 0
         self._device = device
         self._staging = Staging(device)
         self._timer = EngineTimer(device)
@@ -30,12 +34,22 @@ class CountedEngine:
         """Run every bucket once, with padding alone: sessions that capture their calls have then
         captured all. Nothing is written, counted or timed."""
 
-    def _call(self, session: Session, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def time_call(self, requests: int, rows: int) -> float | None:
+        """Seconds of a generating step's call for that many requests, of `rows` in all, over
+        padding alone: nothing is written or counted. None: such a call needs real requests."""
+        return None
+
+    def _call(
+        self, session: Session, inputs: Sequence[Tensor], weight_bytes: int, kv_bytes: int = 0
+    ) -> list[Tensor]:
+        """Run once, which reads so many bytes."""
         with self._timer.measured():
             outputs = session.run(inputs)
         self.num_calls += 1
+        self.weight_bytes += weight_bytes
+        self.kv_bytes += kv_bytes
         return outputs
 
     def _reset_count(self) -> None:
-        self.num_calls = 0
+        self.num_calls = self.weight_bytes = self.kv_bytes = 0
         self._timer.reset()

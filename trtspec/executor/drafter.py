@@ -13,28 +13,45 @@ from trtspec.executor.batch import ScheduledBatch
 
 
 @dataclass(frozen=True)
+class DraftCacheNeeds:
+    """What a drafter asks of one KV cache of its own.
+
+    slots: rows a rollout writes beyond the request's own tokens. lookahead: how many tokens after
+    a kept row it depends on, besides those up to it (`KVCacheManager`): 1 if it is made of the
+    target's state at its position and of the token after that.
+    """
+
+    slots: int = 0
+    lookahead: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "lookahead"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ConfigError(f"{name}={value} of a draft cache must be 0 or more")
+
+
+@dataclass(frozen=True)
 class DrafterNeeds:
     """What a drafter may use in a step, per request; all are maxima, all 0 for no speculation.
 
     max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
-    draft_slots: rows a rollout writes into the draft cache beyond the request's own tokens.
-    has_draft_engine: whether it drafts with the network of the engine folder. has_draft_cache:
-    whether that keeps K/V of its own. reads_hidden: whether it is told the target's hidden states,
-    on which, and on the token after each, the rows of its cache, if it has one, then depend.
-    reads_every_row: whether it must be told the states of every row of a request, and keeps them
-    while the request runs; then no row may come out of the prefix cache.
+    caches: the KV caches of its own, in the order in which it is given them and answers for them.
+    reads_hidden: whether it is told the target's hidden states. reads_every_row: whether it must be
+    told the states of every row of a request, and keeps them while the request runs; then no row
+    may come out of the prefix cache. has_draft_engine: whether it drafts with the network of the
+    engine folder.
     """
 
     max_nodes: int = 0
     max_depth: int = 0
-    draft_slots: int = 0
-    has_draft_cache: bool = False
+    caches: tuple[DraftCacheNeeds, ...] = ()
     reads_hidden: bool = False
     reads_every_row: bool = False
     has_draft_engine: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_nodes", "max_depth", "draft_slots"):
+        for name in ("max_nodes", "max_depth"):
             value = getattr(self, name)
             if value < 0:
                 raise ConfigError(f"{name}={value} of a drafter must be 0 or more")
@@ -47,11 +64,6 @@ class DrafterNeeds:
             raise ConfigError(
                 f"max_depth={self.max_depth} needs at least as many nodes, max_nodes is "
                 f"{self.max_nodes}"
-            )
-        if self.draft_slots and not self.has_draft_cache:
-            raise ConfigError(
-                f"draft_slots={self.draft_slots} are rows of a draft cache, but has_draft_cache "
-                f"is False"
             )
 
     def useful_nodes(self, remaining_tokens: int) -> int:
@@ -92,12 +104,14 @@ class Drafter(Protocol):
         most that many nodes, none deeper than request.remaining_tokens - 1."""
         ...
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Sequence[int]:
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> Sequence[tuple[int, ...]]:
         """What became of `batch.items`, in their order; prefill chunks come here too. Called after
         `request.tokens` was extended and before finished requests are released.
 
-        Returns for each item how many rows of its draft cache are valid now: no fewer than before,
-        at most start + len(rows) (the target's committed length to be), 0 without a draft cache.
+        Returns for each item how many rows are valid now in each of `needs.caches`: no fewer than
+        before, at most start + len(rows) (the target's committed length to be).
         """
         ...
 
@@ -114,8 +128,10 @@ class NoDrafter:
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         pass
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
-        return [0] * len(batch.items)
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         pass

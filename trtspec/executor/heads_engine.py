@@ -15,9 +15,11 @@ from trtspec.executor.staging import to_host
 class HeadsEngine(CountedEngine):
     """Drafts from one state of the target for each request; it keeps nothing between calls."""
 
-    def __init__(self, rollout: Session, device: str = "cpu") -> None:
+    def __init__(self, rollout: Session, device: str = "cpu", pass_bytes: int = 0) -> None:
+        """``pass_bytes``: of the weights, which a call reads once."""
         super().__init__(torch.device(device))
         self._rollout = rollout
+        self._pass_bytes = pass_bytes
 
     def rollout(self, hidden: Tensor, sampling: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The trees behind B requests, in one call.
@@ -27,5 +29,6 @@ class HeadsEngine(CountedEngine):
         ``[B, N-1]``, on the host.
         """
         columns = self._staging.to_device(sampling)
-        tokens, parents, scores = to_host(self._call(self._rollout, [hidden, *columns]))
+        outputs = self._call(self._rollout, [hidden, *columns], self._pass_bytes)
+        tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores

@@ -34,6 +34,8 @@ class KVCacheManager:
     with the id of a request that has not begun: these are faults of the caller.
     """
 
+    is_pooled = True  # sequences take blocks of one pool as they grow
+
     def __init__(
         self, num_blocks: int, block_size: int, enable_reuse: bool = True, *, lookahead: int = 0
     ) -> None:

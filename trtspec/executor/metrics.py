@@ -7,7 +7,9 @@ before; so accepted drafts = emitted tokens - 1, counted on emitted tokens only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -106,7 +108,8 @@ class SpeculativeMetrics:
 
 
 class EngineClock(Protocol):
-    """What is read of an engine: its calls, and the seconds spent in them."""
+    """What is read of an engine: its calls, the seconds spent in them, and the bytes of weights and
+    of K/V that they had to read."""
 
     @property
     def num_calls(self) -> int: ...
@@ -114,20 +117,70 @@ class EngineClock(Protocol):
     @property
     def seconds(self) -> float: ...
 
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @property
+    def kv_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Use:
+    """Seconds of the executor and of its engines, and bytes that the engines read."""
+
+    seconds: float = 0.0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+
+    def __add__(self, other: Use) -> Use:
+        return Use(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+
+    def __sub__(self, other: Use) -> Use:
+        return Use(*(a - b for a, b in zip(_values(self), _values(other), strict=True)))
+
+    @property
+    def host_seconds(self) -> float:
+        """What was spent outside the engines."""
+        return max(self.seconds - self.target_seconds - self.draft_seconds, 0.0)
+
 
 class ExecutorMetrics:
-    """Figures of a whole executor: verify steps per request and in all, and where time went."""
+    """Figures of a whole executor: verify steps per request and in all, where time went, and what
+    was read.
 
-    def __init__(self) -> None:
+    Steps in which every request generated are counted apart as *verify steps*: prefills, which are
+    limited by arithmetic, are no measure of how near a step comes to the memory's speed.
+    """
+
+    def __init__(
+        self, target: EngineClock | None = None, drafts: Sequence[EngineClock] = ()
+    ) -> None:
+        """``target`` and ``drafts``: the engines that the executor drives; their own counts are
+        reported. Left out (for tests): no engine, so that all time is the host's."""
         self.total = SpeculativeMetrics()
         self.num_engine_steps = 0
+        self._target = [] if target is None else [target]
+        self._drafts = list(drafts)
         self._step_seconds = 0.0
+        self._verify_steps = 0
+        self._verify = Use()
+        self._began = Use()
         self._requests: dict[int, SpeculativeMetrics] = {}
 
-    def record_step(self, seconds: float) -> None:
-        """One executor step, whole: the verify steps and prefill chunks of all its requests."""
+    def start_step(self) -> None:
+        """An executor step begins."""
+        self._began = self._now()
+
+    def end_step(self, verifies: bool) -> None:
+        """The step begun last ends; ``verifies``: every request in it generated."""
+        used = self._now() - self._began
         self.num_engine_steps += 1
-        self._step_seconds += seconds
+        self._step_seconds += used.seconds
+        if verifies:
+            self._verify_steps += 1
+            self._verify += used
 
     def record_verify(
         self, request_id: int, emitted: int, drafted_nodes: int, drafted_depth: int | None = None
@@ -144,25 +197,48 @@ class ExecutorMetrics:
         """Forget a request; its figures stay in the total. Unknown ids are ignored."""
         self._requests.pop(request_id, None)
 
-    def to_dict(self, target: EngineClock, draft: EngineClock | None = None) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything, since the start. Times are milliseconds in all, `step_ms` the mean of an
-        executor step, `host_ms` what steps took outside the engines, `host_share` its part."""
-        step_ms = self._step_seconds * 1e3
-        target_ms, draft_ms = target.seconds * 1e3, draft.seconds * 1e3 if draft else 0.0
-        host_ms = max(step_ms - target_ms - draft_ms, 0.0)
-        draft_calls = draft.num_calls if draft else 0
+        executor step, `host_ms` what steps took outside the engines, `host_share` its part; what
+        begins with `verify_` is of the `num_verify_steps` alone."""
+        used = self._now()
+        engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
+        step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
+        calls = [sum(e.num_calls for e in group) for group in (self._target, self._drafts)]
+        verify = self._verify
         return {
             **self.total.to_dict(),
-            "num_engine_calls": target.num_calls + draft_calls,
-            "num_target_calls": target.num_calls,
-            "num_draft_calls": draft_calls,
+            "num_engine_calls": sum(calls),
+            "num_target_calls": calls[0],
+            "num_draft_calls": calls[1],
             "num_engine_steps": self.num_engine_steps,
             "step_ms": step_ms / self.num_engine_steps if self.num_engine_steps else 0.0,
-            "target_ms": target_ms,
-            "draft_ms": draft_ms,
+            "target_ms": used.target_seconds * 1e3,
+            "draft_ms": used.draft_seconds * 1e3,
             "host_ms": host_ms,
             "host_share": host_ms / step_ms if step_ms else 0.0,
+            "num_verify_steps": self._verify_steps,
+            "verify_ms": verify.seconds * 1e3,
+            "verify_target_ms": verify.target_seconds * 1e3,
+            "verify_draft_ms": verify.draft_seconds * 1e3,
+            "verify_host_ms": verify.host_seconds * 1e3,
+            "verify_weight_bytes": verify.weight_bytes,
+            "verify_kv_bytes": verify.kv_bytes,
         }
+
+    def _now(self) -> Use:
+        engines = [*self._target, *self._drafts]
+        return Use(
+            time.perf_counter(),
+            sum(engine.seconds for engine in self._target),
+            sum(engine.seconds for engine in self._drafts),
+            sum(engine.weight_bytes for engine in engines),
+            sum(engine.kv_bytes for engine in engines),
+        )
+
+
+def _values(use: Use) -> tuple[Any, ...]:
+    return use.seconds, use.target_seconds, use.draft_seconds, use.weight_bytes, use.kv_bytes
 
 
 def _count(bins: list[int], index: int, by: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -20,13 +21,9 @@ from trtspec.executor.buckets import (
     unpad,
 )
 from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.staging import to_host
-from trtspec.models.causal_lm import new_kv_caches
-from trtspec.ops.kv_compact import kv_compact
-
-COMPACTED_AT_ONCE = 4096
-"""Rows that one call of `kv_compact` is asked to move; on CUDA it has a limit."""
 
 
 class ModelEngine(CountedEngine):
@@ -48,8 +45,11 @@ class ModelEngine(CountedEngine):
         device: str = "cpu",
         buckets: RowBuckets | None = None,
         hidden_in: int = 0,
+        pass_bytes: int = 0,
+        rollout_passes: int = 1,
     ) -> None:
-        """``hidden_in``: width of the target's states that the rollout reads, 0 for none."""
+        """``hidden_in``: width of the target's states that the rollout reads, 0 for none.
+        ``pass_bytes``: of the weights that one pass reads; a rollout makes ``rollout_passes``."""
         super().__init__(torch.device(device))
         self.layout = layout
         self.vocab_size = config.vocab_size
@@ -57,11 +57,12 @@ class ModelEngine(CountedEngine):
         self._rollout = rollout
         self._dtype = dtype
         self._hidden_in = hidden_in
+        self._pass_bytes = pass_bytes
+        self._rollout_passes = rollout_passes
+        self._kv_token_bytes = config.kv_elements_per_token * dtype.itemsize
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
-        self._k, self._v = new_kv_caches(
-            config, num_blocks, layout.tokens_per_block, dtype, self._device
-        )
+        self.caches = KVTensors(config, dtype, layout, num_blocks, self._device)
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
         """Feed rows, write their K/V.
@@ -76,7 +77,8 @@ class ModelEngine(CountedEngine):
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
         rows, _ = pack(groups, self.layout)
-        self._run(self._session, [*self._staging.to_device(rows), hidden])
+        inputs = [*self._staging.to_device(rows), hidden]
+        self._run(self._session, inputs, _cached_tokens(rows), 1)
 
     def rollout(
         self,
@@ -95,29 +97,39 @@ class ModelEngine(CountedEngine):
         return self._roll_out(rows, last_rows, sampling, hidden, bucket)
 
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host).
-
-        Rows of a request move towards its first, in the order of their positions: so no row is
-        written that a later pair reads, and many pairs may go in several calls.
-        """
+        """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host);
+        see `KVTensors.compact`."""
         source, wanted = self._staging.to_device([src_slots, dst_slots])
-        for begin in range(0, len(src_slots), COMPACTED_AT_ONCE):
-            part = slice(begin, begin + COMPACTED_AT_ONCE)
-            kv_compact(self._k, self._v, source[part], wanted[part])
+        self.caches.compact(source, wanted)
 
     def warm_up(self) -> None:
         """Run every bucket once, with padding alone, the largest first: sessions that capture their
         calls have then captured all. Nothing is written, counted or timed."""
         for bucket in reversed(self._buckets.all if self._buckets else ()):
-            none = torch.zeros(0, dtype=torch.int64)
-            rows = no_rows(self.layout)
-            if self._rollout is None:
-                self._forward(rows, none, bucket)
-                continue
-            width = self._hidden_in
-            hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
-            self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
+            self._run_padding(bucket)
         self._reset_count()
+
+    def time_call(self, requests: int, rows: int) -> float:
+        """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
+        bucket = self._buckets.find(requests, rows) if self._buckets else None
+        began = time.perf_counter()
+        self._run_padding(bucket or Bucket(requests, rows))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = time.perf_counter() - began
+        self._reset_count()
+        return seconds
+
+    def _run_padding(self, bucket: Bucket) -> None:
+        """A call of that size without a request."""
+        none = torch.zeros(0, dtype=torch.int64)
+        rows = no_rows(self.layout)
+        if self._rollout is None:
+            self._forward(rows, none, bucket)
+            return
+        width = self._hidden_in
+        hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
+        self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
 
     def _forward(
         self, rows: list[Tensor], logits_rows: Tensor, bucket: Bucket | None
@@ -125,10 +137,11 @@ class ModelEngine(CountedEngine):
         counts = len(logits_rows), len(rows[0])
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         asked = extend(logits_rows, bucket.rows if bucket else max(counts[0], 1), 0)
+        cached = _cached_tokens(rows)
         if bucket is not None:
             rows = pad(rows, bucket)
         inputs = self._staging.to_device([*rows, asked], stable=bucket is not None)
-        outputs = self._run(self._session, inputs)
+        outputs = self._run(self._session, inputs, cached, 1)
         logits, *hidden = unpad(outputs, counts[: len(outputs)])
         return logits, hidden[0] if hidden else None
 
@@ -150,7 +163,8 @@ class ModelEngine(CountedEngine):
             hidden = self._pad_states(hidden, bucket)
         states = [] if hidden is None else [hidden]
         staged = self._staging.to_device(inputs, stable=bucket is not None)
-        outputs = self._run(self._rollout, [*staged, *states])
+        passes = self._rollout_passes
+        outputs = self._run(self._rollout, [*staged, *states], _cached_tokens(rows), passes)
         tokens, parents, scores = to_host(unpad(outputs, [count] * 3))
         return tokens, parents, scores
 
@@ -173,5 +187,18 @@ class ModelEngine(CountedEngine):
         padded[len(hidden) :] = 0
         return padded
 
-    def _run(self, session: Session, inputs: list[Tensor]) -> list[Tensor]:
-        return self._call(session, [*inputs, *self._k, *self._v])
+    def _run(
+        self, session: Session, inputs: list[Tensor], cached_tokens: int, passes: int
+    ) -> list[Tensor]:
+        return self._call(
+            session,
+            [*inputs, *self.caches.all],
+            passes * self._pass_bytes,
+            passes * cached_tokens * self._kv_token_bytes,
+        )
+
+
+def _cached_tokens(rows: Sequence[Tensor]) -> int:
+    """Tokens whose K/V a pass over packed rows reads: those committed, and the rows' own."""
+    ids, context_lens = rows[0], rows[5]
+    return int(context_lens.sum()) + len(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -56,8 +55,10 @@ class PyExecutor:
         scheduler: Scheduler,
         drafter: Drafter,
         rule: AcceptanceRule | None = None,
+        metrics: ExecutorMetrics | None = None,
     ) -> None:
-        self.metrics = ExecutorMetrics()
+        """``metrics``: with the engines to report on; left out, none of them is."""
+        self.metrics = metrics or ExecutorMetrics()
         self._target = target
         self._resources = resources
         self._scheduler = scheduler
@@ -81,7 +82,7 @@ class PyExecutor:
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the blocks that nobody else could have now, of the fuller cache; 0 to 1."""
+        """Share of the blocks that nobody else could have now, of the fullest cache; 0 to 1."""
         return self._resources.usage
 
     def add(self, request: Request, stop: StopChecker) -> None:
@@ -100,7 +101,7 @@ class PyExecutor:
 
     def step(self) -> list[StepOutput]:
         """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
-        began = time.perf_counter()
+        self.metrics.start_step()
         batch = self._scheduler.schedule()
         try:
             for request in batch.preempted:
@@ -120,7 +121,7 @@ class PyExecutor:
             failure = EngineError(f"the step failed: {error}")
             judged = [_failed(item, failure) for item in batch.items]
         outputs = [self._emit(j) for j in judged]
-        self.metrics.record_step(time.perf_counter() - began)
+        self.metrics.end_step(all(item.is_generation for item in batch.items))
         return outputs
 
     def _rows(self, item: ScheduledRequest) -> RowGroup:
@@ -173,8 +174,8 @@ class PyExecutor:
             item, StepOutput(request, emitted, logprobs), Accepted(fed + nodes, tuple(emitted))
         )
 
-    def _commit(self, judged: Sequence[_Judged], drafted: Sequence[int]) -> None:
-        """Make accepted rows contiguous in the target's cache and move both caches' counters."""
+    def _commit(self, judged: Sequence[_Judged], drafted: Sequence[tuple[int, ...]]) -> None:
+        """Make accepted rows contiguous in the target's cache and move all caches' counters."""
         sources: list[torch.Tensor] = []
         places: list[torch.Tensor] = []
         for j in judged:

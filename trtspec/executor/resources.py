@@ -1,4 +1,4 @@
-"""ResourceManager: the KV caches of the target and the draft, moved together or not at all."""
+"""ResourceManager: the KV caches of the target and of drafts, moved together or not at all."""
 
 from __future__ import annotations
 
@@ -8,77 +8,112 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.linear_cache import LinearKVCacheManager
 from trtspec.executor.request import Request
+
+KVCache = KVCacheManager | LinearKVCacheManager
+
+
+class DraftCache:
+    """One of the draft caches as its drafter sees it: where to write, and behind which rows."""
+
+    def __init__(self, manager: KVCache) -> None:
+        self._manager = manager
+
+    @property
+    def lookahead(self) -> int:
+        """How many tokens after a row it depends on, besides those up to it."""
+        return self._manager.lookahead
+
+    def committed(self, request: Request) -> int:
+        """Rows of the request that are valid: what `Drafter.on_accepted` answered last."""
+        return self._manager.committed(request.id)
+
+    def block_table(self, request: Request) -> Tensor:
+        """The request's blocks in order of position: int32 [n], a copy."""
+        return self._manager.block_table(request.id)
 
 
 class ResourceManager:
-    """The only caller of the two KVCacheManagers; `draft` is None without a draft cache, and then
-    all draft lengths are 0 and ignored.
+    """The only one that moves a KVCacheManager: the target's, and those of any number of drafts.
 
-    At step boundaries the draft's committed length is at most the target's.
+    At step boundaries each draft's committed length is at most the target's.
     """
 
-    def __init__(self, target: KVCacheManager, draft: KVCacheManager | None = None) -> None:
+    def __init__(self, target: KVCache, drafts: Sequence[KVCache] = ()) -> None:
         self.target = target
-        self.draft = draft
-        sizes = [manager.block_size for manager in (target, draft) if manager is not None]
-        self._reuse_step = math.lcm(*sizes)
+        self.drafts = tuple(drafts)
+        self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
+        sizes = [manager.block_size for manager in self.all]
+        self._reuse_step, self._largest_block = math.lcm(*sizes), max(sizes)
+
+    @property
+    def all(self) -> tuple[KVCache, ...]:
+        """The target's cache, then the drafts'."""
+        return self.target, *self.drafts
 
     def begin(self, request: Request) -> int:
-        """Start a request on the prefix that BOTH caches hold (a hit in one alone would leave the
-        other with rows nobody wrote); returns its length, committed in both."""
+        """Start a request on the prefix that ALL caches hold (a hit in some alone would leave the
+        others with rows nobody wrote); returns its length, committed in each."""
         num_cached = self.target.match(request.tokens)
-        if self.draft is not None and num_cached:
-            num_cached = min(num_cached, self.draft.match(request.tokens))
-            num_cached -= num_cached % self._reuse_step
-        self.target.begin(request.id, request.tokens, num_cached)
-        if self.draft is not None:
-            self.draft.begin(request.id, request.tokens, num_cached)
+        for draft in self.drafts:
+            if num_cached:
+                num_cached = min(num_cached, draft.match(request.tokens))
+        num_cached -= num_cached % self._reuse_step
+        for manager in self.all:
+            manager.begin(request.id, request.tokens, num_cached)
         return num_cached
 
-    def reserve(self, request: Request, target_tokens: int, draft_tokens: int) -> bool:
-        """Room for that many rows in all, in both caches; False and nothing changed otherwise.
-        A length that is already covered costs nothing, so draft_tokens=0 asks for no more."""
-        # The draft is asked first what it could give, rather than rolling the target back after
-        # the draft's refusal: a rollback could not bring back the cached blocks evicted for it.
-        if self.draft is not None and draft_tokens:
-            if draft_tokens > self.draft.room(request.id):
+    def reserve(
+        self, request: Request, target_tokens: int, draft_tokens: Sequence[int] = ()
+    ) -> bool:
+        """Room for that many rows in all, in every cache; False and nothing changed otherwise.
+        A length that is already covered costs nothing, so no draft_tokens ask for no more."""
+        # The drafts are asked first what they could give, rather than rolling back after a refusal:
+        # a rollback could not bring back the cached blocks evicted for it.
+        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
+            if tokens > draft.room(request.id):
                 return False
-            if not self.target.reserve(request.id, target_tokens):
-                return False
-            reserved = self.draft.reserve(request.id, draft_tokens)
-            assert reserved, "the draft cache refused what it had room for"
-            return True
-        return self.target.reserve(request.id, target_tokens)
+        if not self.target.reserve(request.id, target_tokens):
+            return False
+        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
+            reserved = draft.reserve(request.id, tokens)
+            assert reserved, "a draft cache refused what it had room for"
+        return True
 
-    def commit(self, request: Request, target_committed: int, draft_committed: int) -> None:
+    def commit(
+        self, request: Request, target_committed: int, draft_committed: Sequence[int]
+    ) -> None:
         """Rows now valid in each cache, of `request.tokens` (emitted tokens already appended).
-        Surplus blocks of both go back."""
-        if self.draft is None:
-            self.target.commit(request.id, request.tokens, target_committed)
-            return
-        assert draft_committed <= target_committed, "the draft cannot be ahead of the target"
+        Surplus blocks of all go back."""
+        assert all(n <= target_committed for n in draft_committed), (
+            "a draft cannot be ahead of the target"
+        )
         self.target.commit(request.id, request.tokens, target_committed)
-        self.draft.commit(request.id, request.tokens, draft_committed)
+        for draft, committed in zip(self.drafts, draft_committed, strict=True):
+            draft.commit(request.id, request.tokens, committed)
 
     def rewind(self, request: Request, num_tokens: int) -> int:
-        """Keep at most `num_tokens` rows in both caches; returns the target's new length. Either
-        may go back further (see KVCacheManager.rewind), the draft at least as far as the target."""
+        """Keep at most `num_tokens` rows in every cache; returns the target's new length. Each may
+        go back further (see KVCacheManager.rewind), a draft at least as far as the target."""
         kept = self.target.rewind(request.id, min(num_tokens, self.target_committed(request)))
-        if self.draft is not None:
-            self.draft.rewind(request.id, min(kept, self.draft_committed(request)))
+        for draft in self.drafts:
+            draft.rewind(request.id, min(kept, draft.committed(request.id)))
         return kept
 
     def free(self, request: Request) -> None:
         """Return all blocks of a request."""
-        self.target.free(request.id)
-        if self.draft is not None:
-            self.draft.free(request.id)
+        for manager in self.all:
+            manager.free(request.id)
+
+    def pledge(self, num_tokens: int) -> int:
+        """Rows of the blocks that all requests share which a running one will soon ask for, if so
+        much of its prompt is not fed yet: those, and a block to go on."""
+        return num_tokens + self._largest_block if self.target.is_pooled else 0
 
     def room(self, request: Request) -> int:
-        """Most rows that the request could hold now in both caches."""
-        room = self.target.room(request.id)
-        return room if self.draft is None else min(room, self.draft.room(request.id))
+        """Most rows that the request could hold now in every cache."""
+        return min(manager.room(request.id) for manager in self.all)
 
     def target_room(self, request: Request) -> int:
         """Most rows that the request could hold now in the target's cache."""
@@ -86,10 +121,6 @@ class ResourceManager:
 
     def target_committed(self, request: Request) -> int:
         return self.target.committed(request.id)
-
-    def draft_committed(self, request: Request) -> int:
-        """0 without a draft cache."""
-        return 0 if self.draft is None else self.draft.committed(request.id)
 
     def target_block_table(self, request: Request) -> Tensor:
         """The target's blocks in order of position: int32 [n], a copy."""
@@ -99,25 +130,20 @@ class ResourceManager:
         """Rows of the target's cache at reserved positions: int64 [n]."""
         return self.target.slots(request.id, positions)
 
-    def draft_block_table(self, request: Request) -> Tensor:
-        """The draft's blocks in order of position: int32 [n], a copy. Needs a draft cache."""
-        assert self.draft is not None, "there is no draft cache"
-        return self.draft.block_table(request.id)
-
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, of the fuller cache; those cached for reuse count as free."""
-        caches = [cache for cache in (self.target, self.draft) if cache is not None]
-        return max(1.0 - cache.num_free_blocks / cache.num_blocks for cache in caches)
+        """Share of the blocks in use, of the fullest cache; those cached for reuse count as
+        free."""
+        return max(1.0 - cache.num_free_blocks / cache.num_blocks for cache in self.all)
 
     def check_invariants(self) -> None:
-        """RuntimeError unless both caches' books balance, AssertionError unless they agree; for
+        """RuntimeError unless every cache's books balance, AssertionError unless they agree; for
         tests and debugging."""
-        self.target.check_invariants()
-        if self.draft is None:
-            return
-        self.draft.check_invariants()
-        target, draft = self.target.committed_lengths(), self.draft.committed_lengths()
-        assert target.keys() == draft.keys(), "the caches hold different requests"
-        for request_id, committed in draft.items():
-            assert committed <= target[request_id], f"draft of {request_id} ahead of the target"
+        for manager in self.all:
+            manager.check_invariants()
+        target = self.target.committed_lengths()
+        for draft in self.drafts:
+            lengths = draft.committed_lengths()
+            assert target.keys() == lengths.keys(), "the caches hold different requests"
+            for request_id, committed in lengths.items():
+                assert committed <= target[request_id], f"draft of {request_id} ahead of the target"

@@ -58,18 +58,16 @@ class Scheduler:
                 f"{max_batch_size}, so that every request of a full batch gets a row; raise the "
                 f"former or lower the latter"
             )
-        if draft_reserve.has_draft_cache != (resources.draft is not None):
+        if len(draft_reserve.caches) != len(resources.drafts):
             raise ConfigError(
-                f"the drafter has has_draft_cache={draft_reserve.has_draft_cache}, but a draft KV "
-                f"cache is {'missing' if resources.draft is None else 'present'}"
+                f"the drafter needs {len(draft_reserve.caches)} draft KV caches, but there are "
+                f"{len(resources.drafts)}"
             )
         self.max_batch_size = max_batch_size
         self.max_num_tokens = max_num_tokens
         self.max_seq_len = max_seq_len
         self._resources = resources
         self._needs = draft_reserve
-        caches = (resources.target, resources.draft)
-        self._largest_block = max(cache.block_size for cache in caches if cache is not None)
         self._running: list[Request] = []  # in order of arrival
         self._waiting: deque[Request] = deque()  # in order of arrival, all after the running ones
         self._requests: dict[int, Request] = {}
@@ -100,8 +98,8 @@ class Scheduler:
             )
         needs = self._needs
         caches = [("target", self._resources.target, needs.max_nodes, "draft nodes")]
-        if self._resources.draft is not None:
-            caches.append(("draft", self._resources.draft, needs.draft_slots, "draft slots"))
+        for i, (draft, asked) in enumerate(zip(self._resources.drafts, needs.caches, strict=True)):
+            caches.append((f"draft {i + 1}" if i else "draft", draft, asked.slots, "draft slots"))
         name, cache, extra, noun = max(caches, key=lambda c: c[2] - c[1].capacity)
         if total + extra > cache.capacity:
             raise RequestError(
@@ -167,9 +165,9 @@ class Scheduler:
         while index < len(running):
             request = running[index]
             start = resources.target_committed(request)
-            # A generating request can do without drafts, hence without the draft cache.
-            draft = 0 if start == len(request.tokens) - 1 else start + 1
-            while not resources.reserve(request, start + 1, draft):
+            # A generating request can do without drafts, hence without the draft caches.
+            drafts = () if start == len(request.tokens) - 1 else self._in_each_draft(start + 1)
+            while not resources.reserve(request, start + 1, drafts):
                 if running[-1] is request:
                     break  # it waits
                 preempted.append(self._preempt_latest())
@@ -185,14 +183,14 @@ class Scheduler:
         total = len(request.tokens)
         if start == total - 1:
             nodes = min(self._needs.useful_nodes(request.remaining_tokens), spare)
-            slots = total + self._needs.draft_slots
+            slots = [total + cache.slots for cache in self._needs.caches]
             if nodes > 0 and not resources.reserve(request, total + nodes, slots):
                 nodes = min(nodes, resources.target_room(request) - total)
                 if nodes > 0 and not resources.reserve(request, total + nodes, slots):
-                    nodes = 0  # no room for a rollout in the draft cache
+                    nodes = 0  # no room for a rollout in some draft cache
             return ScheduledRequest(request, start, 1, True, nodes, True)
         rows = min(total - start, spare + 1, resources.room(request) - start)
-        reserved = resources.reserve(request, start + rows, start + rows)
+        reserved = resources.reserve(request, start + rows, self._in_each_draft(start + rows))
         assert reserved, "a cache refused what it had room for"
         return ScheduledRequest(request, start, rows, False, 0, start + rows == total)
 
@@ -202,7 +200,7 @@ class Scheduler:
         # Rows that the running requests will soon ask for: the rest of their prompts, and a block
         # each to go on. Without it a newcomer would compute its prompt only to be the next victim.
         pledged = sum(
-            len(item.request.tokens) - item.start - item.num_rows + self._largest_block
+            resources.pledge(len(item.request.tokens) - item.start - item.num_rows)
             for item in items
         )
         while self._waiting and spare > 0 and len(running) < self.max_batch_size:
@@ -213,12 +211,15 @@ class Scheduler:
                 return
             self._waiting.popleft()
             running.append(request)
-            reserved = resources.reserve(request, start + 1, start + 1)
+            reserved = resources.reserve(request, start + 1, self._in_each_draft(start + 1))
             assert reserved, f"request {request.id} does not fit alone"
             item = self._extend(request, start, spare - 1)
             items.append(item)
             spare -= item.num_rows + item.max_nodes
-            pledged += len(request.tokens) - start - item.num_rows + self._largest_block
+            pledged += resources.pledge(len(request.tokens) - start - item.num_rows)
+
+    def _in_each_draft(self, num_tokens: int) -> tuple[int, ...]:
+        return (num_tokens,) * len(self._needs.caches)
 
     def _preempt_latest(self) -> Request:
         victim = self._running.pop()

@@ -12,19 +12,19 @@ from typing import Any
 
 from tqdm import tqdm
 
+from trtspec.builder.auto import resolve_auto
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import OWN_DRAFT, check_draft_depth, check_engine_draft
+from trtspec.builder.pair import check_draft_depth
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.config.speculative import METHODS, DecodingConfig, parse_speculative_config
-from trtspec.config.tree import Choices
-from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.config.speculative import DecodingConfig, parse_speculative_config
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.build import build_folder
+from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
@@ -68,15 +68,16 @@ class LLM:
         if is_engine_folder(path):
             folder, engine = path, EngineConfig.read(path)
             if wanted is None and speculative_config is not False:
-                wanted = _built_speculation(engine)
+                wanted = built_speculation(engine)
+            wanted = resolve_for_engine(engine, wanted)
             if wanted is not None:
                 check_draft_depth(engine.target, wanted)
-            if isinstance(wanted, TreeDecodingConfig):
-                _check_contract(engine, wanted)
-                check_engine_draft(engine, wanted)
+            drafts = find_drafts(engine, wanted)
         else:
+            wanted = resolve_auto(wanted, path)
             folder = build_folder(path, config, wanted)
             engine = EngineConfig.read(folder)
+            drafts = engine.drafts
         if isinstance(wanted, ExtractHiddenStatesConfig):
             wanted = wanted.with_engine(engine.extract_layers)
         limits = Limits.of(
@@ -92,8 +93,8 @@ class LLM:
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
-        self._executor, self._target, self._draft = open_executor(
-            folder, engine, limits, wanted, config.kv_cache_config, graphs
+        self._executor, self._target, self._drafts = open_executor(
+            folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs
         )
         self._ids = itertools.count()
         release_threads()  # those that building and loading left behind; the worker has its own
@@ -208,7 +209,7 @@ class LLM:
 
     def get_metrics(self) -> dict[str, Any]:
         """Figures since the start; every name is defined in `trtspec.executor.metrics`."""
-        return self._executor.metrics.to_dict(self._target, self._draft)
+        return self._executor.metrics.to_dict()
 
     def shutdown(self) -> None:
         """Abort what still runs and stop the worker; safe to call twice."""
@@ -315,47 +316,3 @@ class LLM:
                     f"{name}={given!r} was asked for, but the engine was built with "
                     f"{getattr(build, name)!r}; leave it out or rebuild the engine"
                 )
-
-
-def _built_speculation(engine: EngineConfig) -> DecodingConfig | None:
-    contract = engine.speculation
-    if contract is None:
-        return None
-    method = METHODS[contract.method]
-    assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
-    return method.of_tree(OWN_DRAFT, contract.tree)
-
-
-def _check_contract(engine: EngineConfig, asked: TreeDecodingConfig) -> None:
-    """A tree asked for must be a cut of the one that the engine rolls out."""
-    built = engine.speculation
-    if built is None:
-        raise ConfigError(
-            "the engine was built without a draft; rebuild it with "
-            f"--speculative_decoding_mode {asked.method} --draft_checkpoint_dir ..."
-        )
-    if asked.method != built.method:
-        raise ConfigError(
-            f"method {asked.method!r} was asked for, the engine's draft was built for "
-            f"{built.method!r}; leave speculative_config out or rebuild the engine"
-        )
-    if asked.tree.choices != built.choices:
-        raise ConfigError(
-            f"the tree asked for ({_tree_kind(asked.tree.choices)}) is not the engine's "
-            f"({_tree_kind(built.choices)}); a static tree is fixed at build"
-        )
-    if asked.topk != built.topk:
-        raise ConfigError(
-            f"topk={asked.topk} was asked for, the engine's rollout has {built.topk}; it is fixed "
-            "at build"
-        )
-    for name in ("num_steps", "num_draft_tokens"):
-        if getattr(asked, name) > getattr(built, name):
-            raise ConfigError(
-                f"{name}={getattr(asked, name)} was asked for, the engine was built for at most "
-                f"{getattr(built, name)}; lower it or rebuild the engine"
-            )
-
-
-def _tree_kind(choices: Choices | None) -> str:
-    return "dynamic" if choices is None else f"choices {list(map(list, choices))}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,30 +12,26 @@ from torch import Tensor
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
-from trtspec.config.kv import KvCacheConfig
+from trtspec.config.kv import CacheLayout, KvCacheConfig
+from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.cuda_graph import CudaGraphSession
-from trtspec.engine.device import free_device_memory
+from trtspec.engine.device import free_memory
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
-from trtspec.engine.graphs import (
-    TARGET_MODEL,
-    bind,
-    draft_graphs,
-    draft_module,
-    make_graph,
-    target_module,
-    with_borrowed,
-)
-from trtspec.engine.memory import element_bytes, kv_bytes_per_token
-from trtspec.engine.session import AotiSession, EagerSession, Session
+from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
+from trtspec.engine.open import open_draft, open_target
+from trtspec.engine.session import Session
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.drafter import Drafter, DrafterNeeds, NoDrafter
+from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.linear_cache import LinearKVCacheManager
+from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import ResourceManager
@@ -44,7 +39,7 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.log import logger
-from trtspec.speculative.registry import drafter_needs, make_drafter
+from trtspec.speculative.registry import DraftEngine, Steps, drafter_needs, make_drafter
 
 
 @dataclass(frozen=True)
@@ -84,23 +79,26 @@ class Limits:
 def open_executor(
     folder: Path,
     engine: EngineConfig,
+    drafts: Sequence[EngineDraft],
     limits: Limits,
     speculation: DecodingConfig | None,
     kv: KvCacheConfig,
     graphs: CudaGraphConfig | None = None,
-) -> tuple[PyExecutor, ModelEngine, ModelEngine | HeadsEngine | None]:
+    wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
+) -> tuple[PyExecutor, ModelEngine, list[ModelEngine | HeadsEngine]]:
     """Load an engine folder; returns the executor and its target and draft engines.
 
-    ``graphs``: the sizes that the calls of generating steps are padded to, and on CUDA captured in;
-    None: neither.
+    ``drafts``: those that ``speculation`` drafts with, in the order of its members. ``graphs``: the
+    sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
+    ``wrap_drafter``: what the executor shall ask in place of the drafter.
 
     Raises:
         EngineError: files are missing or damaged, or the caches do not fit into memory.
     """
     needs = drafter_needs(speculation) if speculation else DrafterNeeds()
-    if needs.has_draft_cache and engine.speculation is not None:
-        # Drafts may be cut to fewer steps, the engine rolls out all that it was built for.
-        needs = replace(needs, draft_slots=engine.speculation.tree.num_rollout_rows)
+    cached = [draft for draft in drafts if draft.network.decoder is not None]
+    caches = (_as_built(*pair) for pair in zip(needs.caches, cached, strict=True))
+    needs = replace(needs, caches=tuple(caches))
     layout = engine.layout
     if needs.max_nodes + 1 > 64 * layout.mask_words:
         raise ConfigError(
@@ -109,30 +107,46 @@ def open_executor(
         )
     device = engine.build.device
     weights = read_weights(folder / "target" / WEIGHTS_NAME, device)
-    draft_weights = None
-    if needs.has_draft_engine and engine.draft is not None:
-        draft_weights = read_weights(folder / "draft" / WEIGHTS_NAME, device)
+    draft_weights = [read_weights(folder / d.folder / WEIGHTS_NAME, device) for d in drafts]
     # Now that the weights are where they stay: what they leave is for the caches.
-    blocks, draft_blocks = _cache_blocks(engine, limits, needs, kv)
+    decoders = [draft.network.decoder for draft in cached if draft.network.decoder is not None]
+    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
     sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
     padding = graphs.enable_padding if graphs else False
     buckets = RowBuckets(sizes, 1 + needs.max_nodes, padding) if sizes else None
     target = _open_target(folder, engine, blocks, weights, buckets)
-    draft = None
-    if draft_weights is not None:
-        buckets = RowBuckets(sizes, 1 + needs.max_depth, padding) if sizes else None
-        draft = _open_draft(folder, engine, draft_blocks, weights, draft_weights, buckets)
+    # What a draft is fed at once are the rows that were accepted of whatever drafts there were, and
+    # those that were not final when they were fed before.
+    again = max([0, *(cache.lookahead - 1 for cache in needs.caches)])
+    buckets = RowBuckets(sizes, 1 + needs.max_depth + again, padding) if sizes else None
+    own_blocks = iter(draft_blocks)
+    opened = [
+        _open_draft(
+            folder,
+            engine,
+            draft,
+            next(own_blocks) if draft in cached else 0,
+            weights,
+            own_weights,
+            buckets,
+        )
+        for draft, own_weights in zip(drafts, draft_weights, strict=True)
+    ]
     if device == "cuda":
-        _capture_graphs([target, *([draft] if draft else [])], buckets)
-    size, reuse = layout.tokens_per_block, kv.enable_block_reuse and not needs.reads_every_row
-    if reuse != kv.enable_block_reuse:
+        _capture_graphs([target, *opened], buckets)
+    reuse = kv.enable_block_reuse
+    if reuse and layout.is_linear:
+        logger.info("prefix reuse is off: backend %s has linear caches", engine.build.backend)
+        reuse = False
+    elif reuse and needs.reads_every_row:
         logger.info("prefix reuse is off: %s reads every row", getattr(speculation, "method", None))
+        reuse = False
     resources = ResourceManager(
-        KVCacheManager(blocks, size, reuse),
-        # A row made of the target's state depends on the token after it as well.
-        KVCacheManager(draft_blocks, size, reuse, lookahead=int(needs.reads_hidden))
-        if needs.has_draft_cache
-        else None,
+        _kv_cache(layout, blocks, reuse),
+        [
+            _kv_cache(layout, number, reuse, cache.lookahead)
+            for number, cache in zip(draft_blocks, needs.caches, strict=True)
+        ],
     )
     scheduler = Scheduler(
         resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs
@@ -140,9 +154,33 @@ def open_executor(
     drafter: Drafter = NoDrafter()
     rule = None
     if speculation is not None:
-        drafter = make_drafter(speculation, draft, resources)
+        own_caches = iter(resources.draft_caches)
+        engines = [
+            DraftEngine(
+                session, next(own_caches) if draft in cached else None, engine.states_of(draft)
+            )
+            for draft, session in zip(drafts, opened, strict=True)
+        ]
+        steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
+        drafter = wrap_drafter(make_drafter(speculation, engines, steps))
         rule = _acceptance_rule(speculation)
-    return PyExecutor(target, resources, scheduler, drafter, rule), target, draft
+    metrics = ExecutorMetrics(target, opened)
+    return PyExecutor(target, resources, scheduler, drafter, rule, metrics), target, opened
+
+
+def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
+    """What a drafter needs of its cache: drafts may be cut to fewer steps, an engine rolls out all
+    that it was built for."""
+    lookahead = draft.lookahead
+    return DraftCacheNeeds(draft.slots, cache.lookahead if lookahead is None else lookahead)
+
+
+def _kv_cache(
+    layout: CacheLayout, num_blocks: int, reuse: bool, lookahead: int = 0
+) -> KVCacheManager | LinearKVCacheManager:
+    if layout.is_linear:
+        return LinearKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
+    return KVCacheManager(num_blocks, layout.tokens_per_block, reuse, lookahead=lookahead)
 
 
 def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
@@ -172,48 +210,39 @@ def _open_target(
     weights: Mapping[str, Tensor],
     buckets: RowBuckets | None,
 ) -> ModelEngine:
-    session: Session
     device = engine.build.device
-    if engine.build.backend == "eager":
-        with torch.device("meta"):
-            module = target_module(engine)
-        bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
-        session = EagerSession(module, make_graph(engine, TARGET_MODEL, module).signature, device)
-    else:
-        session = AotiSession(folder / TARGET_MODEL, weights, device)
+    session = open_target(folder, engine, weights)
     session = _with_graphs(session, device, buckets, engine.target.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
-        engine.target, dtype, engine.layout, num_blocks, session, device=device, buckets=buckets
+        engine.target,
+        dtype,
+        engine.layout,
+        num_blocks,
+        session,
+        device=device,
+        buckets=buckets,
+        pass_bytes=weight_bytes(engine.target, engine.build.dtype),
     )
 
 
 def _open_draft(
     folder: Path,
     engine: EngineConfig,
+    draft: EngineDraft,
     num_blocks: int,
     target: Mapping[str, Tensor],
     own: Mapping[str, Tensor],
     buckets: RowBuckets | None,
 ) -> ModelEngine | HeadsEngine:
-    """The draft with its rollout; what it borrows of the target is the target's own memory."""
-    assert engine.draft is not None
+    """A draft with its rollout; what it borrows of the target is the target's own memory."""
     device = engine.build.device
-    with torch.device("meta"):
-        module = draft_module(engine)
-    weights = with_borrowed(module, own, target)
-    sessions: dict[str, Session] = {}
-    if engine.build.backend == "eager":
-        bind(module, weights, str(folder / "draft" / WEIGHTS_NAME))
-    for name in draft_graphs(engine):
-        if engine.build.backend == "eager":
-            graph = make_graph(engine, name, module)
-            sessions[name] = EagerSession(graph.module, graph.signature, device)
-        else:
-            sessions[name] = AotiSession(folder / name, weights, device)
-    decoder, rollout = engine.draft_decoder, sessions[DRAFT_ROLLOUT]
+    pass_bytes = weight_bytes(draft.network, engine.build.dtype)
+    opened = open_draft(folder, engine, draft, own, target)
+    sessions = opened.sessions
+    decoder, rollout = draft.network.decoder, sessions[DRAFT_ROLLOUT]
     if decoder is None:
-        return HeadsEngine(rollout, device)
+        return HeadsEngine(rollout, device, pass_bytes)
     rollout = _with_graphs(rollout, device, buckets, decoder.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
@@ -225,7 +254,9 @@ def _open_draft(
         rollout,
         device=device,
         buckets=buckets,
-        hidden_in=len(engine.draft.capture_layers) * engine.target.hidden_size,
+        hidden_in=len(draft.network.capture_layers) * engine.target.hidden_size,
+        pass_bytes=pass_bytes,
+        rollout_passes=opened.rollout_passes,
     )
 
 
@@ -253,26 +284,32 @@ def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None
 
 
 def _cache_blocks(
-    engine: EngineConfig, limits: Limits, needs: DrafterNeeds, kv: KvCacheConfig
-) -> tuple[int, int]:
-    """Blocks of the target's and the draft's cache: one budget in tokens, shared out by bytes.
+    engine: EngineConfig,
+    drafts: Sequence[ModelConfig],
+    limits: Limits,
+    needs: DrafterNeeds,
+    kv: KvCacheConfig,
+) -> list[int]:
+    """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
 
     Each request of a full batch may need its drafts on top of its own tokens.
     """
     size = engine.layout.tokens_per_block
-    draft = engine.draft_decoder if needs.has_draft_cache else None
-    models = [engine.target, *([draft] if draft else [])]
-    token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in models)
+    token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in (engine.target, *drafts))
     if needs.reads_every_row:  # the states of a row are kept as long as its K/V
         states = len(engine.capture_layers) * engine.target.hidden_size
         token_bytes += states * element_bytes(engine.build.dtype)
-    wanted = limits.max_batch_size * (limits.max_seq_len + size)
-    free = free_device_memory() if engine.build.device == "cuda" else _free_memory()
+    batch = limits.max_batch_size
+    # A slot of a linear cache has room for a sequence and its drafts.
+    is_linear = engine.layout.is_linear
+    wanted = batch * (size if is_linear else limits.max_seq_len + size)
+    free = free_memory(engine.build.device)
     affordable = int(free * kv.free_memory_fraction) // token_bytes
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
         raise EngineError(
-            f"the KV cache would hold {tokens} tokens, less than one block of {size}; raise "
+            f"the KV cache would hold {tokens} tokens, less than one "
+            f"{'slot' if is_linear else 'block'} of {size}; raise "
             f"max_tokens or free_memory_fraction of kv_cache_config ({token_bytes} bytes a token)"
         )
     logger.info(
@@ -281,18 +318,7 @@ def _cache_blocks(
         tokens * token_bytes / 2**30,
         token_bytes,
     )
-    base = tokens // size
-    batch = limits.max_batch_size
-    spare = batch * -(-needs.max_nodes // size), batch * -(-needs.draft_slots // size)
-    if kv.max_tokens is not None:
-        spare = 0, 0
-    return base + spare[0], base + spare[1]
-
-
-def _free_memory() -> int:
-    """Bytes that can be had without swapping. Files that the kernel keeps in memory count as free:
-    after a build they may fill nearly all of it."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    extra = [needs.max_nodes, *(cache.slots for cache in needs.caches)]
+    if kv.max_tokens is not None or is_linear:
+        extra = [0] * len(extra)
+    return [tokens // size + batch * -(-rows // size) for rows in extra]

@@ -1,8 +1,8 @@
-"""Self-attention over a paged cache, and what describes the packed rows of one call."""
+"""Self-attention, what describes the packed rows of one call over a paged cache, and slots."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,32 @@ from trtspec.models.rope import rotate
 from trtspec.ops.attention import paged_tree_attention
 
 
+class Rows(Protocol):
+    """Where the T rows of a call stand, and how they attend: what differs between caches."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Of each row in its sequence, for the rotary embedding ``[T] i64``."""
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+    ) -> Tensor:
+        """Rotate ``q [T, Hq, D]`` and ``k [T, Hkv, D]``, write k and ``v [T, Hkv, D]`` into the
+        cache of a layer, and attend: ``[T, Hq, D]``."""
+        ...
+
+
 class PackedRows(NamedTuple):
-    """Where the T packed rows of B requests stand; see `paged_tree_attention` for each field."""
+    """The rows of B requests over a paged cache; see `paged_tree_attention` for each field."""
 
     positions: Tensor
     slot_mapping: Tensor
@@ -23,6 +47,31 @@ class PackedRows(NamedTuple):
     context_lens: Tensor
     is_tree: Tensor
     tree_mask: Tensor
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+    ) -> Tensor:
+        """See `Rows.attend`; the caches are written in place."""
+        q, k = rotate(q, cos_sin), rotate(k, cos_sin)
+        return paged_tree_attention(q, k, v, k_cache, v_cache, *self, scale, sliding_window)
+
+
+def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -> Tensor:
+    """Slots ``[B, width] i64`` of cache positions ``[B, width] i64``, through ``block_tables
+    [B, M] i32``; -1 where the request holds no block."""
+    column = positions // tokens_per_block
+    inside = column < block_tables.shape[1]
+    block = block_tables.gather(1, column.clamp(max=block_tables.shape[1] - 1)).long()
+    slot = block * tokens_per_block + positions % tokens_per_block
+    return torch.where(inside & (block >= 0), slot, -1)
 
 
 class Attention(nn.Module):
@@ -61,7 +110,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
@@ -72,9 +121,6 @@ class Attention(nn.Module):
         q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, cos_sin), rotate(k, cos_sin)
-        attended = paged_tree_attention(
-            q, k, v, k_cache, v_cache, *rows, self.scale, self.sliding_window
-        )
+        attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
         out: Tensor = self.o(attended.flatten(1))
         return out

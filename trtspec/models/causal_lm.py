@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.models.attention import Attention, PackedRows
+from trtspec.models.attention import Attention, Rows
 from trtspec.models.layers import Linear, RMSNorm, SwiGLU
 from trtspec.models.rope import RotaryEmbedding
 
@@ -49,7 +49,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
@@ -121,7 +121,7 @@ class CausalLM(nn.Module):
     def trunk(
         self,
         input_ids: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, Tensor | None]:
@@ -146,7 +146,7 @@ class CausalLM(nn.Module):
         self,
         input_ids: Tensor,
         features: Tensor | None,
-        rows: PackedRows,
+        rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor | None, Tensor]:
@@ -162,7 +162,7 @@ class CausalLM(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         logits_rows: Tensor,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
@@ -229,7 +229,7 @@ def new_kv_caches(
     return k_caches, v_caches
 
 
-_FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+_FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "gate_up": ("gate", "up")}
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
 
 

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.models.attention import Attention, PackedRows
-from trtspec.models.causal_lm import DecoderLayer, Embedding, load_layers, read_weight
+from trtspec.models.attention import Attention, Rows
+from trtspec.models.causal_lm import DecoderLayer, load_layers, read_weight
 from trtspec.models.layers import Linear, RMSNorm, SwiGLU
 from trtspec.models.rope import RotaryEmbedding
+from trtspec.models.vocabulary import DraftVocabulary
 
 _OWN_BUFFERS = (
     *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
-    *("embed.", "token_map"),
+    *("embed.", "token_map", "mask_hidden"),
 )
 """Beginnings of the names of buffers that are loaded as they are."""
 
@@ -57,7 +58,7 @@ class WideLayer(nn.Module):
         self,
         embedded: Tensor,
         features: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
@@ -71,50 +72,18 @@ class WideLayer(nn.Module):
         return out
 
 
-class TargetParts(nn.Module):
-    """The target's embedding and head, where a draft has none of its own. The names are those of
-    `CausalLM`, so that an engine binds the target's own memory to them."""
-
-    def __init__(
-        self,
-        target: ModelConfig,
-        dtype: torch.dtype,
-        embed: bool,
-        head: bool,
-        *,
-        packed: bool = True,
-    ) -> None:
-        super().__init__()
-        hidden, vocab, tied = target.hidden_size, target.vocab_size, target.tie_word_embeddings
-        self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
-        needs_head = head or (embed and tied)
-        self.lm_head = Linear(hidden, vocab, dtype, packed=packed) if needs_head else None
-
-    def embedding(self, ids: Tensor) -> Tensor:
-        """``ids [T] i64`` -> ``[T, H]``."""
-        if self.embed is not None:
-            rows: Tensor = self.embed(ids)
-            return rows
-        assert self.lm_head is not None
-        return self.lm_head.gather_rows(ids)
-
-
-class EagleDraft(nn.Module):
+class EagleDraft(DraftVocabulary):
     """A draft network over packed rows, its own paged caches and the target's hidden states.
 
-    The ``state_dict`` names follow `CausalLM`; besides: ``fc.P`` (and ``bias``),
-    ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``, of MTP
-    modules ``embedding_norm.weight`` and ``state_norm.weight``,
-    ``token_map [V_d] i64`` (the target's id of each row of the head), and ``target.*`` for what is
-    borrowed: those are the target's own tensors.
+    The ``state_dict`` names follow `CausalLM`; besides those of `DraftVocabulary`: ``fc.P`` (and
+    ``bias``), ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``, of
+    MTP modules ``embedding_norm.weight`` and ``state_norm.weight``.
     """
-
-    token_map: Tensor | None
 
     def __init__(
         self, config: EagleConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
     ) -> None:
-        super().__init__()
+        super().__init__(config, target, dtype, packed=packed)
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
@@ -143,16 +112,6 @@ class EagleDraft(nn.Module):
         rest = (DecoderLayer(decoder, layer, dtype, packed=packed) for layer in layers)
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
-        self.embed = Embedding(decoder.vocab_size, hidden, dtype) if config.own_embedding else None
-        # A head cut by a token map is a copy of some of the target's rows.
-        self.cuts_target_head = not config.own_head and config.maps_tokens
-        has_head = config.own_head or self.cuts_target_head
-        rows = config.draft_vocab_size
-        self.lm_head = Linear(hidden, rows, dtype, packed=packed) if has_head else None
-        borrows = {"embed": self.embed is None, "head": not has_head}
-        self.target = TargetParts(target, dtype, **borrows, packed=packed)
-        ids = torch.empty(config.draft_vocab_size, dtype=torch.int64)
-        self.register_buffer("token_map", ids if config.maps_tokens else None)
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
         """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
@@ -171,14 +130,14 @@ class EagleDraft(nn.Module):
         self,
         input_ids: Tensor,
         features: Tensor | None,
-        rows: PackedRows,
+        rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
         """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
         the features of a next pass and the rows that the head reads, both ``[T, H]``."""
         assert features is not None, "an EAGLE network reads features"
-        embedded = self.target.embedding(input_ids) if self.embed is None else self.embed(input_ids)
+        embedded = self.embedding(input_ids)
         cos_sin = self.rotary(rows.positions)
         if self.config.version == 3:
             x = self.layers[0](embedded, features, rows, cos_sin, k_caches[0], v_caches[0])
@@ -192,17 +151,10 @@ class EagleDraft(nn.Module):
         ready = x if self.norm is None else self.norm(x)
         return ready if self.config.norm_output else x, ready
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V_d] f32`` of rows ``[R, H]`` that are ready for the head."""
-        head = self.target.lm_head if self.lm_head is None else self.lm_head
-        assert head is not None
-        logits: Tensor = head(hidden, torch.float32)
-        return logits
-
     def forward(
         self,
         input_ids: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         hidden_in: Tensor,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
@@ -231,10 +183,4 @@ class EagleDraft(nn.Module):
             if name.startswith(_OWN_BUFFERS):
                 buffer.copy_(read_weight(tensors, name))
         load_layers(self.layers, tensors)
-        if self.cuts_target_head:
-            assert self.token_map is not None
-            head = target["head.weight"] if "head.weight" in target else target["embed.weight"]
-            assert self.lm_head is not None
-            self.lm_head.load([head[self.token_map]])
-        elif self.lm_head is not None:
-            self.lm_head.load([read_weight(tensors, "head.weight")])
+        self.load_head(tensors, target)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trtspec.models import onnx_ops
 from trtspec.ops.linear import PANEL, linear, pack_linear
 
 
@@ -96,6 +97,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x [..., size]`` -> the same shape and dtype."""
+        if torch.onnx.is_in_onnx_export():
+            return onnx_ops.rms_norm(x, self.weight, self.eps)
         wide = x.float()
         mean_square = wide.pow(2).mean(-1, keepdim=True)
         return self.weight * (wide * torch.rsqrt(mean_square + self.eps)).to(x.dtype)

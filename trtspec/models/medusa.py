@@ -17,8 +17,8 @@ from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.causal_lm import read_weight
-from trtspec.models.eagle import TargetParts
 from trtspec.models.layers import Linear
+from trtspec.models.vocabulary import TargetParts
 
 
 class MedusaSource(Protocol):
@@ -80,16 +80,16 @@ class MedusaHeads(nn.Module):
             target, dtype, embed=False, head=not config.own_head, packed=packed
         )
 
-    def marginals(self, hidden: Tensor) -> list[Tensor]:
-        """The target's states ``[B, H]`` -> the logits ``[B, V] f32`` of each head, in order."""
+    def marginals(self, hidden: Tensor) -> Tensor:
+        """The target's states ``[B, H]`` -> the logits ``[B, heads, V] f32``."""
         borrowed = self.target.lm_head
         if borrowed is None:
-            return [head(hidden) for head in self.heads]
+            return torch.stack([head(hidden) for head in self.heads], dim=1)
         # One pass over the target's weights for all heads.
         ready = [cast(MedusaHead, head).ready(hidden) for head in self.heads]
-        rows = torch.stack(ready)
+        rows = torch.stack(ready, dim=1)
         logits: Tensor = borrowed(rows.flatten(0, 1), torch.float32)
-        return list(logits.view(*rows.shape[:2], -1).unbind(0))
+        return logits.view(*rows.shape[:2], -1)
 
     @torch.no_grad()
     def load_weights(self, checkpoint: MedusaSource) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.attention import PackedRows
+from trtspec.models.attention import PackedRows, flat_slots
 from trtspec.models.tree_levels import Levels, make_levels
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
@@ -119,11 +119,13 @@ class TreeRollout(nn.Module):
                 features = features.reshape(batch * width, -1)
             offset = fed + torch.arange(width, device=device)
             ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
-            ancestors = ancestors | _bits(offset, words)
+            ancestors = ancestors | packed_bits(offset, words)
             starts = torch.arange(batch + 1, device=device, dtype=torch.int32) * width
             beam_rows = PackedRows(
                 positions=(root_position + depth).repeat_interleave(width),
-                slot_mapping=self._slots(rows.block_tables, context[:, None] + offset).reshape(-1),
+                slot_mapping=flat_slots(
+                    rows.block_tables, context[:, None] + offset, self.tokens_per_block
+                ).reshape(-1),
                 block_tables=rows.block_tables,
                 query_start=starts,
                 context_lens=context.to(torch.int32),
@@ -155,16 +157,8 @@ class TreeRollout(nn.Module):
         # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
         return ids, gains.clamp(max=0)
 
-    def _slots(self, block_tables: Tensor, cache_positions: Tensor) -> Tensor:
-        """Flat slots of ``cache_positions [B, width]``; -1 where the request holds no block."""
-        column = cache_positions // self.tokens_per_block
-        inside = column < block_tables.shape[1]
-        block = block_tables.gather(1, column.clamp(max=block_tables.shape[1] - 1)).long()
-        slot = block * self.tokens_per_block + cache_positions % self.tokens_per_block
-        return torch.where(inside & (block >= 0), slot, -1)
 
-
-def _bits(offset: Tensor, words: int) -> Tensor:
+def packed_bits(offset: Tensor, words: int) -> Tensor:
     """Packed masks ``[width, words]`` with bit ``offset[i]`` set in row i."""
     word = torch.arange(words, device=offset.device)
     bit = torch.ones_like(offset) << (offset % 64)

@@ -32,21 +32,8 @@ class Levels(nn.Module):
     def cut(
         self, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree out of its pool, in the pool's order.
-
-        Of every depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices of the pool, -1 = the
-        root) and scores f32. Returns tokens ``[B, N-1]``, parents i32 as indices of the tree, and
-        scores.
-        """
-        pool = torch.cat(list(scores), 1)
-        kept = self.kept(pool)
-        index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
-        all_tokens = torch.cat(list(tokens), 1)
-        new_index = torch.zeros_like(all_tokens).scatter(1, kept, index)
-        old_parents = torch.cat(list(parents), 1).gather(1, kept)
-        new_parents = new_index.gather(1, old_parents.clamp(min=0))
-        new_parents = torch.where(old_parents < 0, -1, new_parents).to(torch.int32)
-        return all_tokens.gather(1, kept), new_parents, pool.gather(1, kept)
+        """The tree out of its pool, in the pool's order: see `cut_pool`."""
+        return cut_pool(self.kept(torch.cat(list(scores), 1)), tokens, parents, scores)
 
 
 class DynamicLevels(Levels):
@@ -59,10 +46,10 @@ class DynamicLevels(Levels):
         self.num_nodes = shape.num_nodes
 
     def beam(self, index: int, scores: Tensor) -> Tensor:
-        return _best(scores, self.widths[index])
+        return best_scores(scores, self.widths[index])
 
     def kept(self, scores: Tensor) -> Tensor:
-        return _best(scores, self.num_nodes).sort(dim=1).values
+        return best_scores(scores, self.num_nodes).sort(dim=1).values
 
 
 class StaticLevels(Levels):
@@ -106,6 +93,24 @@ def make_levels(shape: TreeShape) -> Levels:
     return DynamicLevels(shape) if shape.choices is None else StaticLevels(shape.choices)
 
 
-def _best(scores: Tensor, count: int) -> Tensor:
+def cut_pool(
+    kept: Tensor, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tree of the candidates ``kept [B, N-1] i64``, rising and closed under parents.
+
+    Of every depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices of the pool, which holds
+    one depth behind the other, -1 = the root) and scores f32. Returns tokens ``[B, N-1]``, parents
+    i32 as indices of the tree, and scores.
+    """
+    index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+    all_tokens = torch.cat(list(tokens), 1)
+    new_index = torch.zeros_like(all_tokens).scatter(1, kept, index)
+    old_parents = torch.cat(list(parents), 1).gather(1, kept)
+    new_parents = new_index.gather(1, old_parents.clamp(min=0))
+    new_parents = torch.where(old_parents < 0, -1, new_parents).to(torch.int32)
+    return all_tokens.gather(1, kept), new_parents, torch.cat(list(scores), 1).gather(1, kept)
+
+
+def best_scores(scores: Tensor, count: int) -> Tensor:
     """Indices ``[B, count]`` of the largest scores, descending, ties to the lowest index."""
     return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]

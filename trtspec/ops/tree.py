@@ -24,7 +24,7 @@ BITS_PER_WORD = 64
 # A tree of C++, its rows (see TokenTree.rows) and its largest depth.
 _Described = tuple[Any, Tensor, int]
 _class: Any = torch.classes.trtspec.TokenTree
-_make: Callable[[Sequence[int], Sequence[int]], _Described] = _class.make
+_make: Callable[[Sequence[int], Sequence[int], Tensor | None], _Described] = _class.make
 _chain: Callable[[Sequence[int]], _Described] = _class.chain
 _merge: Callable[[list[Any]], _Described] = _class.merge
 
@@ -34,6 +34,9 @@ class TokenTree:
 
     parents[i] is the index of node i's parent, -1 for a child of the root; a parent comes before
     its children. Two trees are equal if both arrays are. ConfigError if the arrays do not fit.
+
+    A tree may carry scores: of each node, ln of the probability that its drafter gives the path to
+    it. They follow the nodes through all that makes trees of trees.
 
     rows: int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
     its depth; 0, -1 and 0 of the root. max_depth: depth of the deepest node; 0 without nodes.
@@ -48,9 +51,11 @@ class TokenTree:
         self,
         tokens: Sequence[int] | npt.NDArray[Any],
         parents: Sequence[int] | npt.NDArray[Any],
+        scores: npt.NDArray[np.float32] | None = None,
     ) -> None:
+        values = None if scores is None else torch.from_numpy(scores)
         try:
-            self._set(_make(_listed(tokens), _listed(parents)))
+            self._set(_make(_listed(tokens), _listed(parents), values))
         except ValueError as error:
             raise ConfigError(str(error)) from None
         except RuntimeError as error:
@@ -92,7 +97,8 @@ class TokenTree:
     @classmethod
     def merge(cls, trees: Iterable[TokenTree]) -> TokenTree:
         """The union by token path: a path that several trees hold appears once. Nodes keep the
-        order in which they first come, so an earlier tree's nodes come first."""
+        order in which they first come, so an earlier tree's nodes come first. The score of a path
+        is the highest that it has; there are scores if all trees with nodes have them."""
         return cls._of(_merge([tree._tree for tree in trees]))
 
     def __len__(self) -> int:
@@ -109,8 +115,8 @@ class TokenTree:
     def __repr__(self) -> str:
         return f"TokenTree(tokens={self.tokens.tolist()}, parents={self.parents.tolist()})"
 
-    def __reduce__(self) -> tuple[type[TokenTree], tuple[list[int], list[int]]]:
-        return TokenTree, (self.tokens.tolist(), self.parents.tolist())
+    def __reduce__(self) -> tuple[type[TokenTree], tuple[Any, ...]]:
+        return TokenTree, (self.tokens.tolist(), self.parents.tolist(), self.scores)
 
     @cached_property
     def parents(self) -> npt.NDArray[np.int32]:
@@ -118,6 +124,13 @@ class TokenTree:
         parents: npt.NDArray[np.int32] = (self.rows[1, 1:] - 1).astype(np.int32)
         parents.flags.writeable = False
         return parents
+
+    @cached_property
+    def scores(self) -> npt.NDArray[np.float32] | None:
+        """float32[n], read-only: ln of the probability of the path to each node; None without."""
+        scores: npt.NDArray[np.float32] = self._tree.scores().numpy()
+        scores.flags.writeable = False
+        return scores if len(scores) == len(self) else None
 
     @property
     def is_chain(self) -> bool:
@@ -163,22 +176,54 @@ class TokenTree:
 
     def best(
         self,
-        scores: npt.NDArray[np.float32],
+        scores: npt.NDArray[np.float32] | None,
         unwanted: Collection[int],
         max_depth: int,
         max_nodes: int,
     ) -> TokenTree:
         """The `max_nodes` best nodes by `scores` float32[n], of which none exceeds its parent's; of
-        equals the earlier ones.
+        equals the earlier ones. They are the scores of the tree returned; None: the tree's own.
 
         Left out are nodes of score -inf, those deeper than `max_depth`, and `unwanted` tokens with
         all that follows.
         """
-        values = torch.from_numpy(scores)
+        values = None if scores is None else torch.from_numpy(scores)
         try:
             return self._of(self._tree.best(values, list(unwanted), max_depth, max_nodes))
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+    def scored(self, gains: npt.NDArray[np.float32]) -> TokenTree:
+        """The tree with other scores: the sum of `gains` float32[n] along the path to a node."""
+        try:
+            return self._of(self._tree.scored(torch.from_numpy(gains)))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def cells(self, num_depths: int, num_levels: int) -> npt.NDArray[np.int32]:
+        """int32[n]: the place of each node in a table of `num_depths` x `num_levels`, by rows.
+
+        Its row is its depth (a child of the root has row 0; what is deeper than the table, the last
+        one), its column the probability p that it has given its parent by the scores (1/2 where
+        there are none), in levels that are finer towards 1: 4 log2(1 - 4 log2 p), rounded down; the
+        last one has all that is less likely.
+        """
+        cells: Tensor = self._tree.cells(num_depths, num_levels)
+        return cells.numpy()
+
+    def outcomes(
+        self, tokens: Sequence[int], verified: TokenTree | None = None
+    ) -> tuple[list[int], list[bool]]:
+        """What became of the nodes once the target emitted `tokens`.
+
+        The text goes down the tree as far as nodes carry it. Returns the children of the rows on
+        that way, in its order, and of each whether it is the one that carries the next token;
+        of deeper nodes it is not known. With `verified`, only the paths that this tree holds are
+        walked and reported.
+        """
+        only = None if verified is None else verified._tree
+        reached, taken = self._tree.outcomes(tokens, only)
+        return reached, taken
 
     def row_parents(self) -> npt.NDArray[np.int32]:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""

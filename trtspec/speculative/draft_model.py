@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
-from trtspec.speculative.rollout import CachedRolloutDrafter, rollout_needs
+from trtspec.executor.resources import DraftCache
+from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
 class DraftModelDrafter(CachedRolloutDrafter):
     """Rolls out a draft model behind the accepted tokens of every generating request.
 
-    Prompts are fed as the target consumes them.
+    Prompts are fed as the target consumes them, and text where nothing is rolled out for long.
     """
 
-    def __init__(
-        self, engine: ModelEngine, resources: ResourceManager, config: DraftTargetDecodingConfig
-    ) -> None:
-        super().__init__(engine, resources, self.needs_of(config))
+    def __init__(self, engine: ModelEngine, cache: DraftCache, config: TreeDecodingConfig) -> None:
+        super().__init__(engine, cache, self.needs_of(config))
         self._fed: dict[int, int] = {}
 
     @staticmethod
-    def needs_of(config: DraftTargetDecodingConfig) -> DrafterNeeds:
-        return rollout_needs(config, reads_hidden=False)
+    def needs_of(config: TreeDecodingConfig) -> DrafterNeeds:
+        return rollout_needs(config, lookahead=0)
 
     def _can_draft(self, request: Request) -> bool:
         return True
@@ -36,25 +34,32 @@ class DraftModelDrafter(CachedRolloutDrafter):
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], None]:
         groups = []
         for request in requests:
-            start = self._resources.draft_committed(request)
+            start = self._cache.committed(request)
             self._fed[request.id] = len(request.tokens)
-            blocks = self._resources.draft_block_table(request)
+            blocks = self._cache.block_table(request)
             groups.append(RowGroup(self._known(request.tokens[start:]), start, blocks))
         return groups, None
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
-        """Feed prefill chunks to the draft; return the draft cache's length for each item."""
-        lengths = []
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Feed prefill chunks to the draft, and what has piled up; return the draft cache's length
+        for each item."""
+        lengths: list[tuple[int, ...]] = []
         groups = []
         for item in batch.items:
             request = item.request
-            start = self._resources.draft_committed(request)
-            if item.is_generation:
-                lengths.append(self._fed.pop(request.id, start))
-                continue
+            start = self._cache.committed(request)
             end = item.start + item.num_rows
-            lengths.append(end)
-            blocks = self._resources.draft_block_table(request)
+            fed = self._fed.pop(request.id, None)
+            if fed is None and item.is_generation:
+                may_feed = end - start >= MOST_BEHIND and item.max_nodes > 0
+                fed = None if may_feed else start
+            if fed is not None:
+                lengths.append((fed,))
+                continue
+            lengths.append((end,))
+            blocks = self._cache.block_table(request)
             tokens = self._known(request.tokens[start:end])
             groups.append(RowGroup(tokens, start, blocks, last_logits=False))
         if groups:

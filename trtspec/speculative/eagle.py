@@ -7,39 +7,43 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.config.tree_decoding import EagleFamilyConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
-from trtspec.speculative.rollout import CachedRolloutDrafter, rollout_needs
+from trtspec.executor.resources import DraftCache
+from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
 class EagleDrafter(CachedRolloutDrafter):
     """Rolls out an EAGLE network behind the target's newest states.
 
-    Row p of the draft cache is made of the target's state at position p and of token p + 1. So it
-    can be fed as soon as the target has accepted position p, and only rows made of the target's own
-    states are ever kept. States that have not been fed yet are *pending*; the newest one always
-    is: the first pass of the next rollout needs a row, the one whose output predicts behind the
-    root. A prefill chunk's other rows are fed with the chunk.
+    Row p of the draft cache is made of the target's state at position p and of token p + 1; with
+    several MTP modules, of one token more for each further module: of as many as the cache has
+    ``lookahead``. So it can be fed as soon as the target has accepted position p, and is *final*
+    once all those tokens are known. Only final rows are kept, which hold nothing but the target's
+    own states and tokens. States whose rows are not final, or have not been fed, are *pending*; the
+    newest one always is: the first pass of the next rollout needs a row, the one whose output
+    predicts behind the root. A prefill chunk's other rows are fed with the chunk, and so are those
+    that pile up where nothing is rolled out for long.
 
     A request whose whole prompt but the root came out of the prefix cache has no pending state: it
-    drafts nothing in its first step, which, as a prefill does, emits one token.
+    drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
+    above 1 a prefix is never reused that far.)
     """
 
-    def __init__(
-        self, engine: ModelEngine, resources: ResourceManager, config: EagleFamilyConfig
-    ) -> None:
-        super().__init__(engine, resources, self.needs_of(config))
+    def __init__(self, engine: ModelEngine, cache: DraftCache, config: TreeDecodingConfig) -> None:
+        super().__init__(engine, cache, self.needs_of(config))
         self._pending: dict[int, Tensor] = {}  # [rows behind the draft cache's committed, n*H]
         self._fed: dict[int, int] = {}
+        # Of the rows that are fed up to the newest state, so many read a token not known yet.
+        self._not_final = max(cache.lookahead - 1, 0)
 
     @staticmethod
-    def needs_of(config: EagleFamilyConfig) -> DrafterNeeds:
-        return rollout_needs(config, reads_hidden=True)
+    def needs_of(config: TreeDecodingConfig) -> DrafterNeeds:
+        return rollout_needs(config, reads_hidden=True, lookahead=1)
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._pending
@@ -49,31 +53,42 @@ class EagleDrafter(CachedRolloutDrafter):
         states = []
         for request in requests:
             hidden = self._pending.pop(request.id)
-            start = self._resources.draft_committed(request)
-            self._fed[request.id] = start + len(hidden)
+            start = self._cache.committed(request)
+            final = max(len(hidden) - self._not_final, 0)
+            self._fed[request.id] = start + final
+            if final < len(hidden):
+                self._pending[request.id] = hidden[final:]
             groups.append(self._group(request, start, len(hidden)))
             states.append(hidden)
         return groups, torch.cat(states)
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
-        """Keep the states of accepted rows; feed those of prefill chunks but the newest."""
-        lengths = []
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Keep the states of accepted rows; feed those of prefill chunks but the newest, and those
+        that have piled up, where that makes rows final."""
+        lengths: list[tuple[int, ...]] = []
         groups = []
         states = []
         for item, outcome in zip(batch.items, accepted, strict=True):
             request, hidden = item.request, outcome.hidden
             assert hidden is not None, "the target hands out its states"
-            start = self._fed.pop(request.id, self._resources.draft_committed(request))
+            start = self._fed.pop(request.id, self._cache.committed(request))
+            num_pending = 0
             if request.id in self._pending:
+                num_pending = len(self._pending[request.id])
                 hidden = torch.cat((self._pending[request.id], hidden))
-            count = 0 if item.is_generation else len(hidden) - 1
-            if count > 0:
-                groups.append(self._group(request, start, count))
-                states.append(hidden[:count])
+            fed = 0 if item.is_generation else len(hidden) - 1
+            if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
+                fed = min(num_pending, len(hidden) - 1)
+            final = max(fed - self._not_final, 0)
+            if final:
+                groups.append(self._group(request, start, fed))
+                states.append(hidden[:fed])
                 # A copy: a view would keep the states of the whole chunk.
-                hidden = hidden[count:].clone()
+                hidden = hidden[final:].clone()
             self._pending[request.id] = hidden
-            lengths.append(start + count)
+            lengths.append((start + final,))
         if groups:
             self._engine.feed(groups, torch.cat(states))
         return lengths
@@ -86,4 +101,4 @@ class EagleDrafter(CachedRolloutDrafter):
         """Rows start .. start + count - 1 of the draft cache, each with the token after it."""
         tokens = request.tokens[start + 1 : start + 1 + count]
         assert len(tokens) == count, "a state's next token is known when its row is fed"
-        return RowGroup(tokens, start, self._resources.draft_block_table(request))
+        return RowGroup(tokens, start, self._cache.block_table(request))

@@ -50,7 +50,9 @@ class ExtractHiddenStatesDrafter:
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Nothing is drafted."""
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows; a request whose text ended has its file written, and
         `Request.transfer` is that. May wait for a file, if the disk does not keep up."""
         for item, outcome in zip(batch.items, accepted, strict=True):
@@ -67,7 +69,7 @@ class ExtractHiddenStatesDrafter:
                 request.transfer = self._writer.submit(
                     request.id, request.tokens[: rows.count], rows.states, self._layers
                 )
-        return [0] * len(batch.items)
+        return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         self._rows.pop(request_id, None)

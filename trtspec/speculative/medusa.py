@@ -30,16 +30,18 @@ class MedusaDrafter(RolloutDrafter):
 
     @staticmethod
     def needs_of(config: MedusaDecodingConfig) -> DrafterNeeds:
-        return rollout_needs(config, reads_hidden=True, has_draft_cache=False)
+        return rollout_needs(config, reads_hidden=True)
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""
         for item, outcome in zip(batch.items, accepted, strict=True):
             assert outcome.hidden is not None, "the target hands out its states"
             if len(outcome.hidden):  # a request that failed has no rows
                 # A copy: a view would keep the states of the whole step.
                 self._states[item.request.id] = outcome.hidden[-1].clone()
-        return [0] * len(batch.items)
+        return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         self._states.pop(request_id, None)

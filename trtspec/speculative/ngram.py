@@ -48,9 +48,11 @@ class NGramDrafter:
             ends = {*request.eos_token_ids, *request.params.stop_token_ids}
             request.draft = TokenTree.chain(index.propose(count)).without(ends)
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
-        """Nothing to do: the index catches up when it is next asked. No draft cache: all 0."""
-        return [0] * len(batch.items)
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Nothing to do: the index catches up when it is next asked."""
+        return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         """Drop the request's index; unknown ids are ignored."""

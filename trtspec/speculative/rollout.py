@@ -9,13 +9,17 @@ from torch import Tensor
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import Accepted, DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
+from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampler import SamplingRows
 from trtspec.ops.tree import TokenTree
+
+MOST_BEHIND = 64
+"""Rows that a draft cache may lack of what the target has accepted. Whoever decides to roll out
+nothing can go on at little cost then."""
 
 
 class RolloutDrafter(ABC):
@@ -45,10 +49,13 @@ class RolloutDrafter(ABC):
             ends = {*request.eos_token_ids, *request.params.stop_token_ids}
             depth = min(self.needs.max_depth, request.remaining_tokens - 1)
             tree = TokenTree(tokens[i], parents[i])
-            request.draft = tree.best(scores[i], ends, depth, item.max_nodes)
+            nodes = min(self.needs.max_nodes, item.max_nodes)
+            request.draft = tree.best(scores[i], ends, depth, nodes)
 
     @abstractmethod
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
         """See `Drafter.on_accepted`."""
 
     @abstractmethod
@@ -78,12 +85,12 @@ class CachedRolloutDrafter(RolloutDrafter):
     def __init__(
         self,
         engine: ModelEngine,
-        resources: ResourceManager,
+        cache: DraftCache,
         needs: DrafterNeeds,
     ) -> None:
         super().__init__(needs)
         self._engine = engine
-        self._resources = resources
+        self._cache = cache
 
     @abstractmethod
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], Tensor | None]:
@@ -97,15 +104,15 @@ class CachedRolloutDrafter(RolloutDrafter):
 
 
 def rollout_needs(
-    config: TreeDecodingConfig, reads_hidden: bool, has_draft_cache: bool = True
+    config: TreeDecodingConfig, *, reads_hidden: bool = False, lookahead: int | None = None
 ) -> DrafterNeeds:
-    """Known before any engine is loaded."""
+    """Known before any engine is loaded. ``lookahead``: of its cache, None without one."""
     tree = config.tree
+    cache = () if lookahead is None else (DraftCacheNeeds(tree.num_rollout_rows, lookahead),)
     return DrafterNeeds(
         max_nodes=tree.num_nodes,
         max_depth=min(tree.num_steps, tree.num_nodes),
-        draft_slots=tree.num_rollout_rows if has_draft_cache else 0,
-        has_draft_engine=True,
-        has_draft_cache=has_draft_cache,
+        caches=cache,
         reads_hidden=reads_hidden,
+        has_draft_engine=True,
     )

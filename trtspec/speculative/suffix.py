@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
@@ -76,20 +78,25 @@ class SuffixDrafter:
             if not draft.tokens:
                 request.draft = TokenTree.empty()
                 continue
+            # How far a match is to be believed grows with its length.
+            trust = draft.match_len / (draft.match_len + 1)
+            scores = np.log(np.array(draft.probs, np.float32) * np.float32(trust))
             # What follows an end token is never emitted, and the end itself needs no draft.
-            tree = TokenTree(draft.tokens, draft.parents).without(
+            tree = TokenTree(draft.tokens, draft.parents, scores).without(
                 {*request.eos_token_ids, *request.params.stop_token_ids}
             )
             depth = request.remaining_tokens - 1
             request.draft = tree if len(tree) <= depth else tree.cut(max_depth=depth)
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[int]:
-        """Take in what was fed of prompts and what was emitted. No draft cache: all 0."""
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Take in what was fed of prompts and what was emitted."""
         for item, outcome in zip(batch.items, accepted, strict=True):
             # A prompt chunk has taken the text to its end; a step that emits, to the newest token.
             end = len(item.request.tokens) if outcome.tokens else item.start + item.num_rows
             self._take_in(item.request, end)
-        return [0] * len(batch.items)
+        return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         """Drop the request's own tree; its response stays in the cache. Unknown ids are ignored."""

@@ -28,15 +28,17 @@ std::string reason_of(const std::exception& error) {
 }
 
 // The tensor that a constant of a package stands for; undefined if there is none. A rollout wraps
-// its model, so its constants carry one prefix more; a draft's name what it borrows "target.".
+// its model, so its constants carry one prefix more; a draft, or a module inside it, calls what it
+// borrows "target.".
 at::Tensor find_weight(std::string_view constant, const Weights& own, const Weights& target) {
   constexpr std::string_view kWrapped = "model.";
   constexpr std::string_view kBorrowed = "target.";
   if (constant.starts_with(kWrapped)) constant.remove_prefix(kWrapped.size());
   auto found = own.find(constant);
   if (found != own.end()) return found->second;
-  if (!constant.starts_with(kBorrowed)) return {};
-  found = target.find(constant.substr(kBorrowed.size()));
+  const std::size_t borrowed = constant.rfind(kBorrowed);
+  if (borrowed == std::string_view::npos) return {};
+  found = target.find(constant.substr(borrowed + kBorrowed.size()));
   return found == target.end() ? at::Tensor() : found->second;
 }
 
@@ -99,8 +101,11 @@ std::unique_ptr<AotiEngine> AotiEngine::open_draft(const EngineFolder& folder,
   const Weights own = map_weights(folder.draft_weights());
   std::unique_ptr<AotiEngine> engine(new AotiEngine(folder, folder.draft->decoder, num_blocks));
   const std::int64_t steps = folder.speculation->num_steps;
-  engine->rollout_passes_ = {steps, folder.rollout_weight_bytes()};
-  engine->model_passes_ = {1, folder.rollout_weight_bytes() / steps};
+  // Of several modules a call reads each once, either way.
+  const bool once = folder.draft->num_modules > 0 || folder.speculation->in_one_pass();
+  const std::int64_t passes = once ? 1 : steps;
+  engine->rollout_passes_ = {passes, folder.rollout_weight_bytes()};
+  engine->model_passes_ = {1, folder.rollout_weight_bytes() / passes};
   engine->model_ = std::make_unique<Package>(folder.draft_model(), own, target_weights);
   engine->rollout_ = std::make_unique<Package>(folder.draft_rollout(), own, target_weights);
   return engine;

@@ -14,8 +14,10 @@ RolloutDrafter::FirstPass EagleDrafter::first_pass(std::span<const Request* cons
   for (const Request* request : requests) {
     at::Tensor hidden = pending_.extract(request->id).mapped();
     const std::int64_t start = resources_.draft_committed(*request);
-    fed_[request->id] = start + hidden.size(0);
-    pass.groups.push_back(group(*request, start, hidden.size(0)));
+    const std::int64_t fed = hidden.size(0), final_rows = num_final(fed);
+    fed_[request->id] = start + final_rows;
+    if (final_rows < fed) pending_[request->id] = hidden.narrow(0, final_rows, fed - final_rows);
+    pass.groups.push_back(group(*request, start, fed));
     states.push_back(std::move(hidden));
   }
   pass.hidden = at::cat(states);
@@ -30,21 +32,24 @@ std::vector<std::int64_t> EagleDrafter::on_accepted(const ScheduledBatch& batch,
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const Request& request = *batch.items[i].request;
     at::Tensor hidden = accepted[i].hidden;
-    const auto fed = fed_.extract(request.id);
-    const std::int64_t start = fed ? fed.mapped() : resources_.draft_committed(request);
+    const auto rolled_out = fed_.extract(request.id);
+    const std::int64_t start =
+        rolled_out ? rolled_out.mapped() : resources_.draft_committed(request);
     const auto pending = pending_.find(request.id);
     if (pending != pending_.end()) hidden = at::cat({pending->second, hidden});
-    // Of a prefill chunk all states but the newest are fed; a failed request has none.
-    std::int64_t count = 0;
-    if (!batch.items[i].is_generation && hidden.size(0) > 1) count = hidden.size(0) - 1;
-    if (count > 0) {
-      groups.push_back(group(request, start, count));
-      states.push_back(hidden.narrow(0, 0, count));
+    // Of a prefill chunk all states but the newest are fed, where that makes rows final; a failed
+    // request has none.
+    const std::int64_t rows = hidden.size(0);
+    const std::int64_t fed = batch.items[i].is_generation || rows == 0 ? 0 : rows - 1;
+    const std::int64_t final_rows = num_final(fed);
+    if (final_rows > 0) {
+      groups.push_back(group(request, start, fed));
+      states.push_back(hidden.narrow(0, 0, fed));
       // A copy: a view would keep the states of the whole chunk.
-      hidden = hidden.narrow(0, count, 1).clone();
+      hidden = hidden.narrow(0, final_rows, rows - final_rows).clone();
     }
     pending_[request.id] = std::move(hidden);
-    lengths.push_back(start + count);
+    lengths.push_back(start + final_rows);
   }
   if (!groups.empty()) engine_.feed(groups, at::cat(states));
   return lengths;

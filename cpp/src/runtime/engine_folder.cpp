@@ -62,20 +62,32 @@ DecoderShape read_decoder(const Json& json) {
   return shape;
 }
 
-DraftShape read_draft(const Json& json) {
-  const Json& kind = json.at("kind");
-  const std::string& name = kind.as_string();
-  if (name == "model") return {read_decoder(json), std::nullopt};
-  if (name != "eagle" && name != "mtp") {
-    kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
-  }
+// A network over the target's states.
+DraftShape read_network(const Json& json) {
   const Json& version = json.at("version");
   if (version.as_int() != 1 && version.as_int() != 3) version.refuse("must be 1 or 3");
   const auto layers = static_cast<std::int64_t>(json.at("capture_layers").items().size());
   return {read_decoder(json.at("decoder")),
           EagleShape{.version = version.as_int(),
                      .draft_vocab_size = read_size(json, "draft_vocab_size"),
-                     .hidden_in = layers * read_size(json, "target_hidden_size", kMaxWidth)}};
+                     .hidden_in = layers * read_size(json, "target_hidden_size", kMaxWidth)},
+          0};
+}
+
+DraftShape read_draft(const Json& json) {
+  const Json& kind = json.at("kind");
+  const std::string& name = kind.as_string();
+  if (name == "model" || name == "pard") return {read_decoder(json), std::nullopt, 0};
+  if (name == "mtp_modules") {
+    DraftShape shape = read_network(json.at("module"));
+    shape.num_modules = read_size(json, "num_modules", kMaxLayers);
+    shape.decoder.num_layers *= shape.num_modules;
+    return shape;
+  }
+  if (name != "eagle" && name != "mtp" && name != "p_eagle") {
+    kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
+  }
+  return read_network(json);
 }
 
 BuildLimits read_build(const Json& json) {
@@ -104,15 +116,21 @@ BuildLimits read_build(const Json& json) {
 SpeculationContract read_speculation(const Json& json) {
   const Json& method = json.at("method");
   const std::string& name = method.as_string();
-  if (name != "draft_model" && name != "eagle" && name != "eagle3" && name != "mtp") {
-    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3, mtp");
+  if (name == "hybrid") {
+    method.refuse("an engine for a hybrid, of several drafters, runs in Python only; use "
+                  "trtspec.LLM, or build an engine for one of the drafters");
+  }
+  if (name != "draft_model" && name != "eagle" && name != "eagle3" && name != "mtp" &&
+      name != "pard" && name != "p_eagle") {
+    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3, mtp, pard, p_eagle");
   }
   SpeculationContract contract{
       .method = name,
       .topk = read_size(json, "topk", kMaxTopk),
       .num_steps = read_size(json, "num_steps", kMaxTreeRows),
       .num_draft_tokens = json.at("num_draft_tokens").as_int(2, kMaxTreeRows),
-      .choices = {}};
+      .choices = {},
+      .num_modules = 0};
   const Json* choices = json.find("choices");
   if (choices && !choices->is_null()) {
     for (const Json& path : choices->items()) {
@@ -156,6 +174,7 @@ EngineFolder read_config(const std::string& path, const Json& json) {
   if (folder.draft.has_value() != folder.speculation.has_value()) {
     speculation.refuse("'draft' and 'speculation' must both be there, or neither");
   }
+  if (folder.draft) folder.speculation->num_modules = folder.draft->num_modules;
   return folder;
 }
 
@@ -173,7 +192,8 @@ std::int64_t DecoderShape::layer_elements() const {
 std::int64_t DraftShape::weight_elements() const {
   const std::int64_t hidden = decoder.hidden_size;
   if (!eagle) return decoder.layer_elements() + decoder.vocab_size * hidden;
-  std::int64_t elements = decoder.layer_elements() + eagle->draft_vocab_size * hidden;
+  std::int64_t elements = decoder.layer_elements() / std::max<std::int64_t>(num_modules, 1) +
+                          eagle->draft_vocab_size * hidden;
   if (eagle->version == 3) {
     // Its attention reads the embedding beside the state; its states come through a projection.
     const std::int64_t heads = decoder.num_heads + 2 * decoder.num_kv_heads;
@@ -185,13 +205,22 @@ std::int64_t DraftShape::weight_elements() const {
 }
 
 RolloutShape SpeculationContract::shape(std::int64_t steps) const {
-  if (!choices.empty()) return RolloutShape::fixed(choices);
+  if (num_modules > 0) return {steps, steps, 0, num_modules};
   const std::int64_t capacity = 1 + topk + (steps - 1) * topk * topk;
-  RolloutShape cut = RolloutShape::dynamic(
-      topk, steps, topk == 1 ? steps + 1 : std::min(num_draft_tokens, capacity));
-  if (steps < num_steps) cut.num_rollout_rows = shape(num_steps).num_rollout_rows;
+  RolloutShape cut =
+      choices.empty() ? RolloutShape::dynamic(topk, steps,
+                                              topk == 1 ? steps + 1
+                                                        : std::min(num_draft_tokens, capacity))
+                      : RolloutShape::fixed(choices);
+  if (in_one_pass()) {
+    cut.num_rollout_rows = num_steps - 1;
+  } else if (choices.empty() && steps < num_steps) {
+    cut.num_rollout_rows = shape(num_steps).num_rollout_rows;
+  }
   return cut;
 }
+
+bool SpeculationContract::in_one_pass() const { return method == "pard" || method == "p_eagle"; }
 
 Environment Environment::here() {
   struct utsname system {};
@@ -243,7 +272,9 @@ std::int64_t EngineFolder::target_weight_bytes() const {
 }
 
 std::int64_t EngineFolder::rollout_weight_bytes() const {
-  return draft ? element_bytes() * draft->weight_elements() * speculation->num_steps : 0;
+  if (!draft) return 0;
+  const std::int64_t passes = speculation->in_one_pass() ? 1 : speculation->num_steps;
+  return element_bytes() * draft->weight_elements() * passes;
 }
 
 }  // namespace trtspec

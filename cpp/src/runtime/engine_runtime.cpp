@@ -15,8 +15,8 @@ namespace {
 using Method = Speculation::Method;
 
 // In the order of Method.
-constexpr std::array<const char*, 6> kMethods{"none",  "ngram",  "draft_model",
-                                                "eagle", "eagle3", "mtp"};
+constexpr std::array<const char*, 8> kMethods{"none",   "ngram", "draft_model", "eagle",
+                                                "eagle3", "mtp",   "pard",        "p_eagle"};
 
 std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
   if (!asked) return built;
@@ -38,7 +38,7 @@ std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const Engi
         speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
   }
   const RolloutShape shape = folder.speculation->shape(speculation.max_draft_len);
-  if (speculation.method == Method::draft_model) {
+  if (speculation.is_language_model()) {
     return std::make_unique<DraftModelDrafter>(*engine, resources, shape);
   }
   return std::make_unique<EagleDrafter>(*engine, resources, shape);
@@ -68,7 +68,7 @@ Method method_named(std::string_view name) {
   const auto found = std::find(kMethods.begin(), kMethods.end(), name);
   if (found == kMethods.end()) {
     throw Error("'" + std::string(name) +
-                "' is not one of none, ngram, draft_model, eagle, eagle3, mtp");
+                "' is not one of none, ngram, draft_model, eagle, eagle3, mtp, pard, p_eagle");
   }
   return static_cast<Method>(found - kMethods.begin());
 }
@@ -128,7 +128,7 @@ DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
   if (method == Method::ngram) {
     return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
   }
-  return folder.speculation->shape(max_draft_len).needs(method != Method::draft_model);
+  return folder.speculation->shape(max_draft_len).needs(!is_language_model());
 }
 
 CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& limits,
@@ -185,8 +185,7 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   std::optional<KVCacheManager> draft_cache;
   if (needs.has_draft_cache) {
     draft_ = AotiEngine::open_draft(folder, weights, blocks.draft);
-    // A row made of the target's state depends on the token after it as well.
-    draft_cache.emplace(blocks.draft, size, kv.enable_block_reuse, needs.reads_hidden ? 1 : 0);
+    draft_cache.emplace(blocks.draft, size, kv.enable_block_reuse, needs.lookahead);
   }
   resources_ = std::make_unique<ResourceManager>(
       KVCacheManager(blocks.target, size, kv.enable_block_reuse), std::move(draft_cache));

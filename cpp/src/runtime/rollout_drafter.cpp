@@ -43,6 +43,7 @@ DrafterNeeds RolloutShape::needs(bool reads_hidden) const {
           .max_depth = std::min(num_steps, num_nodes),
           .draft_slots = num_rollout_rows,
           .has_draft_cache = true,
+          .lookahead = reads_hidden ? std::max<std::int64_t>(num_modules, 1) : 0,
           .reads_hidden = reads_hidden};
 }
 

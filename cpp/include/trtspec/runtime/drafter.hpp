@@ -17,8 +17,8 @@ struct DrafterNeeds {
   std::int64_t max_depth = 0;    // depth of its deepest node
   std::int64_t draft_slots = 0;  // rows a rollout writes into the draft cache beyond the tokens
   bool has_draft_cache = false;  // it keeps K/V of its own
-  bool reads_hidden = false;     // it is told the target's states; its rows depend on them and on
-                                 // the token after each (a draft cache of lookahead 1)
+  std::int64_t lookahead = 0;    // tokens after a row of that cache on which the row depends
+  bool reads_hidden = false;     // it is told the target's states
 
   // Throws Error for numbers that contradict each other.
   void check() const;

@@ -47,8 +47,10 @@ struct EagleShape {
 struct DraftShape {
   DecoderShape decoder;
   std::optional<EagleShape> eagle;  // none for a draft model
+  std::int64_t num_modules = 0;     // see `RolloutShape`; `decoder` has the layers of all
 
-  // Elements of the weights that one of its passes reads, head included.
+  // Elements of the weights that one of its passes reads, head included; of one module where there
+  // are several.
   std::int64_t weight_elements() const;
 };
 
@@ -62,15 +64,18 @@ struct BuildLimits {
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
 struct SpeculationContract {
-  std::string method;  // draft_model, eagle, eagle3 or mtp
+  std::string method;  // draft_model, eagle, eagle3, mtp, pard or p_eagle
   std::int64_t topk;
   std::int64_t num_steps;
   std::int64_t num_draft_tokens;                   // rows verified, the root included
   std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
+  std::int64_t num_modules = 0;                    // of the draft: see `RolloutShape`
 
   // The rollout cut to `steps` of its num_steps, at least 1 of them; a static tree is not cut. The
   // engine still rolls out all that it was built for, so the rows that it writes stay as many.
   RolloutShape shape(std::int64_t steps) const;
+  // Whether all depths are guessed in one pass, by a row of a mask token for each but the first.
+  bool in_one_pass() const;
 };
 
 // What compiled code depends on; a folder runs only where all of it matches.
@@ -106,7 +111,8 @@ struct EngineFolder {
   std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }
   // Bytes of the weights that a pass of the target reads (norms and biases left out).
   std::int64_t target_weight_bytes() const;
-  // The same of a whole rollout: each of its depths is a pass of the draft. 0 without a draft.
+  // The same of a whole rollout: each of its depths is a pass of the draft, or of one of its
+  // modules, unless all are one pass. 0 without a draft.
   std::int64_t rollout_weight_bytes() const;
 };
 

@@ -82,8 +82,9 @@ class ExecutorMetrics {
   const StepClock& last_step() const { return last_step_; }
 
   // Appends everything since the start to the object that is open in `out`, under the names of
-  // Python's ExecutorMetrics.to_dict(). Times are milliseconds in all, step_ms the mean of an
-  // executor step, host_ms what steps took outside the engines, host_share its part.
+  // Python's ExecutorMetrics.to_dict(), but for those of verify steps. Times are milliseconds in
+  // all, step_ms the mean of an executor step, host_ms what steps took outside the engines,
+  // host_share its part.
   void write(JsonWriter& out) const;
 
  private:

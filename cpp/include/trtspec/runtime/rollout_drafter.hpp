@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -19,6 +20,8 @@ struct RolloutShape {
   std::int64_t num_steps;         // D, draft steps
   std::int64_t num_nodes;         // N - 1, the root not counted
   std::int64_t num_rollout_rows;  // written into the draft cache behind the accepted ones
+  // MTP modules that each draft at a depth of their own, a chain; 0: one drafts at every depth.
+  std::int64_t num_modules = 0;
 
   // A chain (topk 1) or a dynamic tree (k, D, N).
   static RolloutShape dynamic(std::int64_t topk, std::int64_t num_steps,
@@ -90,17 +93,20 @@ class DraftModelDrafter final : public RolloutDrafter {
 
 // Rolls out an EAGLE network behind the target's newest states.
 //
-// Row p of the draft cache is made of the target's state at position p and of token p + 1. So it
-// can be fed as soon as the target has accepted position p, and only rows made of the target's own
-// states are ever kept. States that have not been fed yet are *pending*; the newest one always is:
-// the first pass of the next rollout needs a row, the one whose output predicts behind the root. A
-// prefill chunk's other rows are fed with the chunk.
+// Row p of the draft cache is made of the target's state at position p and of token p + 1; with
+// several MTP modules, of one token more for each further module: of as many as needs().lookahead.
+// So it can be fed as soon as the target has accepted position p, and is *final* once all those
+// tokens are known. Only final rows are kept, which hold nothing but the target's own states and
+// tokens. States whose rows are not final, or have not been fed, are *pending*; the newest one
+// always is: the first pass of the next rollout needs a row, the one whose output predicts behind
+// the root. A prefill chunk's other rows are fed with the chunk.
 //
 // A request whose whole prompt but the root came out of the prefix cache has no pending state: it
-// drafts nothing in its first step, which, as a prefill does, emits one token.
+// drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
+// above 1 a prefix is never reused that far.)
 class EagleDrafter final : public RolloutDrafter {
  public:
-  // `resources` needs a draft cache of lookahead 1.
+  // `resources` needs a draft cache of the lookahead of `shape.needs(true)`.
   EagleDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
       : RolloutDrafter(engine, resources, shape.needs(true)) {}
 
@@ -113,6 +119,10 @@ class EagleDrafter final : public RolloutDrafter {
   FirstPass first_pass(std::span<const Request* const> requests) override;
 
  private:
+  // Of `fed` rows from the first one that is not kept yet, those that are final.
+  std::int64_t num_final(std::int64_t fed) const {
+    return std::max<std::int64_t>(fed + 1 - needs().lookahead, 0);
+  }
   // Rows start .. start + count - 1 of the draft cache, each with the token after it.
   RowGroup group(const Request& request, std::int64_t start, std::int64_t count) const;
 

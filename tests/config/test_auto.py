@@ -1,0 +1,82 @@
+"""The method `auto`, and `adaptive` on every method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.config.speculative import (
+    METHODS,
+    AutoDecodingConfig,
+    DraftTargetDecodingConfig,
+    HybridDecodingConfig,
+    NGramDecodingConfig,
+    SuffixDecodingConfig,
+    parse_speculative_config,
+    speculative_to_dict,
+)
+from trtspec.errors import ConfigError
+
+
+def parse(**options: Any) -> Any:
+    return parse_speculative_config(options)
+
+
+@pytest.mark.parametrize(
+    "key", ["adaptive", "speculative_adaptive", "enable_adaptive_verification"]
+)
+def test_adaptive_under_the_names_of_the_neighbours(key: str) -> None:
+    assert parse(method="ngram", num_speculative_tokens=4, **{key: True}).adaptive
+    assert parse(method="draft_model", model="x", num_speculative_tokens=4, **{key: True}).adaptive
+    config = parse(method="suffix", **{key: False})
+    assert not config.adaptive
+    assert parse_speculative_config(speculative_to_dict(config)) == config
+
+
+def test_it_belongs_to_the_whole_and_to_what_drafts() -> None:
+    member = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": True}
+    with pytest.raises(ConfigError, match=r"drafters\[1\].*beside `drafters`"):
+        parse(method="hybrid", drafters=[{"method": "suffix"}, member])
+    with pytest.raises(ConfigError, match="drafts nothing that could be adapted"):
+        parse(method="extract_hidden_states", adaptive=True)
+    with pytest.raises(ConfigError, match="it measures"):
+        parse(method="suffix", speculative_adaptive_config="x.json")
+
+
+def test_auto_without_a_draft() -> None:
+    auto = parse(decoding_type="AUTO")
+    assert isinstance(auto, AutoDecodingConfig) and METHODS["auto"] is AutoDecodingConfig
+    assert auto.resolved(None) == SuffixDecodingConfig(adaptive=True)
+    kept = parse(method="auto", simulate_acceptance=[0.5], max_model_len=64).resolved(None)
+    assert kept == SuffixDecodingConfig(adaptive=True, simulate_acceptance=(0.5,), max_model_len=64)
+
+
+def test_auto_with_a_draft() -> None:
+    drafts = parse(method="auto", model="d", num_speculative_tokens=3).resolved(
+        DraftTargetDecodingConfig
+    )
+    assert drafts == HybridDecodingConfig(
+        drafters=(
+            SuffixDecodingConfig(),
+            DraftTargetDecodingConfig(speculative_model="d", max_draft_len=3),
+        ),
+        adaptive=True,
+    )
+    beside = parse(method="auto").beside((NGramDecodingConfig(max_draft_len=3), drafts.drafters[1]))
+    assert beside == drafts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adaptive": False}, "name a method to have it fixed"),
+        ({"num_speculative_tokens": 4}, "no speculative_model is given"),
+        ({"topk": 4}, "name a method, or a hybrid"),
+        ({"model": "d", "num_speculative_tokens": 0}, "at least 1"),
+        ({"modle": "d"}, "did you mean `model`"),
+    ],
+)
+def test_what_auto_does_not_take(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(method="auto", **options)

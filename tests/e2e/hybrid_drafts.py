@@ -1,0 +1,69 @@
+"""Hybrids for the tiny targets, and a record of what each of their members drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec import LLM
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted
+from trtspec.executor.request import Request
+from trtspec.ops.tree import TokenTree
+
+
+def hybrid(*drafters: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {"method": "hybrid", "drafters": list(drafters), **options}
+
+
+def all_draft(llm: LLM) -> None:
+    """Let all members of a hybrid draft in every step from now on, whatever it costs."""
+    union: Any = llm._executor._drafter
+    union._controller.plan = lambda load, cheap, engines: tuple(range(len(engines)))
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The trees of a request in one step, behind that many output tokens; parts: of each member."""
+
+    request: Request
+    num_output_tokens: int
+    parts: list[TokenTree]
+    union: TokenTree
+
+
+def record_drafts(llm: LLM) -> list[Drafted]:
+    """A list that grows by every request's drafts in every step of a hybrid, in which from now on
+    all members draft, whatever it costs."""
+    executor: Any = llm._executor
+    union = executor._drafter
+    steps: list[Drafted] = []
+    current: dict[int, tuple[int, list[TokenTree]]] = {}
+
+    def watch(index: int, drafter: Any) -> None:
+        prepare = drafter.prepare_draft_tokens
+
+        def prepare_draft_tokens(batch: ScheduledBatch) -> None:
+            prepare(batch)
+            for request in drafting(batch):
+                none = [TokenTree.empty()] * len(union._members)
+                _, trees = current.setdefault(request.id, (request.num_output_tokens, none))
+                trees[index] = request.draft
+
+        drafter.prepare_draft_tokens = prepare_draft_tokens
+
+    def on_accepted(batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Any:
+        for request in drafting(batch):
+            steps.append(Drafted(request, *current.pop(request.id), request.draft))
+        return judge(batch, accepted)
+
+    for index, member in enumerate(union._members):
+        watch(index, member.drafter)
+    all_draft(llm)
+    judge, union.on_accepted = union.on_accepted, on_accepted
+    return steps
+
+
+def drafting(batch: ScheduledBatch) -> list[Request]:
+    return [item.request for item in batch.items if item.is_generation and item.max_nodes]

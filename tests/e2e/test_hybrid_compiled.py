@@ -1,0 +1,100 @@
+"""One compiled engine with two drafts, the embedded ones: it gives what the target alone gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtspec import LLM, SamplingParams
+from trtspec.builder.build import cached_engine
+from trtspec.builder.plan import plan_build
+from trtspec.config.build import BuildConfig
+from trtspec.config.speculative import parse_speculative_config
+
+from .helpers import assert_no_leak, open_llm, tokens, watch
+from .hybrid_drafts import all_draft, hybrid
+
+pytestmark = pytest.mark.slow
+
+TEXTS = (
+    "def read_file(self, path, encoding=None):\n",
+    "import os\nimport sys\n\nclass ",
+    "    def test_add(self):\n        self.assertEqual(",
+)
+GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
+SAMPLED = [replace(GREEDY, temperature=0.8, seed=seed) for seed in range(len(TEXTS))]
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "suffix": {"method": "suffix", "num_speculative_tokens": 8},
+    "draft_model": {
+        "method": "draft_model", "model": "trtspec-tiny-draft", "num_speculative_tokens": 4,
+    },
+    "eagle3": {
+        "method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 5,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    build = BuildConfig("float32", max_batch_size=4, max_seq_len=256, max_num_tokens=128)
+    config = parse_speculative_config(hybrid(*DRAFTERS.values(), num_draft_tokens=16))
+    return cached_engine(plan_build("trtspec-tiny", build, config))
+
+
+@pytest.fixture(scope="module")
+def texts(folder: Path) -> Iterator[list[list[list[int]]]]:
+    with LLM(folder, speculative_config=False) as llm:
+        yield [tokens(llm.generate(TEXTS, params, use_tqdm=False)) for params in (GREEDY, SAMPLED)]
+
+
+def test_the_folder(folder: Path) -> None:
+    files = {str(p.relative_to(folder)) for p in folder.rglob("*.pt2")}
+    assert files == {
+        "target/model.pt2", "draft/model.pt2", "draft/rollout.pt2", "draft_2/model.pt2",
+        "draft_2/rollout.pt2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [tuple(DRAFTERS), ("eagle3", "suffix"), ("draft_model",)])
+def test_same_text(folder: Path, texts: list[list[list[int]]], names: tuple[str, ...]) -> None:
+    """As built, with one of its drafts and another method, and with one alone."""
+    some = [DRAFTERS[name] for name in names]
+    config = None if len(some) == 3 else hybrid(*some) if len(some) == 2 else some[0]
+    with LLM(folder, config) as llm:
+        if len(some) > 1:
+            all_draft(llm)
+        steps = watch(llm)
+        for params, expected in zip((GREEDY, SAMPLED), texts, strict=True):
+            assert tokens(llm.generate(TEXTS, params, use_tqdm=False)) == expected
+        metrics = llm.get_metrics()
+        assert metrics["acceptance_length"] > 2
+        drafting = [s for s in steps if s.only_generates and any(i.max_nodes for i in s.items)]
+        num_drafts = len([name for name in names if name != "suffix"])
+        assert drafting and all(
+            (step.target_calls, step.draft_calls) == (1, num_drafts) for step in drafting
+        )
+        assert_no_leak(llm)
+
+
+def test_together_accepts_more(folder: Path) -> None:
+    """With room for all nodes, every step accepts at least what the best of them would."""
+    lengths = []
+    for config in (DRAFTERS["eagle3"], DRAFTERS["draft_model"], None):
+        with LLM(folder, config, max_batch_size=1) as llm:
+            if config is None:
+                all_draft(llm)
+            llm.generate(TEXTS, GREEDY, use_tqdm=False)
+            lengths.append(llm.get_metrics()["acceptance_length"])
+    assert lengths[2] > max(lengths[:2])
+
+
+def test_as_eager(folder: Path, texts: list[list[list[int]]]) -> None:
+    config = hybrid(*DRAFTERS.values(), num_draft_tokens=16)
+    options = {"max_batch_size": 4, "max_seq_len": 256, "skip_tokenizer_init": False}
+    with open_llm(Path("trtspec-tiny"), config, **options) as llm:
+        for params, expected in zip((GREEDY, SAMPLED), texts, strict=True):
+            assert tokens(llm.generate(TEXTS, params, use_tqdm=False)) == expected

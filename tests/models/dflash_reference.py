@@ -1,0 +1,158 @@
+"""The published DFlash network in plain, dense PyTorch (z-lab's `dflash/model.py`), and random
+weights for its variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trtspec.config.dflash import DFlashConfig
+from trtspec.config.model import ModelConfig, RopeConfig
+
+V, H, INNER, HEADS, KV, HEAD_DIM = 70, 24, 40, 4, 2, 6
+BLOCK, MASK = 6, 69
+
+TARGET = ModelConfig("LlamaForCausalLM", V, H, 32, 4, 2, 1, 8, 1e-5, 64)
+TIED = replace(TARGET, tie_word_embeddings=True)
+
+_DECODER = ModelConfig(
+    architecture="DFlashDraftModel",
+    vocab_size=V,
+    hidden_size=H,
+    intermediate_size=INNER,
+    num_layers=2,
+    num_heads=HEADS,
+    num_kv_heads=KV,
+    head_dim=HEAD_DIM,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=64,
+    qk_norm=True,
+    rope=RopeConfig(theta=1e6),
+)
+
+
+def dflash(decoder: dict[str, Any] | None = None, **flags: Any) -> DFlashConfig:
+    values = {"causal_layers": (False, False), "draft_vocab_size": V, **flags}
+    return DFlashConfig(
+        decoder=replace(_DECODER, **decoder or {}),
+        target_hidden_size=H,
+        capture_layers=(0, 2),
+        block_size=BLOCK,
+        mask_token_id=MASK,
+        **values,
+    )
+
+
+CASES: dict[str, DFlashConfig] = {
+    "plain": dflash(),
+    "causal": dflash(causal_layers=(True, True)),
+    "window": dflash({"sliding_window": 7}),
+    "mixed": dflash(
+        {"sliding_window": 9, "sliding_layers": (True, False)}, causal_layers=(True, False)
+    ),
+    "anchor": dflash(anchor_predicts=True),
+    "own_parts": dflash(draft_vocab_size=20, own_head=True, own_embedding=True),
+    "biases": dflash(
+        {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True, "qk_norm": False}
+    ),
+}
+
+
+def random_checkpoint(config: DFlashConfig, seed: int = 0) -> SimpleNamespace:
+    """A draft checkpoint by internal names."""
+    noise, decoder = torch.Generator().manual_seed(seed), config.decoder
+    q, kv = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
+    tensors = {"fc.weight": torch.randn(H, config.hidden_in, generator=noise) / 5}
+    for name in ("hidden_norm", "norm"):
+        tensors[f"{name}.weight"] = 0.5 + torch.rand(H, generator=noise)
+    for i in range(decoder.num_layers):
+        shapes = {
+            **{"attn.q": (q, H), "attn.k": (kv, H), "attn.v": (kv, H), "attn.o": (H, q)},
+            **{"mlp.gate": (INNER, H), "mlp.up": (INNER, H), "mlp.down": (H, INNER)},
+        }
+        for name, shape in shapes.items():
+            tensors[f"layers.{i}.{name}.weight"] = torch.randn(shape, generator=noise) / 4
+            if decoder.mlp_bias:
+                bias = torch.randn(shape[0], generator=noise) / 4
+                tensors[f"layers.{i}.{name}.bias"] = bias
+        norms = {"input_norm": H, "post_attention_norm": H}
+        if decoder.qk_norm:
+            norms |= {"attn.q_norm": HEAD_DIM, "attn.k_norm": HEAD_DIM}
+        for name, size in norms.items():
+            tensors[f"layers.{i}.{name}.weight"] = 0.5 + torch.rand(size, generator=noise)
+    if config.own_head:
+        tensors["head.weight"] = torch.randn(config.draft_vocab_size, H, generator=noise)
+    if config.own_embedding:
+        tensors["embed.weight"] = torch.randn(V, H, generator=noise)
+    if config.maps_tokens:
+        tensors["token_map"] = torch.arange(config.draft_vocab_size) * 3 + 2
+    return SimpleNamespace(config=config, tensors=tensors)
+
+
+@dataclass(frozen=True)
+class DenseDFlash:
+    """``tensors`` by internal names; ``target``: embed.weight and head.weight."""
+
+    config: DFlashConfig
+    tensors: dict[str, Tensor]
+    target: dict[str, Tensor]
+
+    def logits(self, states: Tensor, root: int) -> Tensor:
+        """Of every row of a block ``[B, V_d]`` behind the target's states ``[p, n * H]`` and their
+        next token."""
+        t, config = self.tensors, self.config
+        decoder, count = config.decoder, len(states)
+        context = _norm(states @ t["fc.weight"].T, t["hidden_norm.weight"])
+        embedding = t.get("embed.weight", self.target["embed.weight"])
+        x = embedding[torch.tensor([root, *[config.mask_token_id] * (config.block_size - 1)])]
+        positions = torch.arange(count + config.block_size)
+        for i in range(decoder.num_layers):
+            normed = _norm(x, t[f"layers.{i}.input_norm.weight"])
+            both = torch.cat((context, normed))
+            q = self._heads(i, "q", normed, positions[count:])
+            k = self._heads(i, "k", both, positions).repeat_interleave(HEADS // KV, 1)
+            v = self._linear(i, "attn.v", both).view(-1, KV, HEAD_DIM)
+            v = v.repeat_interleave(HEADS // KV, 1)
+            scores = torch.einsum("qhd,khd->hqk", q, k) / HEAD_DIM**0.5
+            scores = scores.masked_fill(~self._seen(i, positions, count), -torch.inf)
+            attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
+            x = x + self._linear(i, "attn.o", attended)
+            normed = _norm(x, t[f"layers.{i}.post_attention_norm.weight"])
+            gated = F.silu(self._linear(i, "mlp.gate", normed)) * self._linear(i, "mlp.up", normed)
+            x = x + self._linear(i, "mlp.down", gated)
+        head = t.get("head.weight", self.target.get("head.weight", self.target["embed.weight"]))
+        return _norm(x, t["norm.weight"]) @ head.T
+
+    def _seen(self, layer: int, positions: Tensor, count: int) -> Tensor:
+        query, key = positions[count:, None], positions[None]
+        seen = torch.ones(len(query), len(positions), dtype=torch.bool)
+        window = self.config.decoder.window(layer)
+        if window:
+            seen &= (key >= count) | (query - key < window)
+        if self.config.causal_layers[layer]:
+            seen &= key <= query
+        return seen
+
+    def _linear(self, layer: int, name: str, x: Tensor) -> Tensor:
+        name = f"layers.{layer}.{name}"
+        return F.linear(x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias"))
+
+    def _heads(self, layer: int, part: str, x: Tensor, positions: Tensor) -> Tensor:
+        heads = self._linear(layer, f"attn.{part}", x).view(len(x), -1, HEAD_DIM)
+        norm = self.tensors.get(f"layers.{layer}.attn.{part}_norm.weight")
+        heads = heads if norm is None else _norm(heads, norm)
+        theta = self.config.decoder.rope.theta
+        frequencies = 1 / theta ** (torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+        angles = (positions[:, None] * frequencies)[:, None]
+        first, second = heads.chunk(2, -1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight

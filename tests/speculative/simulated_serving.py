@@ -1,0 +1,155 @@
+"""A server whose costs and acceptance are formulas, to see what a controller makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.request import Request
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.member import Member
+from trtspec.speculative.union import UnionDrafter
+
+HOST = 0.5e-3
+BONUS = 1_000_000
+
+
+class ChainDrafter:
+    """Drafts chains whose nodes are right with chance `acceptance` each, once their parent is; what
+    it says of them is noise around `says`. An engine if it costs anything."""
+
+    def __init__(
+        self,
+        world: World,
+        length: int,
+        acceptance: float,
+        seconds: float = 0.0,
+        says: float = 0.7,
+        name: int = 1,
+    ) -> None:
+        self.world, self.length, self.seconds = world, length, seconds
+        self.acceptance, self.says, self.name = acceptance, says, name
+        self.num_calls = 0
+        self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        self.num_calls += 1
+        self.world.now += self.seconds
+        for item in batch.items:
+            request = item.request
+            right = self.num_right(request)
+            text = self.world.text(request)
+            tokens = [text(i) if i < right else -self.name for i in range(self.length)]
+            noise = random.Random(hash((request.id, len(request.tokens), self.name, 7)))
+            gains = [min(self.says * np.exp(noise.gauss(0, 0.4)), 1) for _ in tokens]
+            scores = np.log(np.cumprod(gains)).astype(np.float32)
+            request.draft = TokenTree(tokens, range(-1, self.length - 1), scores)
+
+    def num_right(self, request: Request) -> int:
+        draws = random.Random(hash((request.id, len(request.tokens), self.name)))
+        right = 0
+        while right < self.length and draws.random() < self.acceptance:
+            right += 1
+        return right
+
+    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[tuple[()]]:
+        return [()] * len(batch.items)
+
+    def release(self, request_id: int) -> None: ...
+
+
+@dataclass
+class World:
+    """target: seconds of a step by its rows. acceptance: of the only drafter; the tokens expected
+    of what it verifies are then counted, not those that chance gives it."""
+
+    target: Callable[[int], float]
+    acceptance: float | None = None
+    now: float = 0.0
+    tokens: float = 0.0
+    verified: list[int] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def text(self, request: Request) -> Callable[[int], int]:
+        """The tokens that the target emits from here on."""
+        return lambda i: 10 * (len(request.tokens) + i) + 1
+
+    def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:
+        """Tokens a second over that many steps."""
+        began, before = self.now, self.tokens
+        most = drafter.needs.max_nodes
+        for _ in range(steps):
+            batch = ScheduledBatch(
+                tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests)
+            )
+            drafter.prepare_draft_tokens(batch)
+            nodes = sum(len(r.draft) for r in requests)
+            self.verified.append(nodes)
+            self.now += self.target(len(requests) + nodes)
+            accepted = []
+            for request in requests:
+                text = self.text(request)
+                row, emitted = -1, []
+                while True:
+                    emitted.append(text(len(emitted)))
+                    children = [
+                        node
+                        for node, parent in enumerate(request.draft.parents.tolist())
+                        if parent == row and request.draft.tokens[node] == emitted[-1]
+                    ]
+                    if not children:
+                        break
+                    row = children[0]
+                request.tokens.extend(emitted)
+                if self.acceptance is None:
+                    self.tokens += len(emitted)
+                else:
+                    self.tokens += 1 + float((self.acceptance**request.draft.depths).sum())
+                accepted.append(Accepted(tuple(range(len(emitted))), tuple(emitted)))
+            drafter.on_accepted(batch, accepted)
+            self.now += HOST
+        return (self.tokens - before) / (self.now - began)
+
+    def best_fixed(self, drafter: ChainDrafter, requests: int) -> tuple[float, int]:
+        """Tokens a second of the best fixed number of drafts, and that number; 0: no drafting."""
+        speeds = []
+        for length in range(drafter.length + 1):
+            tokens = requests * sum(drafter.acceptance**i for i in range(length + 1))
+            seconds = self.target(requests * (1 + length)) + HOST
+            speeds.append(tokens / (seconds + drafter.seconds * (length > 0)))
+        best = int(np.argmax(speeds))
+        return speeds[best], best
+
+
+class ProfiledUnion(UnionDrafter):
+    """Its costs come from a formula."""
+
+    def profile_with(self, target: Callable[[int], float], max_rows: int) -> None:
+        self.target_cost.profile(target, max_rows)
+
+
+def union_of(world: World, drafters: Sequence[ChainDrafter], adapts: bool = True) -> ProfiledUnion:
+    """Ready to serve, its costs unknown."""
+    most = max(drafter.length for drafter in drafters)
+    needs = DrafterNeeds(
+        max_nodes=most,
+        max_depth=most,
+        has_draft_engine=any(drafter.seconds > 0 for drafter in drafters),
+    )
+    members = [Member(str(drafter.name), drafter) for drafter in drafters]
+    return ProfiledUnion(members, needs, adapts=adapts, clock=world.clock)
+
+
+def requests_of(count: int) -> list[Request]:
+    return [
+        Request.create(i, [1], SamplingParams(max_tokens=1 << 20), seed=i, max_seq_len=1 << 21)
+        for i in range(count)
+    ]

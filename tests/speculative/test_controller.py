@@ -1,0 +1,132 @@
+"""The controller against servers whose costs and acceptance are known, on a clock of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.drafter import Accepted
+from trtspec.speculative.controller import LONGEST_PAUSE
+
+from .simulated_serving import ChainDrafter, World, requests_of, union_of
+
+COSTS: dict[str, Callable[[int], float]] = {
+    "rows cost": lambda rows: 19.5e-3 + 1e-3 * rows,
+    "rows are nearly free": lambda rows: 10e-3 + 2e-5 * rows,
+    "a knee": lambda rows: 10e-3 * max(1.0, rows / 32) + 5e-5 * rows,
+}
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("has_engine", [False, True])
+def test_as_fast_as_the_best_fixed_setting(
+    cost: str, batch: int, acceptance: float, has_engine: bool
+) -> None:
+    """None included, known only in hindsight."""
+    target = COSTS[cost]
+    world = World(target, acceptance)
+    drafter = ChainDrafter(world, 5, acceptance, 4e-3 if has_engine else 0.0)
+    union = union_of(world, [drafter])
+    union.profile_with(target, 6 * batch)
+    requests = requests_of(batch)
+    world.serve(union, requests, 100)
+    best, _ = world.best_fixed(drafter, batch)
+    assert world.serve(union, requests, 250) >= 0.97 * best
+
+
+def test_what_does_not_pay_is_tried_seldom() -> None:
+    target = COSTS["rows cost"]
+    world = World(target, 0.05)
+    drafter = ChainDrafter(world, 5, 0.05, 20e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(target, 6)
+    requests = requests_of(1)
+    world.serve(union, requests, 200)
+    before = drafter.num_calls
+    world.serve(union, requests, 3 * LONGEST_PAUSE)
+    assert 1 <= drafter.num_calls - before <= 16
+
+
+def test_a_change_of_regime_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    target = COSTS["rows cost"]
+    world = World(target, 0.1)
+    drafter = ChainDrafter(world, 5, 0.1, 3e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(target, 6)
+    requests = requests_of(1)
+    with caplog.at_level(logging.INFO, logger="trtspec"):
+        world.serve(union, requests, 150)
+        for acceptance in (0.9, 0.1):
+            drafter.acceptance = world.acceptance = acceptance
+            world.serve(union, requests, LONGEST_PAUSE + 100)
+            best, _ = world.best_fixed(drafter, 1)
+            assert world.serve(union, requests, 100) >= 0.95 * best
+    regimes = [m.split(";")[0] for m in caplog.messages if m.startswith("speculation:")]
+    assert "speculation: 1, verifying drafts" in regimes
+    assert "speculation: no draft engine, verifying nothing" in regimes
+
+
+def test_requests_differ() -> None:
+    """The rows go to the one whose drafts are right."""
+    world = World(COSTS["rows cost"])
+
+    class Uneven(ChainDrafter):
+        def num_right(self, request):  # type: ignore[no-untyped-def]
+            return self.length if request.id == 0 else 0
+
+    union = union_of(world, [Uneven(world, 5, 0.5)])
+    union.profile_with(world.target, 12)
+    requests = requests_of(2)
+    world.serve(union, requests, 200)
+    sizes = []
+    for _ in range(20):
+        world.serve(union, requests, 1)
+        sizes.append([len(r.draft) for r in requests])
+    assert np.mean(sizes, axis=0)[0] > 4 and np.mean(sizes, axis=0)[1] < 2
+
+
+def test_an_engine_runs_where_the_cheap_drafts_promise_little() -> None:
+    """One request in one step has a match, in the next it has none."""
+    world = World(COSTS["rows cost"])
+
+    class EveryOther(ChainDrafter):
+        def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+            if len(world.verified) % 2:
+                super().prepare_draft_tokens(batch)
+
+    cheap = EveryOther(world, 5, 0.98, 0.0, 0.9, 1)
+    engine = ChainDrafter(world, 5, 0.8, 6e-3, 0.8, 2)
+    union = union_of(world, [cheap, engine], adapts=False)
+    union.profile_with(world.target, 6)
+    requests = requests_of(1)
+    world.serve(union, requests, 300)
+    by_parity = [0, 0]
+    for _ in range(100):
+        before, parity = engine.num_calls, len(world.verified) % 2
+        world.serve(union, requests, 1)
+        by_parity[parity] += engine.num_calls - before
+    assert by_parity[0] >= 48 and by_parity[1] <= 6
+
+
+def test_the_choice_is_made_without_the_outcome() -> None:
+    """Two servers that differ only in what becomes of the step's drafts choose the same nodes."""
+    chosen = []
+    for emitted in ((11,), (-5, -5, -5)):
+        world = World(COSTS["rows cost"])
+        union = union_of(world, [ChainDrafter(world, 5, 0.6)])
+        union.profile_with(world.target, 12)
+        requests = requests_of(2)
+        world.serve(union, requests, 60)
+        batch = ScheduledBatch(
+            tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, 5, True) for r in requests)
+        )
+        union.prepare_draft_tokens(batch)
+        chosen.append([r.draft for r in requests])
+        union.on_accepted(batch, [Accepted((0,), emitted)] * 2)
+    assert chosen[0] == chosen[1]

@@ -1,0 +1,75 @@
+"""Cost curves."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from trtspec.speculative.costs import PROFILE_SECONDS, CostCurve
+
+
+def linear(size: int) -> float:
+    return 2e-3 + 1e-4 * size
+
+
+def profiled(largest: int = 48) -> CostCurve:
+    curve = CostCurve()
+    curve.profile(linear, largest)
+    return curve
+
+
+def test_a_profile_is_read_between_and_beyond_its_points() -> None:
+    curve = profiled()
+    for size in (1, 5, 7, 40, 48, 100):
+        assert curve.at(size) == pytest.approx(linear(size))
+    assert curve.over(np.arange(1, 9)).tolist() == pytest.approx(list(map(linear, range(1, 9))))
+    assert CostCurve().at(3) == 0.0
+
+
+def test_profiling_takes_no_longer_than_it_may() -> None:
+    calls: list[int] = []
+
+    def slow(size: int) -> float:
+        calls.append(size)
+        return 0.1 * size
+
+    curve = CostCurve()
+    curve.profile(slow, 1024)
+    assert sum(calls) * 0.1 < PROFILE_SECONDS + 0.1 * calls[-1]
+    assert curve.at(64) == pytest.approx(6.4), "the last slope goes on"
+    unable = CostCurve()
+    unable.profile(lambda size: None, 8)
+    assert not unable.is_measured
+
+
+def test_an_offset_follows_what_changes_alike_for_all_sizes() -> None:
+    curve = profiled()
+    for _ in range(40):
+        curve.observe(8, linear(8) + 5e-3)
+    assert curve.at(8) == pytest.approx(linear(8) + 5e-3, rel=0.02)
+    assert curve.at(24) == pytest.approx(linear(24) + 5e-3, rel=0.05)
+
+
+def test_a_pause_is_not_a_cost() -> None:
+    curve = profiled()
+    for _ in range(30):
+        curve.observe(8, linear(8))
+    curve.observe(8, 100 * linear(8))
+    assert curve.at(8) < 1.3 * linear(8)
+
+
+def test_the_curve_bends_to_what_is_seen_and_never_falls() -> None:
+    """A knee that the profile did not show."""
+    rng, curve = random.Random(0), profiled()
+
+    def knee(size: int) -> float:
+        return linear(size) + 5e-4 * max(size - 16, 0)
+
+    for _ in range(2000):
+        size = rng.randint(1, 48)
+        curve.observe(size, knee(size) * rng.uniform(0.9, 1.1))
+    for size in (4, 12, 24, 40):
+        assert curve.at(size) == pytest.approx(knee(size), rel=0.1)
+    assert (np.diff(curve.over(np.arange(1, 60))) >= 0).all()

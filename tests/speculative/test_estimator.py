@@ -1,0 +1,99 @@
+"""The acceptance estimator and its drift."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.estimator import AcceptanceEstimator, Drift, cells_of
+
+# What a node's drafter says, and how often it is right: by depth.
+TRUE = {0.9: (0.95, 0.8), 0.5: (0.3, 0.6), 0.1: (0.2, 0.02)}
+
+
+def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
+    said = [rng.choice(list(TRUE)) for _ in range(3)]
+    scores = np.log(np.cumprod(said)).astype(np.float32)
+    return TokenTree([1, 2, 3], [-1, 0, 1], scores), said
+
+
+def chances(estimator: AcceptanceEstimator, tree: TokenTree) -> list[float]:
+    scores = estimator.calibrate(tree, cells_of(tree)).scores
+    assert scores is not None
+    return np.exp(scores.astype(np.float64)).tolist()
+
+
+@pytest.mark.parametrize("verified", [0, 1, 3])
+def test_it_converges_whatever_is_verified(verified: int) -> None:
+    """The text tells of the node behind those that were verified too, so that truncated drafts do
+    not look worse than they are."""
+    rng, estimator = random.Random(0), AcceptanceEstimator()
+    for _ in range(6000):
+        tree, said = random_chain(rng)
+        right = 0
+        while right < 3 and rng.random() < TRUE[said[right]][min(right, 1)]:
+            right += 1
+        emitted = [1, 2, 3, 9][: min(right, verified)]
+        emitted.append(len(emitted) + 1 if right > verified else 9)
+        estimator.observe(tree, cells_of(tree), emitted)
+    for said in TRUE:
+        tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
+        found = chances(estimator, tree)
+        first, second = TRUE[said]
+        assert found[0] == pytest.approx(first, abs=0.07)
+        if verified:
+            assert found[1] == pytest.approx(first * second, abs=0.09)
+
+
+def test_a_path_is_never_likelier_than_its_start() -> None:
+    rng, estimator = random.Random(1), AcceptanceEstimator()
+    noise = np.random.default_rng(1)
+    for _ in range(200):
+        size = rng.randint(1, 12)
+        parents = [rng.randint(max(-1, i - 3), i - 1) for i in range(size)]
+        gains = np.log(noise.uniform(0.01, 1, size)).astype(np.float32)
+        tree = TokenTree([rng.randrange(3) for _ in range(size)], parents).scored(gains)
+        found = [*chances(estimator, tree), 1.0]
+        assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
+        before = chances(estimator, tree)
+        estimator.calibrate(tree, cells_of(tree), 0.3)
+        assert chances(estimator, tree) == before, "asking changes nothing"
+        estimator.observe(tree, cells_of(tree), [rng.randrange(3) for _ in range(4)])
+
+
+def test_the_drafter_is_believed_at_first() -> None:
+    tree = TokenTree([1, 2], [-1, 0], np.log([0.9, 0.9 * 0.3]).astype(np.float32))
+    found = chances(AcceptanceEstimator(), tree)
+    assert found[0] == pytest.approx(0.9, abs=0.05) and found[1] == pytest.approx(0.27, abs=0.05)
+
+
+def test_old_observations_fade() -> None:
+    estimator, tree = AcceptanceEstimator(), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
+    for _ in range(3000):
+        estimator.observe(tree, cells_of(tree), [1])
+    assert chances(estimator, tree)[0] > 0.97
+    for _ in range(1500):
+        estimator.observe(tree, cells_of(tree), [2])
+    assert chances(estimator, tree)[0] < 0.1
+
+
+def test_drift() -> None:
+    """As often as expected, whatever chance does to it: no change. Otherwise the exponent that
+    turns what was expected into what happened; a request that is young goes by the others."""
+    rng, everyone = random.Random(0), Drift(64, 16)
+    away = []
+    for _ in range(2000):
+        everyone.observe(1, rng.random() < 0.6, 0.6)
+        away.append(abs(everyone.exponent - 1))
+    assert sorted(away)[len(away) // 2] == 0.0 and max(away) < 0.9
+    request = Drift(48, 24, everyone)
+    assert request.exponent == pytest.approx(everyone.exponent, abs=0.2)
+    for _ in range(100):
+        request.observe(1, 1, 0.6)
+    assert 0.6**request.exponent > 0.75 and 0.6**everyone.exponent < 0.7
+    for _ in range(100):
+        everyone.observe(1, 0, 0.6)
+    assert 0.6**everyone.exponent < 0.35

@@ -1,0 +1,57 @@
+"""Which drafts there are for a target, and which method each is made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from checkpoint_converters import read_config, read_draft, read_mtp
+from trtspec.builder.locate import assets_root, embedded_checkpoints, find_model
+from trtspec.config.draft import DraftConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.mtp_decoding import OWN_MODULES
+from trtspec.engine.folder import EngineConfig, is_engine_folder
+from trtspec.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class FoundDraft:
+    """A draft by the name that a speculative config gives it (``model``)."""
+
+    name: str
+    method: str
+    config: DraftConfig
+
+
+def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
+    """The drafts ``given`` by name; without any, those that come with the model: inside an engine
+    folder, embedded beside an embedded checkpoint, or as modules of the target's own.
+
+    Raises:
+        CheckpointError: the model or a draft given cannot be read, or does not fit the target.
+    """
+    folder = find_model(model)
+    if is_engine_folder(folder):
+        engine = EngineConfig.read(folder)
+        if given:
+            raise CheckpointError(
+                f"{folder} is an engine folder, which holds its drafts; leave out those given "
+                f"({', '.join(given)}), or give the checkpoint that it was built from"
+            )
+        return [FoundDraft(d.folder, d.speculation.method, d.network) for d in engine.drafts]
+    target = read_config(folder)
+    if given:
+        return [_inspect(name, target) for name in given]
+    found = []
+    if folder.parent == assets_root():
+        beside = [n for n in embedded_checkpoints() if n.startswith(f"{folder.name}-")]
+        found = [_inspect(name, target) for name in beside]
+    try:
+        modules = read_mtp(folder, target, None)
+    except CheckpointError:
+        return found  # it has none
+    return [*found, FoundDraft(OWN_MODULES, modules.config.method, modules.config)]
+
+
+def _inspect(name: str, target: ModelConfig) -> FoundDraft:
+    config = read_draft(find_model(name), target, None).config
+    return FoundDraft(name, config.method, config)

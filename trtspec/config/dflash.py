@@ -1,0 +1,134 @@
+"""The shape of a DFlash network: a block of tokens drafted in one pass over the target's states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trtspec.config.model import ModelConfig
+from trtspec.config.strict import from_dict, strict_config, to_dict
+from trtspec.errors import ConfigError
+
+MAX_BLOCK_SIZE = 64
+"""Rows that one word of an attention mask holds."""
+
+
+@strict_config()
+@dataclass(frozen=True)
+class DFlashConfig:
+    """A DFlash network (arXiv 2602.06036); its variants are these flags.
+
+    decoder: the shape of its layers; ``vocab_size`` is that of the tokens it reads, the target's.
+    target_hidden_size, capture_layers: which states of the target it reads, as in `EagleConfig`.
+    block_size: rows of a block, the root and mask tokens. mask_token_id: what stands for a token
+    that is to be guessed. causal_layers: of each layer whether a row sees the rows of the block up
+    to itself only; else all of the block. anchor_predicts: the root's row guesses the first token;
+    else the first mask's does, and that many fewer are guessed. draft_vocab_size, own_embedding,
+    own_head: as in `EagleConfig`.
+    """
+
+    kind: ClassVar[str] = "dflash"
+    method: ClassVar[str] = "dflash"
+
+    decoder: ModelConfig
+    target_hidden_size: int
+    capture_layers: tuple[int, ...]
+    block_size: int
+    mask_token_id: int
+    causal_layers: tuple[bool, ...]
+    draft_vocab_size: int
+    anchor_predicts: bool = False
+    own_embedding: bool = False
+    own_head: bool = False
+
+    def __post_init__(self) -> None:
+        decoder, layers = self.decoder, self.capture_layers
+        if self.target_hidden_size < 1:
+            raise ConfigError(f"target_hidden_size={self.target_hidden_size} must be at least 1")
+        if not layers or min(layers) < -1 or len(set(layers)) != len(layers):
+            raise ConfigError(
+                f"capture_layers={list(layers)} must name one or more different layers, -1 or more"
+            )
+        if not 2 <= self.block_size <= MAX_BLOCK_SIZE:
+            raise ConfigError(
+                f"block_size={self.block_size} counts the root and the tokens to guess; it must "
+                f"be between 2 and {MAX_BLOCK_SIZE}"
+            )
+        if not 0 <= self.mask_token_id < decoder.vocab_size:
+            raise ConfigError(
+                f"mask_token_id={self.mask_token_id} is no token of the vocabulary of "
+                f"{decoder.vocab_size}"
+            )
+        if len(self.causal_layers) != decoder.num_layers:
+            raise ConfigError(
+                f"causal_layers names {len(self.causal_layers)} layers, the network has "
+                f"{decoder.num_layers}"
+            )
+        narrow = [decoder.window(layer) for layer in range(decoder.num_layers)]
+        narrow = [window for window in narrow if 0 < window < self.block_size]
+        if narrow:
+            raise ConfigError(
+                f"a sliding window of {narrow[0]} tokens cuts blocks of {self.block_size}, which "
+                "see each other whole; it must be at least the block_size"
+            )
+        if not 1 <= self.draft_vocab_size <= decoder.vocab_size:
+            raise ConfigError(
+                f"draft_vocab_size={self.draft_vocab_size} must be between 1 and the target's "
+                f"{decoder.vocab_size} tokens"
+            )
+        borrows = not (self.own_embedding and self.own_head)
+        if borrows and decoder.hidden_size != self.target_hidden_size:
+            raise ConfigError(
+                f"a draft of hidden size {decoder.hidden_size} cannot borrow the embedding or head "
+                f"of a target of hidden size {self.target_hidden_size}; it must bring both"
+            )
+
+    @property
+    def maps_tokens(self) -> bool:
+        """Whether the head's rows are mapped to the target's token ids."""
+        return self.draft_vocab_size < self.decoder.vocab_size
+
+    @property
+    def hidden_in(self) -> int:
+        """Width of what one row reads of the target."""
+        return len(self.capture_layers) * self.target_hidden_size
+
+    @property
+    def max_draft_len(self) -> int:
+        """Tokens that one block guesses."""
+        return self.block_size - (not self.anchor_predicts)
+
+    @property
+    def matrix_elements(self) -> int:
+        """Elements of the matrices that one pass reads."""
+        hidden = self.decoder.hidden_size
+        fused = self.hidden_in * hidden
+        return self.decoder.layer_elements + fused + self.draft_vocab_size * hidden
+
+    def for_steps(self, num_steps: int) -> DFlashConfig:
+        """Itself: a block is always rolled out whole, as it was trained; ConfigError if it guesses
+        fewer tokens than ``num_steps``."""
+        if num_steps > self.max_draft_len:
+            raise ConfigError(
+                f"drafts of {num_steps} tokens were asked for, a block of {self.block_size} rows "
+                f"guesses {self.max_draft_len}; lower num_speculative_tokens (max_draft_len) to "
+                f"{self.max_draft_len}"
+            )
+        return self
+
+    def describe(self) -> str:
+        """The network in one line."""
+        return (
+            f"DFlash, {self.decoder.num_layers} layers, hidden {self.decoder.hidden_size}, blocks "
+            f"of {self.block_size}, {self.draft_vocab_size} of {self.decoder.vocab_size} tokens"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` takes them back."""
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DFlashConfig:
+        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        return from_dict(cls, data)

@@ -1,0 +1,137 @@
+"""HybridDecodingConfig: several methods draft, the union of their trees is verified at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.speculative_keys import (
+    COMMON_ALIASES,
+    COMMON_FOREIGN,
+    HYBRID_ALIASES,
+    HYBRID_FOREIGN,
+)
+from trtspec.config.strict import strict_config
+from trtspec.config.tree import MAX_TREE_ROWS
+from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig
+from trtspec.errors import ConfigError
+
+
+@strict_config(
+    aliases={**COMMON_ALIASES, **HYBRID_ALIASES},
+    foreign={**COMMON_FOREIGN, **HYBRID_FOREIGN},
+    none_means_default=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class HybridDecodingConfig(DecodingConfig):
+    """Every drafter proposes a tree of its own; their union, merged by token path, is verified.
+
+    drafters: the configs of two or more methods, each with its own options; where there is room for
+    some of the nodes only, it goes to those that are likeliest to be accepted, by what has become
+    of the drafts of each. One with a network drafts in the steps where what it should add to those
+    without is worth its time. num_draft_tokens: N, the rows of
+    the union that are verified, the root included (also `speculative_num_draft_tokens`); left out,
+    those of the largest drafter. max_total_draft_tokens: the same without the root, N - 1.
+    max_draft_len: follows from the drafters; the depth of the deepest.
+    """
+
+    method: ClassVar[str] = "hybrid"
+
+    drafters: tuple[DecodingConfig, ...]
+    max_draft_len: int = LEFT_OUT
+    num_draft_tokens: int = LEFT_OUT
+    max_total_draft_tokens: int = LEFT_OUT
+
+    def __post_init__(self) -> None:
+        self._check_drafters()
+        self._resolve("max_draft_len", max(member.max_draft_len for member in self.drafters))
+        limits = [m.max_model_len for m in self.drafters if m.max_model_len is not None]
+        if limits:
+            self._set("max_model_len", min([*limits, self.max_model_len or limits[0]]))
+        rows = self.num_draft_tokens
+        if rows == LEFT_OUT and self.max_total_draft_tokens != LEFT_OUT:
+            rows = self.max_total_draft_tokens + 1
+        elif rows == LEFT_OUT:
+            rows = max(member.num_rows for member in self.drafters)
+        self._set("num_draft_tokens", rows)
+        self._resolve("max_total_draft_tokens", rows - 1)
+        self._check_common()
+        most = min(1 + sum(member.num_rows - 1 for member in self.drafters), MAX_TREE_ROWS)
+        if not 2 <= rows <= most:
+            raise ConfigError(
+                f"num_draft_tokens={rows} counts the root and the draft tokens that are verified "
+                f"of all drafters; with these it must be between 2 and {most}"
+            )
+
+    @property
+    def members(self) -> tuple[DecodingConfig, ...]:
+        return self.drafters
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_draft_tokens
+
+    @classmethod
+    def label(cls, index: int, member: DecodingConfig) -> str:
+        """What messages call one of its drafters."""
+        return f"drafters[{index}] ({member.method})"
+
+    def with_engines(self, folders: tuple[str, ...]) -> Self:
+        """The same, of the drafts in these folders of an engine: one for each drafter that has a
+        network, in their order."""
+        rest = iter(folders)
+        drafters = [
+            member.of_engine(next(rest)) if isinstance(member, TreeDecodingConfig) else member
+            for member in self.drafters
+        ]
+        return replace(self, drafters=tuple(drafters))
+
+    def _check_drafters(self) -> None:
+        if len(self.drafters) < 2:
+            raise ConfigError(
+                f"drafters has {len(self.drafters)} entries; a hybrid is made of two or more "
+                "methods, write a single one by itself"
+            )
+        for i, member in enumerate(self.drafters):
+            if type(member) is DecodingConfig:
+                raise ConfigError(f"drafters[{i}] names no method; give a config of one")
+            label = self.label(i, member)
+            if isinstance(member, (HybridDecodingConfig, ExtractHiddenStatesConfig)):
+                why = (
+                    "its drafters can stand here themselves"
+                    if isinstance(member, HybridDecodingConfig)
+                    else "it drafts nothing, and takes a run of its own"
+                )
+                raise ConfigError(f"{label}: this method cannot be part of a hybrid: {why}")
+            if member.typical_acceptance is not None:
+                raise ConfigError(
+                    f"{label}: lossy_typical_acceptance is refused: one rule judges the drafts of "
+                    "all, and that of a hybrid is lossless"
+                )
+            if member.simulate_acceptance is not None:
+                raise ConfigError(
+                    f"{label}: simulate_acceptance holds for the drafts of all; write it beside "
+                    "`drafters`"
+                )
+            if member.adaptive:
+                raise ConfigError(
+                    f"{label}: adaptive=True holds for the drafts of all; write it beside "
+                    "`drafters`"
+                )
+            if member in self.drafters[:i]:
+                other = self.label(self.drafters.index(member), member)
+                raise ConfigError(
+                    f"{label} is the same as {other} and would draft the same; leave one out"
+                )
+
+    def _resolve(self, name: str, value: int) -> None:
+        """Set a field to what follows from others; one that was given must agree."""
+        given = getattr(self, name)
+        if given not in (LEFT_OUT, value):
+            raise ConfigError(
+                f"{name}={given} was given, but the drafters and num_draft_tokens make it {value}; "
+                "leave it out, give each drafter a length of its own, and num_draft_tokens for all"
+            )
+        self._set(name, value)

@@ -1,0 +1,82 @@
+"""EngineDraft: one draft of an engine folder, and what it was built for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trtspec.config.draft import DraftConfig
+from trtspec.config.strict import from_dict
+from trtspec.config.tree import Choices, TreeShape
+from trtspec.engine.drafts import DRAFT_KINDS, DraftKind, draft_from_dict, draft_to_dict
+
+FIRST_DRAFT = "draft"
+
+
+@dataclass(frozen=True)
+class SpeculationContract:
+    """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
+    the paths of a static tree."""
+
+    method: str
+    topk: int
+    num_steps: int
+    num_draft_tokens: int
+    choices: Choices | None = None
+
+    @classmethod
+    def of(cls, method: str, tree: TreeShape) -> SpeculationContract:
+        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices)
+
+    @property
+    def tree(self) -> TreeShape:
+        return TreeShape(self.topk, self.num_steps, self.num_draft_tokens, self.choices)
+
+
+@dataclass(frozen=True)
+class EngineDraft:
+    """One draft of an engine. folder: where its files lie, and its name in the fingerprints."""
+
+    network: DraftConfig
+    speculation: SpeculationContract
+    folder: str = FIRST_DRAFT
+
+    @property
+    def kind(self) -> DraftKind:
+        return DRAFT_KINDS[self.network.kind]
+
+    @property
+    def graphs(self) -> dict[str, str]:
+        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`."""
+        return {name: f"{self.folder}/{name}" for name in self.kind.graphs}
+
+    @property
+    def slots(self) -> int:
+        """Rows that its rollout writes into its cache behind the accepted ones."""
+        return self.kind.slots(self.network, self.speculation.tree)
+
+    @property
+    def lookahead(self) -> int | None:
+        """How many tokens after a row of its cache that depends on, where the network decides it;
+        None: what the drafter says."""
+        return self.kind.lookahead(self.network)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "folder": self.folder,
+            "network": draft_to_dict(self.network),
+            "speculation": asdict(self.speculation),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EngineDraft:
+        """The inverse of `to_dict`; KeyError or ConfigError for other content."""
+        speculation = from_dict(SpeculationContract, data["speculation"])
+        return cls(draft_from_dict(data["network"]), speculation, data["folder"])
+
+
+def draft_folder_name(index: int) -> str:
+    """Of the draft that comes at that place, from 0."""
+    return f"{FIRST_DRAFT}_{index + 1}" if index else FIRST_DRAFT

@@ -1,0 +1,120 @@
+"""Which drafts of an engine folder a speculative config means, and whether they can serve it."""
+
+from __future__ import annotations
+
+from trtspec.builder.auto import resolve_auto
+from trtspec.builder.pair import OWN_DRAFT, check_engine_draft
+from trtspec.config.speculative import (
+    METHODS,
+    AutoDecodingConfig,
+    DecodingConfig,
+    HybridDecodingConfig,
+)
+from trtspec.config.tree import Choices
+from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
+from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.engine.folder import EngineConfig
+from trtspec.errors import ConfigError, TrtspecError
+
+
+def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
+    """What an engine folder was built for."""
+    contract = engine.speculation
+    if engine.hybrid is not None or contract is None:
+        return engine.hybrid
+    method = METHODS[contract.method]
+    assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
+    return method.of_tree(OWN_DRAFT, contract.tree)
+
+
+def resolve_for_engine(
+    engine: EngineConfig, speculation: DecodingConfig | None
+) -> DecodingConfig | None:
+    """What the method `auto` means for an engine folder: its own drafts, if none is named. Any
+    other config as it is; CheckpointError if a draft that is named cannot be read."""
+    if isinstance(speculation, AutoDecodingConfig) and speculation.speculative_model is None:
+        built = built_speculation(engine)
+        return speculation.beside(built.members if built else ())
+    return resolve_auto(speculation, engine.target)
+
+
+def find_drafts(
+    engine: EngineConfig, speculation: DecodingConfig | None
+) -> tuple[EngineDraft, ...]:
+    """The drafts that the members of a config with a network of their own run, in their order.
+
+    Raises:
+        ConfigError: the engine lacks one of them, or it was built for less than is asked for.
+        CheckpointError: a checkpoint that is named cannot be found or read.
+    """
+    chosen: list[EngineDraft] = []
+    for member in with_networks(speculation):
+        unused = [draft for draft in engine.drafts if draft not in chosen]
+        try:
+            chosen.append(_find_draft(engine, unused, member))
+        except TrtspecError as error:
+            if not isinstance(speculation, HybridDecodingConfig):
+                raise
+            label = speculation.label(speculation.drafters.index(member), member)
+            raise type(error)(f"{label}: {error}") from error
+    return tuple(chosen)
+
+
+def _find_draft(
+    engine: EngineConfig, unused: list[EngineDraft], asked: TreeDecodingConfig
+) -> EngineDraft:
+    """The one that is named, or of those for the method the first that fits."""
+    if not engine.drafts:
+        raise ConfigError(
+            "the engine was built without a draft; rebuild it with "
+            f"--speculative_decoding_mode {asked.method} --draft_checkpoint_dir ..."
+        )
+    fitting = [draft for draft in unused if draft.speculation.method == asked.method]
+    if not fitting:
+        built = [draft.speculation.method for draft in engine.drafts]
+        if asked.method in built:
+            raise ConfigError(
+                f"the engine has {built.count(asked.method)} draft(s) for method "
+                f"{asked.method!r}, which other drafters use; leave this one out or rebuild the "
+                "engine with a draft for each"
+            )
+        those = "draft was" if len(built) == 1 else "drafts were"
+        raise ConfigError(
+            f"method {asked.method!r} was asked for, the engine's {those} built for "
+            f"{', '.join(map(repr, built))}; leave speculative_config out or rebuild the engine"
+        )
+    named = [draft for draft in fitting if draft.folder == asked.speculative_model]
+    problems: list[ConfigError] = []
+    for draft in named or fitting:
+        try:
+            _check_contract(draft.speculation, asked)
+            check_engine_draft(engine, draft, asked)
+        except ConfigError as error:
+            problems.append(error)
+        else:
+            return draft
+    raise problems[0]
+
+
+def _check_contract(built: SpeculationContract, asked: TreeDecodingConfig) -> None:
+    """A tree asked for must be a cut of the one that the engine rolls out."""
+    if asked.tree.choices != built.choices:
+        raise ConfigError(
+            f"the tree asked for ({_tree_kind(asked.tree.choices)}) is not the engine's "
+            f"({_tree_kind(built.choices)}); a static tree is fixed at build"
+        )
+    if asked.topk != built.topk:
+        raise ConfigError(
+            f"topk={asked.topk} was asked for, the engine's rollout has {built.topk}; it is fixed "
+            "at build"
+        )
+    for name in ("num_steps", "num_draft_tokens"):
+        if getattr(asked, name) > getattr(built, name):
+            raise ConfigError(
+                f"{name}={getattr(asked, name)} was asked for, the engine was built for at most "
+                f"{getattr(built, name)}; lower it or rebuild the engine"
+            )
+
+
+def _tree_kind(choices: Choices | None) -> str:
+    return "dynamic" if choices is None else f"choices {list(map(list, choices))}"

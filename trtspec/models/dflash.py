@@ -1,0 +1,253 @@
+"""DFlash: a block of tokens drafted in one pass, over keys and values made of the target's states.
+
+In every layer the keys and values of the accepted tokens are made of the target's states at their
+positions, by the layer's own matrices, so that row p of the cache depends on the tokens up to p
+alone; those of the block, the root and mask tokens, are made of the block's own states. (DFlash:
+arXiv 2602.06036.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.dflash import DFlashConfig
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.models.attention import PackedRows
+from trtspec.models.causal_lm import load_layers, read_weight
+from trtspec.models.layers import Linear, RMSNorm, SwiGLU
+from trtspec.models.rope import RotaryEmbedding, rotate
+from trtspec.models.vocabulary import DraftVocabulary
+from trtspec.ops.attention import paged_tree_attention
+
+_OWN_BUFFERS = ("hidden_norm.", "norm.", "embed.", "token_map")
+"""Beginnings of the names of buffers that are loaded as they are."""
+
+
+class DFlashSource(Protocol):
+    """What `DFlashDraft.load_weights` reads: a draft checkpoint by internal names."""
+
+    @property
+    def config(self) -> DFlashConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class BlockRows(NamedTuple):
+    """The packed rows of one call: those of all blocks, then the context rows, as requests of their
+    own that see nothing. ``causal_mask`` is the tree mask for causal layers."""
+
+    rows: PackedRows
+    causal_mask: Tensor
+
+
+class BlockAttention(nn.Module):
+    """Grouped-query attention of the blocks' rows; context rows give keys and values only.
+
+    k and v are one matrix, which block and context rows share: it is read once for both.
+    """
+
+    def __init__(
+        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, packed: bool = True
+    ) -> None:
+        super().__init__()
+        decoder = config.decoder
+        self.num_heads, self.num_kv_heads = decoder.num_heads, decoder.num_kv_heads
+        self.head_dim = decoder.head_dim
+        self.scale = decoder.head_dim**-0.5
+        self.sliding_window = decoder.window(layer)
+        self.is_causal = config.causal_layers[layer]
+        hidden, q_size = decoder.hidden_size, decoder.num_heads * decoder.head_dim
+        kv_size = 2 * decoder.num_kv_heads * decoder.head_dim
+        biases = decoder.attention_bias, decoder.attention_output_bias
+        self.q = Linear(hidden, q_size, dtype, biases[0], packed=packed)
+        self.kv = Linear(hidden, kv_size, dtype, biases[0], packed=packed)
+        self.o = Linear(q_size, hidden, dtype, biases[1], packed=packed)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if decoder.qk_norm:
+            self.q_norm = RMSNorm(decoder.head_dim, decoder.rms_norm_eps, dtype)
+            self.k_norm = RMSNorm(decoder.head_dim, decoder.rms_norm_eps, dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        block: BlockRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]`` -> ``[R, H]``; the K and V of all
+        are written into the caches."""
+        count = x.shape[0]
+        q = self.q(x).view(count, self.num_heads, self.head_dim)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        q = rotate(q, (cos_sin[0][:count], cos_sin[1][:count]))
+        q = torch.cat((q, q.new_zeros(context.shape[0], self.num_heads, self.head_dim)))
+        rows = block.rows
+        if self.is_causal:
+            rows = rows._replace(tree_mask=block.causal_mask)
+        attended = self._attend(q, torch.cat((x, context)), rows, cos_sin, k_cache, v_cache)
+        out: Tensor = self.o(attended[:count].flatten(1))
+        return out
+
+    def write(
+        self,
+        context: Tensor,
+        rows: PackedRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Write the K and V of context rows ``[T, H]``, which ``rows`` lets see nothing."""
+        q = context.new_zeros(context.shape[0], self.num_heads, self.head_dim)
+        self._attend(q, context, rows, cos_sin, k_cache, v_cache)
+
+    def _attend(
+        self,
+        q: Tensor,
+        source: Tensor,
+        rows: PackedRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """Keys and values of ``source [T, H]``, and what ``q [T, heads, head_dim]`` sees."""
+        heads = self.kv(source).view(source.shape[0], 2 * self.num_kv_heads, self.head_dim)
+        k, v = heads.chunk(2, dim=1)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        k = rotate(k, cos_sin)
+        return paged_tree_attention(
+            q, k, v, k_cache, v_cache, *rows, self.scale, self.sliding_window
+        )
+
+
+class BlockLayer(nn.Module):
+    """Norm, attention, norm, MLP over the rows of blocks; the context rows are left as they are."""
+
+    def __init__(
+        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, packed: bool = True
+    ) -> None:
+        super().__init__()
+        decoder = config.decoder
+        hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
+        self.input_norm = RMSNorm(hidden, eps, dtype)
+        self.attn = BlockAttention(config, layer, dtype, packed=packed)
+        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
+        inner = decoder.intermediate_size
+        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, packed=packed)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        block: BlockRows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
+        x = x + self.attn(self.input_norm(x), context, block, cos_sin, k_cache, v_cache)
+        out: Tensor = x + self.mlp(self.post_attention_norm(x))
+        return out
+
+
+class DFlashDraft(DraftVocabulary):
+    """A DFlash network over packed rows, its own paged caches and the target's hidden states.
+
+    The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``
+    and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix.
+    """
+
+    def __init__(
+        self, config: DFlashConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+    ) -> None:
+        """``packed``: see `trtspec.models.layers.Linear`."""
+        super().__init__(config, target, dtype, packed=packed)
+        self.config = config
+        self.dtype = dtype
+        decoder = config.decoder
+        hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
+        self.fc = Linear(config.hidden_in, hidden, dtype, packed=packed)
+        self.hidden_norm = RMSNorm(hidden, eps, dtype)
+        self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
+        self.layers = nn.ModuleList(
+            BlockLayer(config, layer, dtype, packed=packed) for layer in range(decoder.num_layers)
+        )
+        self.norm = RMSNorm(hidden, eps, dtype)
+
+    def fuse(self, hidden_in: Tensor) -> Tensor:
+        """The target's states ``[T, n * H_t]`` -> what context keys and values are made of,
+        ``[T, H]``."""
+        fused: Tensor = self.hidden_norm(self.fc(hidden_in))
+        return fused
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        context: Tensor,
+        block: BlockRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]`` -> the rows ``[R, H]``
+        that `head` reads."""
+        x = self.embedding(input_ids)
+        cos_sin = self.rotary(block.rows.positions)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, context, block, cos_sin, k_caches[i], v_caches[i])
+        ready: Tensor = self.norm(x)
+        return ready
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor]:
+        """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
+        context = self.fuse(hidden_in)
+        cos_sin = self.rotary(rows.positions)
+        blind = unseeing(rows)
+        for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
+            cast(BlockLayer, layer).attn.write(context, blind, cos_sin, k_cache, v_cache)
+        return (context,)
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: DFlashSource, target: Mapping[str, Tensor]) -> None:
+        """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
+
+        Raises:
+            CheckpointError: made for another config, or a tensor is missing.
+        """
+        if checkpoint.config != self.config:
+            raise CheckpointError(
+                f"the draft checkpoint's config {checkpoint.config} is not the network's "
+                f"{self.config}"
+            )
+        tensors = checkpoint.tensors
+        self.fc.load([read_weight(tensors, "fc.weight")])
+        for name, buffer in self.named_buffers():
+            if name.startswith(_OWN_BUFFERS):
+                buffer.copy_(read_weight(tensors, name))
+        load_layers(self.layers, tensors)
+        self.load_head(tensors, target)
+
+
+def unseeing(rows: PackedRows) -> PackedRows:
+    """The same rows, seeing nothing: their K/V is written, their attention costs nothing."""
+    return rows._replace(
+        context_lens=torch.zeros_like(rows.context_lens),
+        is_tree=torch.ones_like(rows.is_tree),
+        tree_mask=torch.zeros_like(rows.tree_mask),
+    )

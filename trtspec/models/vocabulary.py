@@ -1,0 +1,123 @@
+"""How a draft network reads tokens and says them: embedding and head, its own or borrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.model import ModelConfig
+from trtspec.models.causal_lm import Embedding, read_weight
+from trtspec.models.layers import Linear
+
+
+class VocabularyConfig(Protocol):
+    """What `DraftVocabulary` asks of a network's shape."""
+
+    @property
+    def decoder(self) -> ModelConfig: ...
+
+    @property
+    def own_embedding(self) -> bool: ...
+
+    @property
+    def own_head(self) -> bool: ...
+
+    @property
+    def draft_vocab_size(self) -> int: ...
+
+    @property
+    def maps_tokens(self) -> bool: ...
+
+
+class TargetParts(nn.Module):
+    """The target's embedding and head, where a draft has none of its own. The names are those of
+    `CausalLM`, so that an engine binds the target's own memory to them."""
+
+    def __init__(
+        self,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        embed: bool,
+        head: bool,
+        *,
+        packed: bool = True,
+    ) -> None:
+        super().__init__()
+        hidden, vocab, tied = target.hidden_size, target.vocab_size, target.tie_word_embeddings
+        self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
+        needs_head = head or (embed and tied)
+        self.lm_head = Linear(hidden, vocab, dtype, packed=packed) if needs_head else None
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        """``ids [T] i64`` -> ``[T, H]``."""
+        if self.embed is not None:
+            rows: Tensor = self.embed(ids)
+            return rows
+        assert self.lm_head is not None
+        return self.lm_head.gather_rows(ids)
+
+
+class DraftVocabulary(nn.Module):
+    """The base of draft networks that may borrow from their target.
+
+    Names in the ``state_dict``: ``embed.weight`` and ``lm_head.*`` of its own, ``token_map [V_d]
+    i64`` (the target's id of each row of the head, where it has fewer), and ``target.*`` for what
+    is borrowed: those are the target's own tensors.
+    """
+
+    token_map: Tensor | None
+
+    def __init__(
+        self,
+        config: VocabularyConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        packed: bool = True,
+    ) -> None:
+        """``packed``: see `trtspec.models.layers.Linear`."""
+        super().__init__()
+        hidden, rows = config.decoder.hidden_size, config.draft_vocab_size
+        own_embedding = config.own_embedding
+        # A head cut by a token map is a copy of some of the target's rows.
+        self.cuts_target_head = not config.own_head and config.maps_tokens
+        has_head = config.own_head or self.cuts_target_head
+        self.embed = Embedding(config.decoder.vocab_size, hidden, dtype) if own_embedding else None
+        self.lm_head = Linear(hidden, rows, dtype, packed=packed) if has_head else None
+        borrows = {"embed": not own_embedding, "head": not has_head}
+        self.target = TargetParts(target, dtype, **borrows, packed=packed)
+        ids = torch.empty(rows, dtype=torch.int64)
+        self.register_buffer("token_map", ids if config.maps_tokens else None)
+
+    def embedding(self, ids: Tensor) -> Tensor:
+        """``ids [T] i64`` -> ``[T, H]``."""
+        if self.embed is None:
+            return self.target.embedding(ids)
+        rows: Tensor = self.embed(ids)
+        return rows
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits ``[R, V_d] f32`` of rows ``[R, H]`` that are ready for the head."""
+        head = self.target.lm_head if self.lm_head is None else self.lm_head
+        assert head is not None
+        logits: Tensor = head(hidden, torch.float32)
+        return logits
+
+    def load_head(self, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+        """Fill a head of its own, once ``token_map`` is filled. ``target`` holds the target
+        checkpoint's tensors by internal names: a cut head takes its rows there.
+
+        Raises:
+            CheckpointError: the tensor is missing.
+        """
+        if self.lm_head is None:
+            return
+        if not self.cuts_target_head:
+            self.lm_head.load([read_weight(tensors, "head.weight")])
+            return
+        assert self.token_map is not None
+        head = target["head.weight"] if "head.weight" in target else target["embed.weight"]
+        self.lm_head.load([head[self.token_map]])

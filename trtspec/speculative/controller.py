@@ -1,0 +1,250 @@
+"""Controller: which drafters run in a step and how many nodes are verified, to be fastest."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.log import logger
+from trtspec.speculative.costs import CostCurve
+
+Floats = npt.NDArray[np.float64]
+
+FIRST_PAUSE = 16
+LONGEST_PAUSE = 512
+NEXT_PAUSE = 2
+"""Steps after which what does not pay is tried again: 16 at first, twice as many each time, 2 after
+a try that did pay."""
+
+_WARM_UP = 3  # steps at the start in which everything runs
+_REST_WEIGHT = 0.1
+_PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
+_SETTLED = 16  # steps that a new way of working must last to be reported
+
+
+@dataclass(frozen=True)
+class Load:
+    """A step before drafting: requests that generate, and rows fed without any draft."""
+
+    requests: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a drafter that costs engine time is expected to give this step.
+
+    chances [B, W]: those of the best nodes of each request, falling along a row. None: nothing is
+    known of it yet. seconds: what its call should take.
+    """
+
+    chances: Floats | None
+    seconds: float
+
+
+class _Pause:
+    """When something that does not pay is tried again."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._length = FIRST_PAUSE
+
+    def is_over(self) -> bool:
+        """Called once for each step without it; the next pause is twice as long."""
+        self._steps += 1
+        if self._steps < self._length:
+            return False
+        self._steps, self._length = 0, min(2 * self._length, LONGEST_PAUSE)
+        return True
+
+    def restart(self, length: int) -> None:
+        self._steps, self._length = 0, length
+
+
+class _Pace:
+    """Tokens a second of steps with one number of requests, as a running mean of what is expected
+    of each: an estimate that is wrong then errs alike in what it is compared with."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._tokens = self._seconds = 0.0
+
+    def observe(self, tokens: float, seconds: float) -> None:
+        self._steps += 1
+        weight = max(1.0 / self._steps, 1.0 / _PACE_MEMORY)
+        self._tokens += weight * (tokens - self._tokens)
+        self._seconds += weight * (seconds - self._seconds)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None before the first step."""
+        return self._tokens / self._seconds if self._seconds else None
+
+
+class Controller:
+    """Maximises the expected tokens per second of the whole batch.
+
+    A node is worth verifying while its chance exceeds what the time of its row would bring
+    otherwise: the seconds that it adds to the target's call times the tokens per second of late.
+    That is the marginal rule for the best mean speed, in which each step is weighed against the
+    pace of all, not against its own. A draft engine runs where the nodes that it is expected to add
+    are worth more than its call by the same measure. Before a pace is known, a step is weighed by
+    its own tokens per second.
+
+    It decides by what earlier steps told and what drafters say of their nodes, never by what
+    becomes of the nodes at hand.
+    """
+
+    def __init__(self, target: CostCurve, adapts: bool = True, sees_all: bool = True) -> None:
+        """``adapts``: choose how many nodes are verified, else all. ``sees_all``: outcomes of nodes
+        that were not verified are known as well; if not, more are verified once in a while."""
+        self._target = target
+        self._adapts = adapts
+        self._sees_all = sees_all
+        self._paces: dict[int, _Pace] = {}
+        self._pauses: list[_Pause] = []
+        self._verifying = _Pause()
+        self._tried: list[_Pause] = []  # in the step under way, for trying's sake
+        self._otherwise = 0.0  # what that step would have been worth without
+        self._rest = 0.0  # seconds of a step around drafting and verifying
+        self._steps = 0
+        self._regime: str | None = None
+        self._new_regime: tuple[str, int] = "", 0
+
+    def plan(self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]) -> tuple[int, ...]:
+        """Begin a step: which engines draft, where the other drafters gave nodes of the chances
+        ``cheap [B, W]`` (each row falling; unread without engines)."""
+        self._steps += 1
+        self._tried = []
+        while len(self._pauses) < len(engines):
+            self._pauses.append(_Pause())
+        if not engines or cheap is None:
+            return ()
+        if self._steps <= _WARM_UP:
+            return tuple(range(len(engines)))
+        best: list[int] = []
+        self._otherwise = self._gain(load, cheap, [])
+        left = [i for i, outlook in enumerate(engines) if outlook.chances is not None]
+        while left:  # add the one that helps most, as long as one does
+            gains = [self._gain(load, cheap, [engines[j] for j in (*best, i)]) for i in left]
+            if max(gains) <= self._otherwise:
+                break
+            self._otherwise = max(gains)
+            best.append(left.pop(gains.index(max(gains))))
+        chosen = []
+        for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
+            if i in best:
+                pause.restart(FIRST_PAUSE)
+            elif outlook.chances is not None:
+                if not pause.is_over():
+                    continue
+                self._tried.append(pause)
+            chosen.append(i)
+        return tuple(chosen)
+
+    def count(self, load: Load, chances: Floats, spent: float) -> int:
+        """How many of the batch's nodes to verify, of which ``chances [n]`` are the falling ones of
+        all; ``spent``: the seconds of drafting them."""
+        most = len(chances)
+        worths, tokens, seconds = self._worths(load, chances, spent)
+        best = most
+        if self._adapts and self._steps > _WARM_UP:
+            best = int(worths.argmax())
+        if not self._tried:
+            self._pace(load).observe(float(tokens[best]), float(seconds[best]) + self._rest)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug(
+                    "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
+                    *(best, most, load.requests, tokens[best], 1e3 * seconds[best]),
+                )
+        if not self._sees_all and best < most:
+            # Nothing is learned of what is not verified: now and then, try a node a request more.
+            if not self._tried and self._verifying.is_over():
+                self._tried, self._otherwise = [self._verifying], float(worths[best])
+            if self._tried:
+                best = min(best + load.requests, most)
+        return best
+
+    def observe(self, load: Load, nodes: int, tokens: int, spent: float, rest: float) -> None:
+        """A step without prefill verified `nodes`, for which `spent` seconds were drafted, and
+        emitted that many tokens. `rest`: the seconds around drafting and verifying."""
+        self._rest += _REST_WEIGHT * (rest - self._rest)
+        pace = self._pace(load).tokens_per_second
+        if pace is not None:
+            worth = tokens - pace * (spent + self._target.at(load.rows + nodes))
+            for pause in self._tried:
+                if worth > self._otherwise:
+                    pause.restart(NEXT_PAUSE)
+
+    def report(self, load: Load, engines: Sequence[str], verified: int) -> None:
+        """Log what a step did if that is another way of working than before, and stays."""
+        way = " and ".join(engines) if engines else "no draft engine"
+        regime = f"{way}, {'verifying drafts' if verified else 'verifying nothing'}"
+        if regime == self._regime:
+            self._new_regime = regime, 0
+            return
+        name, steps = self._new_regime
+        self._new_regime = regime, steps + 1 if name == regime else 1
+        if self._new_regime[1] < _SETTLED:
+            return
+        self._regime = regime
+        pace = self._pace(load).tokens_per_second
+        row = self._target.at(load.rows + 1) - self._target.at(load.rows)
+        logger.info(
+            "speculation: %s; %d requests at %.1f tokens/s, a step without drafts %.2f ms, "
+            "a node %.3f ms and so worth it from a chance of %.3f",
+            regime,
+            load.requests,
+            pace or 0.0,
+            1e3 * self._target.at(load.rows),
+            1e3 * row,
+            row * (pace or 0.0),
+        )
+
+    def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook]) -> float:
+        """What a step with these engines is worth."""
+        chances = cheap
+        for outlook in engines:
+            assert outlook.chances is not None
+            chances = _either(chances, outlook.chances)
+        flat = np.sort(chances, axis=None)[::-1]
+        spent = sum(outlook.seconds for outlook in engines)
+        worths, _, _ = self._worths(load, flat, spent)
+        if self._adapts:
+            return float(worths.max())
+        return float(worths[np.count_nonzero(flat)])
+
+    def _worths(self, load: Load, chances: Floats, spent: float) -> tuple[Floats, Floats, Floats]:
+        """Of a step that verifies the first 0 to n nodes: what it is worth, the tokens that are
+        expected of it and its seconds, each [n + 1]."""
+        count = len(chances) + 1
+        tokens = np.full(count, float(load.requests))
+        tokens[1:] += chances.cumsum()
+        seconds = spent + self._target.over(np.arange(load.rows, load.rows + count))
+        pace = self._pace(load).tokens_per_second
+        if pace is None:
+            return tokens / np.maximum(seconds + self._rest, 1e-9), tokens, seconds
+        return tokens - pace * seconds, tokens, seconds
+
+    def _pace(self, load: Load) -> _Pace:
+        """That of about as many requests."""
+        return self._paces.setdefault(bisect_left(_BATCHES, load.requests), _Pace())
+
+
+def _either(a: Floats, b: Floats) -> Floats:
+    """Chances of the nodes of two drafters together, as if the better of each rank counted."""
+    if a.shape[1] < b.shape[1]:
+        a, b = b, a
+    if not b.shape[1]:
+        return a
+    both = a.copy()
+    np.maximum(a[:, : b.shape[1]], b, out=both[:, : b.shape[1]])
+    return both
+
+
+_BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]

@@ -1,0 +1,156 @@
+"""AcceptanceEstimator: how likely a drafter's nodes are to be accepted, learned while serving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.ops.tree import TokenTree
+
+NUM_DEPTHS = 12
+NUM_LEVELS = 20
+
+_TRUST_IN_DRAFTER = 2.0  # nodes that a drafter's own probability counts for
+_TRUST_IN_LEVEL = 16.0  # nodes that the average over all depths counts for
+_MEMORY = 512.0  # nodes of a cell after which older ones count half
+_NOISE = 1.5  # standard deviations
+_LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
+
+
+class Drift:
+    """How acceptance has lately differed from what was expected, as an exponent.
+
+    Counts rows whose next token was drafted for: how many had it among their drafts, and how many
+    were expected to. If these are h and x of 1, a chance p has lately been p ** (ln h / ln x):
+    exponents turn the chances along a path alike. Rows count less as newer ones come; while there
+    are few, those of `parent` stand in, or nothing has changed. A difference counts by what exceeds
+    the noise of so many rows.
+    """
+
+    def __init__(self, memory: float, trust: float, parent: Drift | None = None) -> None:
+        self._kept = 1.0 - 1.0 / memory
+        self._trust = trust
+        self._parent = parent
+        self._rows = self._hits = self._expected = 0.0
+        self._exponent: float | None = None
+
+    def observe(self, rows: int, hits: int, expected: float) -> None:
+        """That many rows more, of which `hits` had their token drafted and `expected` should."""
+        kept = self._kept**rows
+        self._rows = kept * self._rows + rows
+        self._hits = kept * self._hits + hits
+        self._expected = kept * self._expected + expected
+        self._exponent = None
+
+    @property
+    def exponent(self) -> float:
+        """1: nothing has changed."""
+        if self._exponent is None:
+            self._exponent = self._measure()
+        return self._exponent
+
+    def _measure(self) -> float:
+        hits, expected = (_clip(rate) for rate in self._rates())
+        noise = _NOISE * math.sqrt(expected * (1 - expected) / (self._rows + self._trust))
+        away = hits - expected
+        hits = expected + math.copysign(max(abs(away) - noise, 0.0), away)
+        return math.log(hits) / math.log(expected)
+
+    def _rates(self) -> tuple[float, float]:
+        """The shares of rows that hit and that were expected to."""
+        if self._parent is not None:
+            hits, expected = self._parent._rates()
+        else:
+            hits = expected = self._expected / self._rows if self._rows else 0.5
+        count = self._rows + self._trust
+        return (
+            (self._hits + self._trust * hits) / count,
+            (self._expected + self._trust * expected) / count,
+        )
+
+
+class AcceptanceEstimator:
+    """Calibrates what one drafter says of its nodes by what became of earlier ones.
+
+    The chance of a node, once its parent is accepted, is looked up by its depth and by the
+    probability that the drafter gives it there, in levels (`TokenTree.cells`). It is the share of
+    such nodes that were accepted; while there are few, drawn towards that of the level at all
+    depths, and that in turn towards the drafter's own figure. Old observations fade. The chance of
+    a path is the product along it.
+    """
+
+    def __init__(self) -> None:
+        # Lists, as single entries are counted.
+        self._verified = [0.0] * (NUM_DEPTHS * NUM_LEVELS)
+        self._accepted = list(self._verified)
+        self._own = np.array([_clip(chance) for chance in _level_middles()])
+        self._gains = np.zeros(0, np.float32)
+        self._update()
+
+    def calibrate(
+        self, tree: TokenTree, cells: npt.NDArray[np.int32], exponent: float = 1.0
+    ) -> TokenTree:
+        """The tree with the ln of the estimated chance of every path as its scores. `cells`: see
+        `cells_of`; `exponent`: see `Drift`."""
+        if self._is_outdated:
+            self._update()
+        gains = self._gains[cells]
+        if exponent != 1.0:
+            gains *= np.float32(exponent)
+        return tree.scored(gains)
+
+    def observe(
+        self,
+        tree: TokenTree,
+        cells: npt.NDArray[np.int32],
+        tokens: Sequence[int],
+        verified: TokenTree | None = None,
+    ) -> tuple[int, int, float]:
+        """The target emitted `tokens` behind the root of `tree`. Of children of rows that it went
+        through it is known whether they were right, also of those that were not verified; with
+        `verified`, only nodes of that tree count.
+
+        Returns for `Drift.observe`: the rows gone through that had drafts, how many of these were
+        right, and how many should have been, by what was expected of them.
+        """
+        reached, taken = tree.outcomes(tokens, verified)
+        if not reached:
+            return 0, 0, 0.0
+        own = cells[reached]
+        expected = float(np.exp(self._gains[own]).sum())
+        for cell, was_taken in zip(own.tolist(), taken, strict=True):
+            if self._verified[cell] >= _MEMORY:
+                self._verified[cell] *= 0.5
+                self._accepted[cell] *= 0.5
+            self._verified[cell] += 1.0
+            self._accepted[cell] += was_taken
+        self._is_outdated = True
+        return int(tree.rows[2, reached[-1] + 1]), sum(taken), expected
+
+    def _update(self) -> None:
+        """Estimate all chances anew."""
+        self._is_outdated = False
+        verified = np.array(self._verified).reshape(NUM_DEPTHS, NUM_LEVELS)
+        accepted = np.array(self._accepted).reshape(NUM_DEPTHS, NUM_LEVELS)
+        pooled = (accepted.sum(0) + _TRUST_IN_DRAFTER * self._own) / (
+            verified.sum(0) + _TRUST_IN_DRAFTER
+        )
+        chances = (accepted + _TRUST_IN_LEVEL * pooled) / (verified + _TRUST_IN_LEVEL)
+        self._gains = np.log(np.clip(chances, _LEAST, _MOST)).astype(np.float32).reshape(-1)
+
+
+def cells_of(tree: TokenTree) -> npt.NDArray[np.int32]:
+    """Which chances of an estimator are those of the nodes of a tree with its drafter's scores."""
+    return tree.cells(NUM_DEPTHS, NUM_LEVELS)
+
+
+def _level_middles() -> list[float]:
+    """The probability in the middle of each level of `TokenTree.cells`."""
+    return [2.0 ** -((2.0 ** ((level + 0.5) / 4.0) - 1.0) / 4.0) for level in range(NUM_LEVELS)]
+
+
+def _clip(chance: float) -> float:
+    return min(max(chance, _LEAST), _MOST)

@@ -1,0 +1,144 @@
+"""Member: one drafter of a union, with what has been learned of its drafts and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.controller import Outlook
+from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.estimator import AcceptanceEstimator, Drift, cells_of
+
+Floats = npt.NDArray[np.float64]
+_Draft = tuple[TokenTree, npt.NDArray[np.int32]]
+"""A tree with its drafter's scores, and the cells of its nodes in the estimator."""
+
+_ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
+_REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
+_LEARNED = 64  # rows before an engine is judged
+_PROFILE_WEIGHT = 0.1
+_PROFILED = 2  # trees of a step that the profile takes in
+
+
+class Member:
+    """Asks a drafter for its trees, says what chances their nodes have, and learns.
+
+    Chances come from the drafter's calibrated scores, and beside them from how its drafts have
+    lately done, in all and for each request: texts differ, and change.
+    """
+
+    def __init__(self, name: str, drafter: Drafter, engine: CountedEngine | None = None) -> None:
+        """``engine``: what the drafter drafts with, if it has one, to be timed."""
+        self.name = name
+        self.drafter = drafter
+        self._engine = engine
+        self.cost = CostCurve()
+        self._estimator = AcceptanceEstimator()
+        self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
+        self._drifts: dict[int, Drift] = {}
+        self._drafts: dict[int, _Draft] = {}  # of the step under way, by request
+        self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
+        self._num_profiled = 0
+        self._num_rows = 0
+
+    @property
+    def has_engine(self) -> bool:
+        return self.drafter.needs.has_draft_engine
+
+    def profile(self, max_requests: int) -> None:
+        """Time the drafter's engine, before there are requests."""
+        engine = self._engine
+        if engine is None:
+            return
+        # After a step, two rows or so of each request are new to it.
+        self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
+
+    def draft(
+        self,
+        batch: ScheduledBatch,
+        items: Sequence[ScheduledRequest],
+        clock: Callable[[], float],
+    ) -> list[TokenTree]:
+        """Its trees for `items`, those of the batch that may have nodes; their scores are the ln of
+        the chances of their paths."""
+        began = clock()
+        self.drafter.prepare_draft_tokens(batch)
+        if self.has_engine:
+            self.cost.observe(len(items), clock() - began)
+        trees = []
+        for item in items:
+            request = item.request
+            tree, request.draft = request.draft, TokenTree.empty()
+            if len(tree):
+                cells = cells_of(tree)
+                self._drafts[request.id] = tree, cells
+                exponent = self._drifts.get(request.id, self._drift).exponent
+                tree = self._estimator.calibrate(tree, cells, exponent)
+            trees.append(tree)
+        return trees
+
+    def outlook(self, items: Sequence[ScheduledRequest]) -> Outlook:
+        """What it would give these requests, before it is asked."""
+        if self._profile is None or self._num_rows < _LEARNED:
+            return Outlook(None, self.cost.at(len(items)))
+        drifts = [self._drifts.get(item.request.id, self._drift) for item in items]
+        exponents = np.array([drift.exponent for drift in drifts])
+        return Outlook(self._profile ** exponents[:, None], self.cost.at(len(items)))
+
+    def learn(
+        self,
+        batch: ScheduledBatch,
+        accepted: Sequence[Accepted],
+        verified_only: bool,
+    ) -> None:
+        """Compare the step's drafts with what the target emitted. `verified_only`: judge only the
+        nodes that were verified, where the rule of acceptance is another than the target's own."""
+        if not self._drafts:
+            return
+        drafts, self._drafts = self._drafts, {}
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            request = item.request
+            draft = drafts.get(request.id)
+            if draft is None:
+                continue
+            rows, hits, expected = self._estimator.observe(
+                *draft, outcome.tokens, request.draft if verified_only else None
+            )
+            if not rows:
+                continue
+            self._num_rows += rows
+            drift = self._drifts.get(request.id)
+            if drift is None:
+                drift = self._drifts[request.id] = Drift(
+                    _REQUEST_MEMORY, _REQUEST_TRUST, self._drift
+                )
+            for each in (drift, self._drift):
+                each.observe(rows, hits, expected)
+        if self.has_engine:
+            # By what is known now, so that a single try tells as much as it can.
+            for draft in islice(drafts.values(), _PROFILED):
+                self._update_profile(self._estimator.calibrate(*draft))
+
+    def release(self, request_id: int) -> None:
+        """Forget a request; unknown ids are ignored."""
+        self._drifts.pop(request_id, None)
+        self._drafts.pop(request_id, None)
+        self.drafter.release(request_id)
+
+    def _update_profile(self, tree: TokenTree) -> None:
+        scores = tree.scores
+        assert scores is not None, "a calibrated tree has scores"
+        chances = np.zeros(self.drafter.needs.max_nodes)
+        chances[: len(scores)] = np.exp(-np.sort(-scores))
+        if self._profile is None:
+            self._profile = np.zeros_like(chances)
+        self._num_profiled += 1
+        weight = max(_PROFILE_WEIGHT, 1 / self._num_profiled)
+        self._profile += weight * (chances - self._profile)

@@ -1,0 +1,184 @@
+"""UnionDrafter: several drafters propose, the best nodes of all are verified, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.log import logger
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.controller import Controller, Load
+from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.member import Member
+
+Floats = npt.NDArray[np.float64]
+
+
+class UnionDrafter:
+    """Merges the trees of its members by token path and gives the rows of a step to the nodes that
+    are likeliest to be accepted, of the whole batch.
+
+    Members without an engine draft first, in every step: they cost next to nothing. An engine
+    drafts only if what it should add to them is worth its time. A node's chance is the highest that
+    a member gives its path. `Controller` says how many of the nodes are verified.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        needs: DrafterNeeds,
+        *,
+        adapts: bool,
+        has_own_rule: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``adapts``: verify as many nodes as pay, else as many as there may be. ``has_own_rule``:
+        acceptance follows another rule than the target's own choice."""
+        self.needs = needs
+        self.target_cost = CostCurve()
+        self._members = tuple(members)
+        self._cheap = [member for member in members if not member.has_engine]
+        self._engines = [member for member in members if member.has_engine]
+        self._has_own_rule = has_own_rule
+        self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
+        self._clock = clock
+        self._step: _Step | None = None
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        began = self._clock()
+        if self._step is not None:
+            self._close(self._step, began)
+        items = [item for item in batch.items if item.is_generation]
+        load = Load(len(items), sum(item.num_rows for item in batch.items))
+        self._step = step = _Step(load, len(items) == len(batch.items), began)
+        for item in items:
+            item.request.draft = TokenTree.empty()
+        items = [item for item in items if item.max_nodes > 0]
+        if items:
+            drafts = [member.draft(batch, items, self._clock) for member in self._cheap]
+            trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
+            outlooks = [member.outlook(items) for member in self._engines]
+            chosen = self._controller.plan(load, _ranked(trees) if outlooks else None, outlooks)
+            asked = [self._engines[i] for i in chosen]
+            step.spent = sum(outlooks[i].seconds for i in chosen)
+            if asked:
+                drafts = [member.draft(batch, items, self._clock) for member in asked]
+                trees = _merged([trees, *drafts] if self._cheap else drafts)
+            trees = [_best(tree, item.max_nodes) for tree, item in zip(trees, items, strict=True)]
+            counts = self._share(load, trees, step.spent)
+            for item, tree, count in zip(items, trees, counts, strict=True):
+                item.request.draft = _best(tree, count)
+            step.nodes = sum(counts)
+            self._controller.report(load, [member.name for member in asked], step.nodes)
+        step.drafted = self._clock()
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        step = self._step
+        assert step is not None, "drafts are prepared before they are judged"
+        step.judged = self._clock()
+        step.tokens = sum(len(outcome.tokens) for outcome in accepted)
+        for member in self._members:
+            member.learn(batch, accepted, self._has_own_rule)
+        kept = [member.drafter.on_accepted(batch, accepted) for member in self._members]
+        step.ended = self._clock()
+        return [sum(lengths, ()) for lengths in zip(*kept, strict=True)]
+
+    def release(self, request_id: int) -> None:
+        for member in self._members:
+            member.release(request_id)
+
+    def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
+        """Time the engines, before there are requests: steps of up to `max_requests`, of up to
+        `max_rows` in all."""
+        most = min(max_rows, max_requests * (1 + self.needs.max_nodes))
+        self.target_cost.profile(lambda rows: target.time_call(min(rows, max_requests), rows), most)
+        for member in self._members:
+            member.profile(max_requests)
+        logger.info("a target step in ms by rows: %s", self.target_cost.table())
+        for member in self._engines:
+            logger.info("%s drafts in ms by requests: %s", member.name, member.cost.table())
+
+    def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
+        """How many nodes of each tree are verified."""
+        sizes = [len(tree) for tree in trees]
+        scores = np.concatenate([_scores(tree) for tree in trees])
+        order = np.argsort(-scores, kind="stable")
+        chances = np.exp(scores[order].astype(np.float64))
+        count = self._controller.count(load, chances, spent)
+        if count == len(chances):
+            return sizes
+        owners = np.repeat(np.arange(len(trees)), sizes)[order[:count]]
+        counts: list[int] = np.bincount(owners, minlength=len(trees)).tolist()
+        return counts
+
+    def _close(self, step: _Step, now: float) -> None:
+        """The step is over, as another begins: take note of what it took."""
+        self._step = None
+        if not step.is_pure or step.ended <= 0:
+            return
+        load, verifying = step.load, step.judged - step.drafted
+        self.target_cost.observe(load.rows + step.nodes, verifying)
+        own = step.ended - step.began
+        # Without requests to serve, time passes between steps.
+        rest = own - verifying - step.spent + min(now - step.ended, own / 2)
+        self._controller.observe(load, step.nodes, step.tokens, step.spent, max(rest, 0.0))
+
+
+def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
+    """What a union of ``max_nodes`` nodes at most needs for its members."""
+    nodes = min(max_nodes, sum(needs.max_nodes for needs in members))
+    return DrafterNeeds(
+        max_nodes=nodes,
+        max_depth=min(max(needs.max_depth for needs in members), nodes),
+        caches=tuple(cache for needs in members for cache in needs.caches),
+        reads_hidden=any(needs.reads_hidden for needs in members),
+        reads_every_row=any(needs.reads_every_row for needs in members),
+        has_draft_engine=any(needs.has_draft_engine for needs in members),
+    )
+
+
+class _Step:
+    """What happened when in a step; is_pure: no prompt was fed."""
+
+    def __init__(self, load: Load, is_pure: bool, began: float) -> None:
+        self.load = load
+        self.is_pure = is_pure
+        self.began = began
+        self.drafted = self.judged = self.ended = 0.0
+        self.spent = 0.0  # on engines, as expected
+        self.nodes = self.tokens = 0
+
+
+def _best(tree: TokenTree, count: int) -> TokenTree:
+    """The tree of its best nodes."""
+    return tree if count >= len(tree) else tree.best(None, (), len(tree), count)
+
+
+def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:
+    scores = tree.scores
+    assert scores is not None, "a calibrated tree has scores"
+    return scores
+
+
+def _merged(drafts: Sequence[Sequence[TokenTree]]) -> list[TokenTree]:
+    """The unions, request by request, of the trees of each drafter."""
+    if len(drafts) == 1:
+        return list(drafts[0])
+    return [TokenTree.merge(parts) for parts in zip(*drafts, strict=True)]
+
+
+def _ranked(trees: Sequence[TokenTree]) -> Floats:
+    """[B, W]: the chances of the nodes of each tree, falling; 0 where it has fewer."""
+    ranked = np.zeros((len(trees), max(map(len, trees))))
+    for i, tree in enumerate(trees):
+        if len(tree):
+            ranked[i, : len(tree)] = np.exp(-np.sort(-_scores(tree)))
+    return ranked
