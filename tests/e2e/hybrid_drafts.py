@@ -17,12 +17,6 @@ def hybrid(*drafters: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"method": "hybrid", "drafters": list(drafters), **options}
 
 
-def all_draft(llm: LLM) -> None:
-    """Let all members of a hybrid draft in every step from now on, whatever it costs."""
-    union: Any = llm._executor._drafter
-    union._controller.plan = lambda load, cheap, engines: tuple(range(len(engines)))
-
-
 @dataclass(frozen=True)
 class Drafted:
     """The trees of a request in one step, behind that many output tokens; parts: of each member."""
@@ -34,8 +28,7 @@ class Drafted:
 
 
 def record_drafts(llm: LLM) -> list[Drafted]:
-    """A list that grows by every request's drafts in every step of a hybrid, in which from now on
-    all members draft, whatever it costs."""
+    """A list that grows by every request's drafts in every step of a hybrid."""
     executor: Any = llm._executor
     union = executor._drafter
     steps: list[Drafted] = []
@@ -60,7 +53,6 @@ def record_drafts(llm: LLM) -> list[Drafted]:
 
     for index, member in enumerate(union._members):
         watch(index, member.drafter)
-    all_draft(llm)
     judge, union.on_accepted = union.on_accepted, on_accepted
     return steps
 

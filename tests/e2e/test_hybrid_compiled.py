@@ -16,7 +16,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 
 from .helpers import assert_no_leak, open_llm, tokens, watch
-from .hybrid_drafts import all_draft, hybrid
+from .hybrid_drafts import hybrid
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +65,6 @@ def test_same_text(folder: Path, texts: list[list[list[int]]], names: tuple[str,
     some = [DRAFTERS[name] for name in names]
     config = None if len(some) == 3 else hybrid(*some) if len(some) == 2 else some[0]
     with LLM(folder, config) as llm:
-        if len(some) > 1:
-            all_draft(llm)
         steps = watch(llm)
         for params, expected in zip((GREEDY, SAMPLED), texts, strict=True):
             assert tokens(llm.generate(TEXTS, params, use_tqdm=False)) == expected
@@ -85,8 +83,6 @@ def test_together_accepts_more(folder: Path) -> None:
     lengths = []
     for config in (DRAFTERS["eagle3"], DRAFTERS["draft_model"], None):
         with LLM(folder, config, max_batch_size=1) as llm:
-            if config is None:
-                all_draft(llm)
             llm.generate(TEXTS, GREEDY, use_tqdm=False)
             lengths.append(llm.get_metrics()["acceptance_length"])
     assert lengths[2] > max(lengths[:2])

@@ -44,7 +44,7 @@ from .helpers import (
     tokens,
     watch,
 )
-from .hybrid_drafts import all_draft, hybrid
+from .hybrid_drafts import hybrid
 from .mtp_modules import DEPTHS, FORMATS, add_modules, deep_counts, mtp, random_module, save_deep
 
 PROMPTS = eight_prompts(460)
@@ -173,7 +173,6 @@ def test_beside_another_drafter(deep: Path) -> None:
     """What n-grams guess beyond the modules' depth costs no row of theirs."""
     config = hybrid(mtp(**CHAIN), ngram(5))
     with open_llm(deep, config, max_batch_size=3) as llm:
-        all_draft(llm)
         for _ in range(2):
             outputs = llm.generate(RIGHT_PROMPTS, PARAMS_40, use_tqdm=False)
             assert tokens(outputs) == [known_text(prompt, 40) for prompt in RIGHT_PROMPTS]

@@ -95,8 +95,7 @@ def _p_eagle(models: TinyModels, root: Path) -> Made:
 def _hybrid(models: TinyModels, root: Path) -> Made:
     folder, eagle3 = _eagle3(models, root)
     assert eagle3 is not None
-    # With costs that are measured, the trees would differ.
-    return folder, hybrid(eagle3, chain(models.draft("llama"), 3), ngram(3), adaptive=False)
+    return folder, hybrid(eagle3, chain(models.draft("llama"), 3), ngram(3))
 
 
 def _greedy(models: TinyModels, case: str) -> list[list[int]]:

@@ -30,10 +30,10 @@ class HybridDecodingConfig(DecodingConfig):
 
     drafters: the configs of two or more methods, each with its own options; where there is room for
     some of the nodes only, it goes to those that are likeliest to be accepted, by what has become
-    of the drafts of each. One with a network drafts in the steps where what it should add to those
-    without is worth its time. num_draft_tokens: N, the rows of
-    the union that are verified, the root included (also `speculative_num_draft_tokens`); left out,
-    those of the largest drafter. max_total_draft_tokens: the same without the root, N - 1.
+    of the drafts of each. With adaptive=True, one with a network drafts only in the steps where
+    what it should add to the others is worth its time. num_draft_tokens: N, the rows of the union
+    that are verified, the root included (also `speculative_num_draft_tokens`); left out, those of
+    the largest drafter. max_total_draft_tokens: the same without the root, N - 1.
     max_draft_len: follows from the drafters; the depth of the deepest.
     """
 

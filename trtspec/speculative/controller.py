@@ -101,7 +101,7 @@ class Controller:
     """
 
     def __init__(self, target: CostCurve, adapts: bool = True, sees_all: bool = True) -> None:
-        """``adapts``: choose how many nodes are verified, else all. ``sees_all``: outcomes of nodes
+        """``adapts``: choose what drafts and how many nodes are verified, else all. ``sees_all``: outcomes of nodes
         that were not verified are known as well; if not, more are verified once in a while."""
         self._target = target
         self._adapts = adapts
@@ -125,7 +125,7 @@ class Controller:
             self._pauses.append(_Pause())
         if not engines or cheap is None:
             return ()
-        if self._steps <= _WARM_UP:
+        if not self._adapts or self._steps <= _WARM_UP:
             return tuple(range(len(engines)))
         best: list[int] = []
         self._otherwise = self._gain(load, cheap, [])
@@ -215,9 +215,7 @@ class Controller:
         flat = np.sort(chances, axis=None)[::-1]
         spent = sum(outlook.seconds for outlook in engines)
         worths, _, _ = self._worths(load, flat, spent)
-        if self._adapts:
-            return float(worths.max())
-        return float(worths[np.count_nonzero(flat)])
+        return float(worths.max())
 
     def _worths(self, load: Load, chances: Floats, spent: float) -> tuple[Floats, Floats, Floats]:
         """Of a step that verifies the first 0 to n nodes: what it is worth, the tokens that are

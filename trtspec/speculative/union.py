@@ -24,9 +24,9 @@ class UnionDrafter:
     """Merges the trees of its members by token path and gives the rows of a step to the nodes that
     are likeliest to be accepted, of the whole batch.
 
-    Members without an engine draft first, in every step: they cost next to nothing. An engine
-    drafts only if what it should add to them is worth its time. A node's chance is the highest that
-    a member gives its path. `Controller` says how many of the nodes are verified.
+    A node's chance is the highest that a member gives its path. Members without an engine draft
+    first, in every step: they cost next to nothing. `Controller` says which engines draft as well,
+    and how many of the nodes are verified.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class UnionDrafter:
         has_own_rule: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``adapts``: verify as many nodes as pay, else as many as there may be. ``has_own_rule``:
+        """``adapts``: draft and verify what pays, else as much as there may be. ``has_own_rule``:
         acceptance follows another rule than the target's own choice."""
         self.needs = needs
         self.target_cost = CostCurve()
