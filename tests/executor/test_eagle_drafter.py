@@ -323,7 +323,8 @@ class Schedule:
         pending = self.drafter._pending
         assert set(pending) <= {r.id for r in self.scheduler._running}, "states of nobody are held"
         assert not self.drafter._fed
-        for id, states in pending.items():
+        for id, parts in pending.items():
+            states = torch.cat(parts)
             request = self.live[id]
             rows = self.resources.draft_caches[0].committed(request) + len(states)
             assert rows == self.resources.target_committed(request)
@@ -400,7 +401,7 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
         def step(self) -> None:
             super().step()
             if has_room:
-                waiting = map(len, self.drafter._pending.values())
+                waiting = [sum(map(len, parts)) for parts in self.drafter._pending.values()]
                 assert max(waiting, default=0) <= 3 + self.world.depth + self.world.modules
 
     room = {"spare_rows": 100, "spare_blocks": 100, "draft_spare_blocks": 100} if has_room else {}
@@ -427,9 +428,9 @@ class KeepsRollout(EagleDrafter):
     def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
         lengths = super().on_accepted(batch, accepted)
         for i, item in enumerate(batch.items):
-            states = self._pending[item.request.id]
+            states = torch.cat(self._pending[item.request.id])
             if item.is_generation and len(states) > 1:
-                self._pending[item.request.id] = states[1:]
+                self._pending[item.request.id] = [states[1:]]
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 

@@ -36,10 +36,12 @@ class ChainDrafter:
         self.world, self.length, self.seconds = world, length, seconds
         self.acceptance, self.says, self.name = acceptance, says, name
         self.num_calls = 0
+        self.sizes: list[int] = []  # requests of each call
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         self.num_calls += 1
+        self.sizes.append(len(batch.items))
         self.world.now += self.seconds
         for item in batch.items:
             request = item.request

@@ -40,17 +40,20 @@ def test_as_fast_as_the_best_fixed_setting(
     assert world.serve(union, requests, 250) >= 0.97 * best
 
 
-def test_what_does_not_pay_is_tried_seldom() -> None:
+@pytest.mark.parametrize("batch", [1, 4])
+def test_what_does_not_pay_is_tried_seldom(batch: int) -> None:
     target = COSTS["rows cost"]
     world = World(target, 0.05)
     drafter = ChainDrafter(world, 5, 0.05, 20e-3)
     union = union_of(world, [drafter])
-    union.profile_with(target, 6)
-    requests = requests_of(1)
+    union.profile_with(target, 6 * batch)
+    requests = requests_of(batch)
     world.serve(union, requests, 200)
-    before = drafter.num_calls
+    before, sizes = drafter.num_calls, drafter.sizes
+    sizes.clear()
     world.serve(union, requests, 3 * LONGEST_PAUSE)
     assert 1 <= drafter.num_calls - before <= 16
+    assert set(sizes) == {1}, "a single request is enough to see"
 
 
 def test_a_change_of_regime_is_found(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,7 +105,7 @@ def test_an_engine_runs_where_the_cheap_drafts_promise_little() -> None:
 
     cheap = EveryOther(world, 5, 0.98, 0.0, 0.9, 1)
     engine = ChainDrafter(world, 5, 0.8, 6e-3, 0.8, 2)
-    union = union_of(world, [cheap, engine], adapts=False)
+    union = union_of(world, [cheap, engine])
     union.profile_with(world.target, 6)
     requests = requests_of(1)
     world.serve(union, requests, 300)
@@ -130,3 +133,14 @@ def test_the_choice_is_made_without_the_outcome() -> None:
         chosen.append([r.draft for r in requests])
         union.on_accepted(batch, [Accepted((0,), emitted)] * 2)
     assert chosen[0] == chosen[1]
+
+
+def test_without_adapting_everything_drafts_and_is_verified() -> None:
+    """Whatever it costs: such a server's steps are the same on every machine."""
+    world = World(COSTS["rows cost"])
+    cheap, engine = ChainDrafter(world, 3, 0.1), ChainDrafter(world, 5, 0.1, 1.0, name=2)
+    union = union_of(world, [cheap, engine], adapts=False)
+    union.profile_with(world.target, 12)
+    world.serve(union, requests_of(2), 60)
+    assert engine.num_calls == cheap.num_calls == 60
+    assert set(world.verified) == {2 * union.needs.max_nodes}

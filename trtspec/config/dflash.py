@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.config.model import ModelConfig
+from trtspec.config.state_reader import StateReader
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
@@ -16,16 +17,14 @@ MAX_BLOCK_SIZE = 64
 
 @strict_config()
 @dataclass(frozen=True)
-class DFlashConfig:
+class DFlashConfig(StateReader):
     """A DFlash network (arXiv 2602.06036); its variants are these flags.
 
-    decoder: the shape of its layers; ``vocab_size`` is that of the tokens it reads, the target's.
-    target_hidden_size, capture_layers: which states of the target it reads, as in `EagleConfig`.
-    block_size: rows of a block, the root and mask tokens. mask_token_id: what stands for a token
-    that is to be guessed. causal_layers: of each layer whether a row sees the rows of the block up
-    to itself only; else all of the block. anchor_predicts: the root's row guesses the first token;
-    else the first mask's does, and that many fewer are guessed. draft_vocab_size, own_embedding,
-    own_head: as in `EagleConfig`.
+    decoder, target_hidden_size, capture_layers, draft_vocab_size, own_embedding, own_head: see
+    `StateReader`. block_size: rows of a block, the root and mask tokens. mask_token_id: what stands
+    for a token that is to be guessed. causal_layers: of each layer whether a row sees the rows of
+    the block up to itself only; else all of the block. anchor_predicts: the root's row guesses the
+    first token; else the first mask's does, and that many fewer are guessed.
     """
 
     kind: ClassVar[str] = "dflash"
@@ -43,13 +42,8 @@ class DFlashConfig:
     own_head: bool = False
 
     def __post_init__(self) -> None:
-        decoder, layers = self.decoder, self.capture_layers
-        if self.target_hidden_size < 1:
-            raise ConfigError(f"target_hidden_size={self.target_hidden_size} must be at least 1")
-        if not layers or min(layers) < -1 or len(set(layers)) != len(layers):
-            raise ConfigError(
-                f"capture_layers={list(layers)} must name one or more different layers, -1 or more"
-            )
+        decoder = self.decoder
+        self._check_reading()
         if not 2 <= self.block_size <= MAX_BLOCK_SIZE:
             raise ConfigError(
                 f"block_size={self.block_size} counts the root and the tokens to guess; it must "
@@ -72,27 +66,6 @@ class DFlashConfig:
                 f"a sliding window of {narrow[0]} tokens cuts blocks of {self.block_size}, which "
                 "see each other whole; it must be at least the block_size"
             )
-        if not 1 <= self.draft_vocab_size <= decoder.vocab_size:
-            raise ConfigError(
-                f"draft_vocab_size={self.draft_vocab_size} must be between 1 and the target's "
-                f"{decoder.vocab_size} tokens"
-            )
-        borrows = not (self.own_embedding and self.own_head)
-        if borrows and decoder.hidden_size != self.target_hidden_size:
-            raise ConfigError(
-                f"a draft of hidden size {decoder.hidden_size} cannot borrow the embedding or head "
-                f"of a target of hidden size {self.target_hidden_size}; it must bring both"
-            )
-
-    @property
-    def maps_tokens(self) -> bool:
-        """Whether the head's rows are mapped to the target's token ids."""
-        return self.draft_vocab_size < self.decoder.vocab_size
-
-    @property
-    def hidden_in(self) -> int:
-        """Width of what one row reads of the target."""
-        return len(self.capture_layers) * self.target_hidden_size
 
     @property
     def max_draft_len(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.config.model import ModelConfig
+from trtspec.config.state_reader import StateReader
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
@@ -15,22 +16,19 @@ EAGLE_VERSIONS = (1, 3)
 
 @strict_config()
 @dataclass(frozen=True)
-class EagleConfig:
+class EagleConfig(StateReader):
     """An EAGLE draft network; its variants are these flags, never a checkpoint's name.
 
-    version: 1 (EAGLE-1 and EAGLE-2, which differ in the tree only) or 3. decoder: the shape of its
-    layers; ``vocab_size`` is that of the tokens it reads, the target's. target_hidden_size: width
-    of one captured state. capture_layers: which states of the target it reads, in the order of
-    their concatenation: i is the output of decoder layer i, -1 the embeddings, the target's number
-    of layers the output of its final norm (EAGLE-1). draft_vocab_size: rows of its head; fewer than
-    ``decoder.vocab_size`` come with a map to the target's ids.
+    version: 1 (EAGLE-1 and EAGLE-2, which differ in the tree only) or 3. decoder,
+    target_hidden_size, capture_layers, draft_vocab_size, own_embedding, own_head: see
+    `StateReader`.
 
     fc_bias: the projection of the states has a bias. first_input_norm: layer 0 norms its input (for
     version 3: the embedding). final_norm: a norm before the head. norm_before_residual: the
     residual of layer 0 is the normed state (version 3). norm_before_fc: one norm over all captured
     states; fc_norm: one norm for each of them. norm_output: the next pass is fed the normed output.
     input_norms: a norm of the embedding and one of the state before they are joined (version 1:
-    MTP modules). own_embedding, own_head: the checkpoint brings them; else they are the target's.
+    MTP modules).
     """
 
     kind: ClassVar[str] = "eagle"
@@ -54,20 +52,10 @@ class EagleConfig:
     def __post_init__(self) -> None:
         if self.version not in EAGLE_VERSIONS:
             raise ConfigError(f"EAGLE version {self.version} is not one of {EAGLE_VERSIONS}")
-        if self.target_hidden_size < 1:
-            raise ConfigError(f"target_hidden_size={self.target_hidden_size} must be at least 1")
-        layers = self.capture_layers
-        if not layers or min(layers) < -1 or len(set(layers)) != len(layers):
+        self._check_reading()
+        if self.version == 1 and len(self.capture_layers) != 1:
             raise ConfigError(
-                f"capture_layers={list(layers)} must name one or more different layers, -1 or more"
-            )
-        if self.version == 1 and len(layers) != 1:
-            raise ConfigError(f"EAGLE-1 reads one hidden state, not those of layers {list(layers)}")
-        vocabulary = self.decoder.vocab_size
-        if not 1 <= self.draft_vocab_size <= vocabulary:
-            raise ConfigError(
-                f"draft_vocab_size={self.draft_vocab_size} must be between 1 and the target's "
-                f"{vocabulary} tokens"
+                f"EAGLE-1 reads one hidden state, not those of layers {list(self.capture_layers)}"
             )
         if self.version == 1 and (
             self.norm_before_residual
@@ -82,23 +70,6 @@ class EagleConfig:
             raise ConfigError("input_norms belongs to version 1; EAGLE-3 has first_input_norm")
         if self.norm_output and not self.final_norm:
             raise ConfigError("norm_output feeds back the final norm's output, but there is none")
-        hidden = self.decoder.hidden_size
-        borrows = not (self.own_embedding and self.own_head)
-        if borrows and hidden != self.target_hidden_size:
-            raise ConfigError(
-                f"a draft of hidden size {hidden} cannot borrow the embedding or head of a target "
-                f"of hidden size {self.target_hidden_size}; it must bring both"
-            )
-
-    @property
-    def maps_tokens(self) -> bool:
-        """Whether the head's rows are mapped to the target's token ids."""
-        return self.draft_vocab_size < self.decoder.vocab_size
-
-    @property
-    def hidden_in(self) -> int:
-        """Width of what one row reads of the target."""
-        return len(self.capture_layers) * self.target_hidden_size
 
     @property
     def method(self) -> str:

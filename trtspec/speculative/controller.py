@@ -47,6 +47,15 @@ class Outlook:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A request that drafts were tried with. nodes: those of its tree that were verified. gain:
+    tokens that it emitted beyond what was expected without the trial."""
+
+    nodes: int
+    gain: float
+
+
 class _Pause:
     """When something that does not pay is tried again."""
 
@@ -101,32 +110,37 @@ class Controller:
     """
 
     def __init__(self, target: CostCurve, adapts: bool = True, sees_all: bool = True) -> None:
-        """``adapts``: choose what drafts and how many nodes are verified, else all. ``sees_all``: outcomes of nodes
-        that were not verified are known as well; if not, more are verified once in a while."""
+        """``adapts``: choose what drafts and how many nodes are verified, else all do and are.
+        ``sees_all``: outcomes of nodes that were not verified are known as well; if not, more are
+        verified once in a while."""
         self._target = target
         self._adapts = adapts
         self._sees_all = sees_all
         self._paces: dict[int, _Pace] = {}
         self._pauses: list[_Pause] = []
         self._verifying = _Pause()
-        self._tried: list[_Pause] = []  # in the step under way, for trying's sake
-        self._otherwise = 0.0  # what that step would have been worth without
+        self._tried: list[tuple[_Pause, Outlook]] = []  # in the step under way, for trying's sake
+        self._is_trying_rows = False
+        self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._rest = 0.0  # seconds of a step around drafting and verifying
         self._steps = 0
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
-    def plan(self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]) -> tuple[int, ...]:
+    def plan(
+        self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Begin a step: which engines draft, where the other drafters gave nodes of the chances
-        ``cheap [B, W]`` (each row falling; unread without engines)."""
+        ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
+        request, to see what becomes of it."""
         self._steps += 1
         self._tried = []
         while len(self._pauses) < len(engines):
             self._pauses.append(_Pause())
         if not engines or cheap is None:
-            return ()
+            return (), ()
         if not self._adapts or self._steps <= _WARM_UP:
-            return tuple(range(len(engines)))
+            return tuple(range(len(engines))), ()
         best: list[int] = []
         self._otherwise = self._gain(load, cheap, [])
         left = [i for i, outlook in enumerate(engines) if outlook.chances is not None]
@@ -136,16 +150,17 @@ class Controller:
                 break
             self._otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
-        chosen = []
+        chosen, tried = [], []
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
                 pause.restart(FIRST_PAUSE)
-            elif outlook.chances is not None:
-                if not pause.is_over():
-                    continue
-                self._tried.append(pause)
-            chosen.append(i)
-        return tuple(chosen)
+                chosen.append(i)
+            elif outlook.chances is None:
+                chosen.append(i)
+            elif pause.is_over():
+                self._tried.append((pause, outlook))
+                tried.append(i)
+        return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:
         """How many of the batch's nodes to verify, of which ``chances [n]`` are the falling ones of
@@ -162,24 +177,42 @@ class Controller:
                     "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
                     *(best, most, load.requests, tokens[best], 1e3 * seconds[best]),
                 )
+        self._is_trying_rows = False
         if not self._sees_all and best < most:
-            # Nothing is learned of what is not verified: now and then, try a node a request more.
+            # Nothing is learned of what is not verified: now and then, try one more.
             if not self._tried and self._verifying.is_over():
-                self._tried, self._otherwise = [self._verifying], float(worths[best])
-            if self._tried:
-                best = min(best + load.requests, most)
+                self._is_trying_rows, self._otherwise = True, float(worths[best])
+            if self._tried or self._is_trying_rows:
+                best += 1
         return best
 
-    def observe(self, load: Load, nodes: int, tokens: int, spent: float, rest: float) -> None:
+    def observe(
+        self,
+        load: Load,
+        nodes: int,
+        tokens: int,
+        spent: float,
+        rest: float,
+        tried: Trial | None = None,
+    ) -> None:
         """A step without prefill verified `nodes`, for which `spent` seconds were drafted, and
-        emitted that many tokens. `rest`: the seconds around drafting and verifying."""
+        emitted that many tokens. `rest`: the seconds around drafting and verifying. `tried`: what
+        became of the request that `plan` had drafts tried with."""
         self._rest += _REST_WEIGHT * (rest - self._rest)
         pace = self._pace(load).tokens_per_second
-        if pace is not None:
+        if pace is None:
+            return
+        if self._is_trying_rows:
             worth = tokens - pace * (spent + self._target.at(load.rows + nodes))
-            for pause in self._tried:
-                if worth > self._otherwise:
-                    pause.restart(NEXT_PAUSE)
+            if worth > self._otherwise:
+                self._verifying.restart(NEXT_PAUSE)
+        if tried is None:
+            return
+        # As if all requests had been drafted for, and had fared as this one.
+        rows = self._target.at(load.rows + tried.nodes * load.requests) - self._target.at(load.rows)
+        for pause, outlook in self._tried:
+            if load.requests * tried.gain > pace * (outlook.seconds + rows):
+                pause.restart(NEXT_PAUSE)
 
     def report(self, load: Load, engines: Sequence[str], verified: int) -> None:
         """Log what a step did if that is another way of working than before, and stays."""

@@ -36,7 +36,8 @@ class EagleDrafter(CachedRolloutDrafter):
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, config: TreeDecodingConfig) -> None:
         super().__init__(engine, cache, self.needs_of(config))
-        self._pending: dict[int, Tensor] = {}  # [rows behind the draft cache's committed, n*H]
+        # By request [rows, n*H], together those behind the draft cache's committed.
+        self._pending: dict[int, list[Tensor]] = {}
         self._fed: dict[int, int] = {}
         # Of the rows that are fed up to the newest state, so many read a token not known yet.
         self._not_final = max(cache.lookahead - 1, 0)
@@ -52,12 +53,12 @@ class EagleDrafter(CachedRolloutDrafter):
         groups = []
         states = []
         for request in requests:
-            hidden = self._pending.pop(request.id)
+            hidden = torch.cat(self._pending.pop(request.id))
             start = self._cache.committed(request)
             final = max(len(hidden) - self._not_final, 0)
             self._fed[request.id] = start + final
             if final < len(hidden):
-                self._pending[request.id] = hidden[final:]
+                self._pending[request.id] = [hidden[final:]]
             groups.append(self._group(request, start, len(hidden)))
             states.append(hidden)
         return groups, torch.cat(states)
@@ -74,20 +75,19 @@ class EagleDrafter(CachedRolloutDrafter):
             request, hidden = item.request, outcome.hidden
             assert hidden is not None, "the target hands out its states"
             start = self._fed.pop(request.id, self._cache.committed(request))
-            num_pending = 0
-            if request.id in self._pending:
-                num_pending = len(self._pending[request.id])
-                hidden = torch.cat((self._pending[request.id], hidden))
-            fed = 0 if item.is_generation else len(hidden) - 1
+            pending = self._pending.setdefault(request.id, [])
+            num_pending = sum(map(len, pending))
+            pending.append(hidden)
+            fed = 0 if item.is_generation else num_pending + len(hidden) - 1
             if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
-                fed = min(num_pending, len(hidden) - 1)
+                fed = min(num_pending, num_pending + len(hidden) - 1)
             final = max(fed - self._not_final, 0)
             if final:
+                whole = torch.cat(pending)
                 groups.append(self._group(request, start, fed))
-                states.append(hidden[:fed])
+                states.append(whole[:fed])
                 # A copy: a view would keep the states of the whole chunk.
-                hidden = hidden[final:].clone()
-            self._pending[request.id] = hidden
+                self._pending[request.id] = [whole[final:].clone()]
             lengths.append((start + final,))
         if groups:
             self._engine.feed(groups, torch.cat(states))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Outlook
 from trtspec.speculative.costs import CostCurve
@@ -23,6 +24,7 @@ _Draft = tuple[TokenTree, npt.NDArray[np.int32]]
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
 _LEARNED = 64  # rows before an engine is judged
+_FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
 _PROFILE_WEIGHT = 0.1
 _PROFILED = 2  # trees of a step that the profile takes in
 
@@ -44,6 +46,7 @@ class Member:
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
         self._drafts: dict[int, _Draft] = {}  # of the step under way, by request
+        self._drafted: dict[int, int] = {}  # tokens of a request when it was last drafted for
         self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
         self._num_profiled = 0
         self._num_rows = 0
@@ -61,21 +64,20 @@ class Member:
         self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
 
     def draft(
-        self,
-        batch: ScheduledBatch,
-        items: Sequence[ScheduledRequest],
-        clock: Callable[[], float],
+        self, items: Sequence[ScheduledRequest], clock: Callable[[], float]
     ) -> list[TokenTree]:
-        """Its trees for `items`, those of the batch that may have nodes; their scores are the ln of
-        the chances of their paths."""
+        """Its trees for these items of a step, which may have nodes; their scores are the ln of the
+        chances of their paths."""
+        behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
-        self.drafter.prepare_draft_tokens(batch)
-        if self.has_engine:
+        self.drafter.prepare_draft_tokens(ScheduledBatch(tuple(items)))
+        if self.has_engine and behind <= _FEW_BEHIND * len(items):
             self.cost.observe(len(items), clock() - began)
         trees = []
         for item in items:
             request = item.request
             tree, request.draft = request.draft, TokenTree.empty()
+            self._drafted[request.id] = len(request.tokens)
             if len(tree):
                 cells = cells_of(tree)
                 self._drafts[request.id] = tree, cells
@@ -83,6 +85,10 @@ class Member:
                 tree = self._estimator.calibrate(tree, cells, exponent)
             trees.append(tree)
         return trees
+
+    def num_behind(self, request: Request) -> int:
+        """Tokens since it drafted for the request, or since the prompt: it feeds them first."""
+        return len(request.tokens) - self._drafted.get(request.id, request.num_prompt_tokens)
 
     def outlook(self, items: Sequence[ScheduledRequest]) -> Outlook:
         """What it would give these requests, before it is asked."""
@@ -130,6 +136,7 @@ class Member:
         """Forget a request; unknown ids are ignored."""
         self._drifts.pop(request_id, None)
         self._drafts.pop(request_id, None)
+        self._drafted.pop(request_id, None)
         self.drafter.release(request_id)
 
     def _update_profile(self, tree: TokenTree) -> None:

@@ -17,9 +17,9 @@ from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampler import SamplingRows
 from trtspec.ops.tree import TokenTree
 
-MOST_BEHIND = 64
-"""Rows that a draft cache may lack of what the target has accepted. Whoever decides to roll out
-nothing can go on at little cost then."""
+MOST_BEHIND = 256
+"""Rows that a draft cache may lack of what the target has accepted. Where nothing is rolled out,
+most requests then end before they have cost the draft anything."""
 
 
 class RolloutDrafter(ABC):

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.request import Request
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Controller, Load
+from trtspec.speculative.controller import Controller, Load, Trial
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
 
@@ -61,15 +62,18 @@ class UnionDrafter:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
         if items:
-            drafts = [member.draft(batch, items, self._clock) for member in self._cheap]
+            drafts = [member.draft(items, self._clock) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
             outlooks = [member.outlook(items) for member in self._engines]
-            chosen = self._controller.plan(load, _ranked(trees) if outlooks else None, outlooks)
+            cheap = _ranked(trees) if outlooks else None
+            chosen, tried = self._controller.plan(load, cheap, outlooks)
             asked = [self._engines[i] for i in chosen]
             step.spent = sum(outlooks[i].seconds for i in chosen)
             if asked:
-                drafts = [member.draft(batch, items, self._clock) for member in asked]
+                drafts = [member.draft(items, self._clock) for member in asked]
                 trees = _merged([trees, *drafts] if self._cheap else drafts)
+            if tried:
+                self._try(step, items, trees, [self._engines[i] for i in tried])
             trees = [_best(tree, item.max_nodes) for tree, item in zip(trees, items, strict=True)]
             counts = self._share(load, trees, step.spent)
             for item, tree, count in zip(items, trees, counts, strict=True):
@@ -84,7 +88,10 @@ class UnionDrafter:
         step = self._step
         assert step is not None, "drafts are prepared before they are judged"
         step.judged = self._clock()
-        step.tokens = sum(len(outcome.tokens) for outcome in accepted)
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            step.tokens += len(outcome.tokens)
+            if item.request is step.tried:
+                step.trial = Trial(len(item.request.draft), len(outcome.tokens) - step.expected)
         for member in self._members:
             member.learn(batch, accepted, self._has_own_rule)
         kept = [member.drafter.on_accepted(batch, accepted) for member in self._members]
@@ -105,6 +112,24 @@ class UnionDrafter:
         logger.info("a target step in ms by rows: %s", self.target_cost.table())
         for member in self._engines:
             logger.info("%s drafts in ms by requests: %s", member.name, member.cost.table())
+
+    def _try(
+        self,
+        step: _Step,
+        items: Sequence[ScheduledRequest],
+        trees: list[TokenTree],
+        members: Sequence[Member],
+    ) -> None:
+        """Add what these members draft for one request to its tree; the one that costs least."""
+        place = min(range(len(items)), key=lambda i: members[0].num_behind(items[i].request))
+        step.tried = items[place].request
+        step.expected = 1.0
+        if len(trees[place]):
+            step.expected += float(np.exp(_scores(trees[place])).sum())
+        for member in members:
+            drafts = member.draft(items[place : place + 1], self._clock)
+            trees[place] = TokenTree.merge([trees[place], *drafts])
+            step.spent += member.cost.at(1)
 
     def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
         """How many nodes of each tree are verified."""
@@ -129,7 +154,9 @@ class UnionDrafter:
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
         rest = own - verifying - step.spent + min(now - step.ended, own / 2)
-        self._controller.observe(load, step.nodes, step.tokens, step.spent, max(rest, 0.0))
+        self._controller.observe(
+            load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
+        )
 
 
 def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
@@ -155,6 +182,9 @@ class _Step:
         self.drafted = self.judged = self.ended = 0.0
         self.spent = 0.0  # on engines, as expected
         self.nodes = self.tokens = 0
+        self.tried: Request | None = None  # the request of a trial, the tokens expected without
+        self.expected = 0.0
+        self.trial: Trial | None = None
 
 
 def _best(tree: TokenTree, count: int) -> TokenTree:

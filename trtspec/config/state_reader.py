@@ -1,0 +1,56 @@
+"""StateReader: what the shapes of all networks that read the target's hidden states share."""
+
+from __future__ import annotations
+
+from trtspec.config.model import ModelConfig
+from trtspec.errors import ConfigError
+
+
+class StateReader:
+    """A draft network beside its target.
+
+    decoder: the shape of its layers; ``vocab_size`` is that of the tokens it reads, the target's.
+    target_hidden_size: width of one captured state. capture_layers: which states of the target it
+    reads, in the order of their concatenation: i is the output of decoder layer i, -1 the
+    embeddings, the target's number of layers the output of its final norm (EAGLE-1).
+    draft_vocab_size: rows of its head; fewer than ``decoder.vocab_size`` come with a map to the
+    target's ids. own_embedding, own_head: the checkpoint brings them; else they are the target's.
+    """
+
+    decoder: ModelConfig
+    target_hidden_size: int
+    capture_layers: tuple[int, ...]
+    draft_vocab_size: int
+    own_embedding: bool
+    own_head: bool
+
+    @property
+    def maps_tokens(self) -> bool:
+        """Whether the head's rows are mapped to the target's token ids."""
+        return self.draft_vocab_size < self.decoder.vocab_size
+
+    @property
+    def hidden_in(self) -> int:
+        """Width of what one row reads of the target."""
+        return len(self.capture_layers) * self.target_hidden_size
+
+    def _check_reading(self) -> None:
+        """ConfigError if it cannot read such a target, borrow from it, or choose its tokens."""
+        layers, hidden = self.capture_layers, self.decoder.hidden_size
+        if self.target_hidden_size < 1:
+            raise ConfigError(f"target_hidden_size={self.target_hidden_size} must be at least 1")
+        if not layers or min(layers) < -1 or len(set(layers)) != len(layers):
+            raise ConfigError(
+                f"capture_layers={list(layers)} must name one or more different layers, -1 or more"
+            )
+        if not 1 <= self.draft_vocab_size <= self.decoder.vocab_size:
+            raise ConfigError(
+                f"draft_vocab_size={self.draft_vocab_size} must be between 1 and the target's "
+                f"{self.decoder.vocab_size} tokens"
+            )
+        borrows = not (self.own_embedding and self.own_head)
+        if borrows and hidden != self.target_hidden_size:
+            raise ConfigError(
+                f"a draft of hidden size {hidden} cannot borrow the embedding or head of a target "
+                f"of hidden size {self.target_hidden_size}; it must bring both"
+            )
