@@ -17,6 +17,7 @@ from trtspec.bench.result_file import check_output, save
 from trtspec.builder.locate import find_model
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
+from trtspec.commands.bench_peers import add_peers_command
 from trtspec.commands.bench_prepare import add_prepare_command
 from trtspec.commands.bench_prompts import PromptSource, add_engine_flags, add_prompt_flags
 from trtspec.commands.bench_serve import add_serve_commands
@@ -95,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add_compare_command(commands)
     add_forward_command(commands)
+    add_peers_command(commands)
     add_prepare_command(commands)
     add_serve_commands(commands)
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from trtspec.bench.compare import Contender, run_rounds, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
 from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
 from trtspec.bench.floor import MachineRates, measure_machine
-from trtspec.bench.methods import Method, fitting_methods, read_methods
+from trtspec.bench.methods import Method
 from trtspec.bench.picture import check_picture
-from trtspec.bench.result_file import check_output, save
+from trtspec.bench.result_file import save
 from trtspec.builder.available_drafts import available_drafts
+from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
 from trtspec.commands.bench_prompts import (
     SETTINGS,
     PromptSource,
@@ -26,8 +27,6 @@ from trtspec.commands.bench_prompts import (
 )
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
-from trtspec.errors import ConfigError
-from trtspec.llmapi.build import build
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.prompts import load_tokenizer
 
@@ -46,37 +45,16 @@ def add_compare_command(commands: Any) -> None:
     )
     compare.set_defaults(run=run_compare)
     add = compare.add_argument
-    add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
-    add(
-        "--drafts",
-        nargs="*",
-        default=[],
-        help="drafts: HF folders or ids, or embedded names, of any kind (default: those embedded "
-        "for the model, or its own modules)",
-    )
-    add(
-        "--methods",
-        nargs="*",
-        help="method:K for a chain, method:k,D,N for a tree, such as eagle3:5 eagle3:4,5,24 "
-        "ngram:4, or JSON of a speculative config (default: every method that fits)",
-    )
-    add("--batch_sizes", type=int, nargs="+", default=[1], help="requests at a time (default: 1)")
-    add("--temperatures", type=float, nargs="+", default=[0.0], help="default: 0")
-    add("--rounds", type=int, default=3, help="over all prompts, of each method (default: 3)")
+    add_method_flags(compare)
     add_prompt_flags(compare, max_tokens=128)
     add_engine_flags(compare)
-    add("--output", type=Path, help="write everything measured to this file, as JSON")
     add("--plot", type=Path, help="draw speed-ups and steps into this file (.png, .svg, .pdf)")
 
 
 def run_compare(args: argparse.Namespace) -> int:
     source = _check(args)
     drafts = available_drafts(args.model, args.drafts)
-    # Nothing may be left out of what was asked for.
-    is_given = args.methods is not None
-    methods = read_methods(args.methods, drafts) if is_given else fitting_methods(drafts)
-    built, left_out = _build_all(args, methods, may_leave_out=not is_given)
-    methods = [method for method in methods if method.name in built]
+    methods, built, left_out = build_methods(args, drafts)
     engine = EngineConfig.read(built[methods[0].name])
     prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
     texts = [prompt.token_ids for prompt in prompts]
@@ -118,42 +96,10 @@ def run_compare(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> PromptSource:
     """Everything that can be wrong, before anything is built; ConfigError names it."""
-    for name in ("batch_sizes", "rounds"):
-        given = getattr(args, name)
-        for value in given if isinstance(given, list) else [given]:
-            if value < 1:
-                raise ConfigError(f"--{name} {value} must be at least 1")
-    for temperature in args.temperatures:
-        SamplingParams(temperature=temperature)  # refuses what cannot be
-    if args.output is not None:
-        check_output(args.output)
+    check_method_flags(args)
     if args.plot is not None:
         check_picture(args.plot)
     return PromptSource(args)
-
-
-def _build_all(
-    args: argparse.Namespace, methods: Sequence[Method], may_leave_out: bool
-) -> tuple[dict[str, Path], dict[str, str]]:
-    """The engine folder of each method by its name, and why others have none."""
-    options: Mapping[str, Any] = {
-        "dtype": args.dtype,
-        "max_batch_size": max(args.batch_sizes),
-        "max_seq_len": args.max_seq_len,
-        "backend": args.backend,
-        "device": args.device,
-    }
-    built: dict[str, Path] = {}
-    left_out: dict[str, str] = {}
-    for method in methods:
-        try:
-            built[method.name] = build(args.model, method.config, **options)
-        except ConfigError as error:
-            if method.config is None or not may_leave_out:
-                raise
-            left_out[method.name] = str(error)
-            print(f"{method.name} is left out: {error}")
-    return built, left_out
 
 
 def _open(method: Method, folder: Path, batch_size: int) -> LLM:

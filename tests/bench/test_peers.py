@@ -1,0 +1,153 @@
+"""Peers: the protocol with a worker, its failures, and the ratios; the engine is a script."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trtspec.bench.peers import contender as contenders
+from trtspec.bench.peers import process
+from trtspec.bench.peers.contender import (
+    OURS,
+    Contender,
+    Peer,
+    contenders_of,
+    read_peers,
+)
+from trtspec.bench.peers.process import Job, PeerError, PeerProcess
+from trtspec.bench.peers.report import summarize
+from trtspec.errors import ConfigError
+
+JOB = Job("model", "plain", max_seq_len=64)
+PROMPTS = [[1, 2], [3]]
+
+COUNTING = """
+from protocol import main, one_by_one
+
+def load(job):
+    print("an engine that talks")
+    if job.mode == "refused":
+        raise ValueError("no such model: " + job.model)
+    def answer(ids, max_tokens, seed):
+        if job.mode == "dies":
+            import os
+            os.write(2, b"out of memory")
+            os._exit(9)
+        if job.mode == "hangs":
+            import time
+            time.sleep(60)
+        count = max_tokens - (job.mode == "short")
+        return [ids[-1] + seed + i for i in range(count)]
+    return "counting", "1.0", one_by_one(answer)
+
+main(load)
+"""
+
+
+@pytest.fixture(autouse=True)
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(process.WORKERS / "protocol.py", tmp_path)
+    (tmp_path / "counting_worker.py").write_text(COUNTING)
+    monkeypatch.setattr(process, "WORKERS", tmp_path)
+
+
+def test_answers_prompt_after_prompt() -> None:
+    with PeerProcess("counting", JOB) as peer:
+        assert (peer.engine, peer.version) == ("counting", "1.0")
+        for seed in (0, 5):
+            seconds, tokens = peer.generate(PROMPTS, 3, seed)
+            assert seconds >= 0
+            assert tokens == [[2 + seed, 3 + seed, 4 + seed], [3 + seed, 4 + seed, 5 + seed]]
+    assert peer._process.returncode == 0
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("refused", "ValueError: no such model: model"),
+        ("dies", "ended with status 9: .*out of memory"),
+        ("short", r"\[2, 2\] with another number of tokens than 3"),
+        ("hangs", "took more than 2 s"),
+    ],
+)
+def test_failures_say_what_the_engine_said(mode: str, message: str) -> None:
+    with (
+        pytest.raises(PeerError, match=message),
+        PeerProcess("counting", replace(JOB, mode=mode), limit=2) as peer,
+    ):
+        peer.generate(PROMPTS, 3, 0)
+
+
+def test_an_interpreter_that_is_none() -> None:
+    with pytest.raises(PeerError, match="cannot be run"):
+        PeerProcess("counting", JOB, python="/nowhere/python")
+
+
+def test_read_peers(tmp_path: Path) -> None:
+    peers = read_peers([f"transformers={sys.executable}"], [])
+    assert peers == [Peer("transformers", sys.executable)]
+    for spellings, models, message in (
+        (["tensorflow"], [], "not one of transformers"),
+        (["vllm=/nowhere/python"], [], "cannot import vllm; install it in an environment"),
+        ([], ["vllm"], "is not name=path"),
+        ([], ["openvino.tokenizer=x"], "is not name=path"),
+        ([], ["openvino=/nowhere"], "there is no /nowhere"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_peers(spellings, models)
+
+
+def test_an_own_format_must_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(contenders, "_can_import", lambda peer: True)
+    with pytest.raises(ConfigError, match="optimum-cli export openvino"):
+        read_peers(["openvino"], [])
+    (peer,) = read_peers(["openvino"], [f"openvino={tmp_path}", f"openvino.eagle3={tmp_path}"])
+    found = contenders_of(peer, replace(JOB, num_draft_tokens=4), {"draft_model": "hf-draft"})
+    # No draft in its own format: the Hugging Face one is of no use to it.
+    assert [c.mode for c in found] == ["plain", "prompt_lookup", "eagle3"]
+    assert {c.job.model for c in found} == {str(tmp_path)}
+    assert found[2].job.draft == str(tmp_path)
+
+
+def test_what_a_peer_can_do_with_these_drafts() -> None:
+    found = contenders_of(Peer("vllm"), JOB, {"eagle3": "head"})
+    assert [(c.name, c.job.draft) for c in found] == [
+        ("vllm plain", None),
+        ("vllm prompt_lookup", None),
+        ("vllm eagle3", "head"),
+    ]
+
+
+def test_rounds_and_ratios() -> None:
+    one = Contender("counting", "plain", "counting", sys.executable, JOB)
+    one.run(PROMPTS, 3, 0, warm_up=1)
+    one.run(PROMPTS, 3, 0, warm_up=1)
+    assert len(one.seconds) == 2 and one.version == "1.0"
+    assert one.tokens == [[2, 3, 4], [3, 4, 5]]
+
+    def of(engine: str, mode: str, seconds: list[float], first: int = 1) -> Contender:
+        tokens = [[first] * 4, [2] * 4]
+        return Contender(engine, mode, "", "", JOB, "1", seconds, tokens)
+
+    found = [
+        of(OURS, "plain", [1.0, 9.0, 1.0]),
+        of(OURS, "ngram:4", [0.25, 0.25, 4.0]),
+        of("a", "plain", [2.0, 2.0, 2.0], first=7),
+        of("b", "prompt_lookup", [0.5, 0.5, 0.5]),
+    ]
+    point = summarize(1, 0.0, found)
+    assert point["ratios"] == {
+        "best_over_plain": 4.0,
+        "plain_over_best_plain": 2.0,
+        "best_over_best": 2.0,
+    }
+    assert [line["num_divergences"] for line in point["contenders"]] == [0, 0, 1, 0]
+    assert [line["share"] for line in point["contenders"]] == [1.0, 4.0, 0.5, 2.0]
+    drawn = summarize(1, 1.0, found)
+    assert [line["num_divergences"] for line in drawn["contenders"]] == [0, 0, None, None]
+    assert "plain_over_best_plain" not in summarize(1, 0.0, found[:2])["ratios"]

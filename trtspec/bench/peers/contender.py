@@ -1,0 +1,183 @@
+"""Contenders: trtspec's methods and what each other engine offers beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trtspec.bench.methods import Method
+from trtspec.bench.peers.process import Job, PeerProcess
+from trtspec.config.speculative import speculative_to_dict
+from trtspec.errors import ConfigError
+
+OURS = "trtspec"
+PLAIN, LOOKUP, DRAFT, EAGLE3 = "plain", "prompt_lookup", "draft_model", "eagle3"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a peer can do. module: by which it is found installed. modes: see `workers.protocol`.
+    own_format: it reads no Hugging Face folders, but what this is made with."""
+
+    module: str
+    modes: tuple[str, ...]
+    own_format: str | None = None
+
+
+ENGINES: Mapping[str, Engine] = {
+    "transformers": Engine("transformers", (PLAIN, LOOKUP, DRAFT)),
+    "openvino": Engine(
+        "openvino_genai",
+        (PLAIN, LOOKUP, DRAFT, EAGLE3),
+        "optimum-cli export openvino --model <target> <folder>",
+    ),
+    "vllm": Engine("vllm", (PLAIN, LOOKUP, DRAFT, EAGLE3)),
+    "llama_cpp": Engine(
+        "llama_cpp", (PLAIN, LOOKUP), "llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine as it is installed here: python, the interpreter that has it; models: paths in its
+    own format by model, draft_model, eagle3."""
+
+    name: str
+    python: str = sys.executable
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Contender:
+    """One engine and way of speculating, and what its rounds measured."""
+
+    engine: str
+    mode: str
+    worker: str
+    python: str
+    job: Job
+    version: str = ""
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine} {self.mode}"
+
+    @property
+    def is_plain(self) -> bool:
+        return self.mode == PLAIN
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int, warm_up: int
+    ) -> None:
+        """One round in a fresh process: an engine that learns meets nothing twice, and only one is
+        in memory. `warm_up` tokens of the first prompts come before, untimed."""
+        with PeerProcess(self.worker, self.job, self.python) as process:
+            self.version = process.version
+            process.generate(prompts[:2], warm_up, seed)
+            seconds, self.tokens = process.generate(prompts, max_tokens, seed)
+        self.seconds.append(seconds)
+
+    @property
+    def speeds(self) -> list[float]:
+        """Generated tokens a second of each round, prefills included."""
+        count = sum(map(len, self.tokens))
+        return [count / seconds for seconds in self.seconds]
+
+
+def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
+    """The peers that were asked for. A spelling is ``name`` (installed beside trtspec) or
+    ``name=python``; of `models`, ``name=path`` (the target in the engine's own format) or
+    ``name.draft_model=path``, ``name.eagle3=path``.
+
+    Raises:
+        ConfigError: an unknown name, a missing interpreter or file, or an engine that this
+            interpreter cannot import.
+    """
+    own: dict[str, dict[str, str]] = {}
+    for text in models:
+        key, found, path = text.partition("=")
+        name, _, kind = key.partition(".")
+        kind = kind or "model"
+        _check_name(name)
+        if not found or kind not in ("model", DRAFT, EAGLE3):
+            raise ConfigError(
+                f"--peer_models {text!r} is not name=path, name.draft_model=path or "
+                "name.eagle3=path"
+            )
+        if not Path(path).exists():
+            raise ConfigError(f"--peer_models {text!r}: there is no {path}")
+        own.setdefault(name, {})[kind] = path
+    peers = []
+    for text in spellings:
+        name, _, python = text.partition("=")
+        _check_name(name)
+        peer = Peer(name, python or sys.executable, own.get(name, {}))
+        _check_installed(peer)
+        if ENGINES[name].own_format and "model" not in peer.models:
+            raise ConfigError(
+                f"peer {name} reads a format of its own; make it with: "
+                f"{ENGINES[name].own_format}, and give it in --peer_models {name}=<path>"
+            )
+        peers.append(peer)
+    return peers
+
+
+def installed_peers() -> list[Peer]:
+    """Those that this interpreter can import and that read Hugging Face folders."""
+    peers = [Peer(name) for name, engine in ENGINES.items() if engine.own_format is None]
+    return [peer for peer in peers if _can_import(peer)]
+
+
+def contenders_of(peer: Peer, base: Job, drafts: Mapping[str, str]) -> list[Contender]:
+    """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: Hugging
+    Face folders by draft_model, eagle3."""
+    engine = ENGINES[peer.name]
+    found = []
+    for mode in engine.modes:
+        draft = None
+        if mode in (DRAFT, EAGLE3):
+            draft = (peer.models if engine.own_format else {**drafts, **peer.models}).get(mode)
+            if draft is None:
+                continue
+        model = peer.models.get("model", base.model)
+        job = replace(base, model=model, mode=mode, draft=draft)
+        found.append(Contender(peer.name, mode, peer.name, peer.python, job))
+    return found
+
+
+def own_contender(method: Method, folder: Path, base: Job) -> Contender:
+    """A method of trtspec over an engine folder."""
+    config = speculative_to_dict(method.config) if method.config else None
+    job = replace(base, model=str(folder), mode=PLAIN, options={"speculative_config": config})
+    mode = method.name if method.config else PLAIN
+    return Contender(OURS, mode, OURS, sys.executable, job)
+
+
+def _check_name(name: str) -> None:
+    if name not in ENGINES:
+        raise ConfigError(f"peer {name!r} is not one of {', '.join(ENGINES)}")
+
+
+def _check_installed(peer: Peer) -> None:
+    if not _can_import(peer):
+        module = ENGINES[peer.name].module
+        raise ConfigError(
+            f"peer {peer.name}: {peer.python} cannot import {module}; install it in an environment "
+            f"of its own and name that one's interpreter: {peer.name}=<environment>/bin/python"
+        )
+
+
+def _can_import(peer: Peer) -> bool:
+    """Found without importing it: some take many seconds, or start threads."""
+    find = f"importlib.util.find_spec({ENGINES[peer.name].module!r})"
+    command = [peer.python, "-c", f"import importlib.util, sys; sys.exit(not {find})"]
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        return False

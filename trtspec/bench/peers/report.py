@@ -1,0 +1,109 @@
+"""What `trtspec-bench peers` prints and writes.
+
+The JSON file:
+
+    format, format_version   "trtspec-bench peers", 1
+    date, command, commit    when, how it was called, the source's commit (null if unknown)
+    machine, versions        system, processor, cores; of trtspec, python, torch
+    model, prompts           as they were given
+    num_rounds, left_out     rounds of each point; contenders that failed, with their reason
+    points                   one for each batch_size and temperature, with its `contenders`:
+
+    engine, mode, version    who; mode: plain or how it speculates
+    tokens_per_second        generated tokens over the time of a round, prefills included
+    share                    of that, in trtspec's plain decoding
+    num_divergences          prompts whose text is not trtspec's plain one; at a temperature above
+                             0 engines draw differently, so it is null for the others
+    round_seconds            of each round
+
+and ``ratios``: plain_over_best_plain, trtspec's plain decoding over the fastest plain decoding of a
+peer; best_over_best, its fastest lossless method over the fastest way of any peer; best_over_plain,
+over its own plain decoding. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from trtspec.bench.peers.contender import OURS, Contender
+from trtspec.bench.table import print_table
+
+FORMAT, FORMAT_VERSION = "trtspec-bench peers", 1
+HEADERS = ("engine", "version", "way", "tokens/s", "x our plain", "texts")
+
+
+def summarize(
+    batch_size: int, temperature: float, contenders: Sequence[Contender]
+) -> dict[str, Any]:
+    """The figures of a point; the first contender is trtspec's plain decoding."""
+    plain = contenders[0]
+    base = median(plain.speeds)
+    lines = []
+    for contender in contenders:
+        speed = median(contender.speeds)
+        is_comparable = temperature == 0 or contender.engine == OURS
+        different = sum(a != b for a, b in zip(contender.tokens, plain.tokens, strict=True))
+        lines.append(
+            {
+                "engine": contender.engine,
+                "mode": contender.mode,
+                "version": contender.version,
+                "tokens_per_second": speed,
+                "share": speed / base,
+                "num_prompts": len(plain.tokens),
+                "num_divergences": different if is_comparable else None,
+                "round_seconds": contender.seconds,
+            }
+        )
+    return {
+        "batch_size": batch_size,
+        "temperature": temperature,
+        "contenders": lines,
+        "ratios": _ratios(contenders),
+    }
+
+
+def print_point(point: Mapping[str, Any]) -> None:
+    """A table, and the ratios that matter below it."""
+    rows = [_cells(line) for line in point["contenders"]]
+    title = f"batch {point['batch_size']}, temperature {point['temperature']:g}"
+    print_table(title, HEADERS, rows)
+    for name, value in point["ratios"].items():
+        print(f"{name} {value:.2f}")
+
+
+def _ratios(contenders: Sequence[Contender]) -> dict[str, float]:
+    def fastest(is_ours: bool, only_plain: bool) -> float | None:
+        speeds = [
+            median(c.speeds)
+            for c in contenders
+            if (c.engine == OURS) == is_ours and (c.is_plain or not only_plain)
+        ]
+        return max(speeds, default=None)
+
+    plain, best = fastest(True, True), fastest(True, False)
+    assert plain is not None and best is not None
+    ratios = {"best_over_plain": best / plain}
+    peer_plain, peer_best = fastest(False, True), fastest(False, False)
+    if peer_plain is not None:
+        ratios["plain_over_best_plain"] = plain / peer_plain
+    if peer_best is not None:
+        ratios["best_over_best"] = best / peer_best
+    return ratios
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    different = line["num_divergences"]
+    texts = "drawn differently" if different is None else "same"
+    if different:
+        texts = f"{different} of {line['num_prompts']} differ"
+    return [
+        line["engine"],
+        line["version"],
+        line["mode"],
+        f"{line['tokens_per_second']:.1f}",
+        f"{line['share']:.2f}",
+        texts,
+    ]

@@ -1,0 +1,162 @@
+"""trtspec-bench peers: trtspec beside other engines, on the same weights and prompts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trtspec.bench.compare import WARM_UP_TOKENS
+from trtspec.bench.machine import commit, machine, versions
+from trtspec.bench.peers.contender import (
+    DRAFT,
+    EAGLE3,
+    ENGINES,
+    Contender,
+    contenders_of,
+    installed_peers,
+    own_contender,
+    read_peers,
+)
+from trtspec.bench.peers.process import Job, PeerError
+from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summarize
+from trtspec.bench.peers.report import __doc__ as REPORT
+from trtspec.bench.result_file import save
+from trtspec.builder.available_drafts import available_drafts
+from trtspec.builder.locate import find_model
+from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
+from trtspec.commands.bench_prompts import (
+    SETTINGS,
+    PromptSource,
+    add_engine_flags,
+    add_prompt_flags,
+)
+from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
+from trtspec.errors import ConfigError
+from trtspec.llmapi.prompts import load_tokenizer
+
+
+def add_peers_command(commands: Any) -> None:
+    """Add it to the subparsers of `trtspec-bench`."""
+    peers = commands.add_parser(
+        "peers",
+        help="the same prompts and weights through transformers, OpenVINO GenAI, vLLM and "
+        "llama.cpp, each in a process of its own",
+        description=REPORT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    peers.set_defaults(run=run_peers)
+    add = peers.add_argument
+    add_method_flags(peers)
+    add(
+        "--peers",
+        nargs="*",
+        help=f"of {', '.join(ENGINES)}: name, or name=<environment>/bin/python where it is "
+        "installed in an environment of its own (default: those that this Python can import)",
+    )
+    add(
+        "--peer_models",
+        nargs="*",
+        default=[],
+        help="models in a peer's own format: openvino=<folder> openvino.draft_model=<folder> "
+        "llama_cpp=<gguf>",
+    )
+    add("--num_draft_tokens", type=int, default=4, help="of a peer's step (default: 4)")
+    add("--threads", type=int, help="of every engine (default: the usable cores)")
+    add_prompt_flags(peers, max_tokens=128, num_prompts=6)
+    add_engine_flags(peers)
+
+
+def run_peers(args: argparse.Namespace) -> int:
+    check_method_flags(args)
+    for name in ("num_draft_tokens", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} {value} must be at least 1")
+    source = PromptSource(args)
+    given = args.peers is not None
+    peers = read_peers(args.peers, args.peer_models) if given else installed_peers()
+    drafts = available_drafts(args.model, args.drafts)
+    methods, built, left_out = build_methods(args, drafts)
+    build = EngineConfig.read(built[methods[0].name]).build
+    prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
+    texts = [prompt.token_ids for prompt in prompts]
+    threads = args.threads or len(os.sched_getaffinity(0))
+    folders = {
+        kind: str(find_model(draft.name))
+        for kind in (DRAFT, EAGLE3)
+        for draft in drafts
+        if draft.method == kind
+    }
+    points: list[dict[str, Any]] = []
+    for batch_size in args.batch_sizes:
+        for temperature in args.temperatures:
+            base = Job(
+                str(find_model(args.model)),
+                "plain",
+                num_draft_tokens=args.num_draft_tokens,
+                batch_size=batch_size,
+                max_seq_len=max(map(len, texts)) + args.max_tokens + 64,
+                threads=threads,
+                dtype=build.dtype,
+                temperature=temperature,
+            )
+            contenders = [own_contender(method, built[method.name], base) for method in methods]
+            for peer in peers:
+                contenders += contenders_of(peer, base, folders)
+            finished = _measure(args, contenders, texts, left_out)
+            points.append(summarize(batch_size, temperature, finished))
+            print_point(points[-1])
+            if args.output is not None:  # at once: a later point may never come
+                save(args.output, _report(args, texts, left_out, points))
+    return 0
+
+
+def _measure(
+    args: argparse.Namespace,
+    contenders: Sequence[Contender],
+    prompts: Sequence[list[int]],
+    left_out: dict[str, str],
+) -> list[Contender]:
+    """Those that finished all rounds. One of trtspec that fails is an error; of others it is said,
+    and the rest goes on."""
+    left = list(contenders)
+    for number in range(args.rounds):
+        for contender in left[:: -1 if number % 2 else 1]:
+            try:
+                contender.run(prompts, args.max_tokens, args.seed, WARM_UP_TOKENS)
+            except PeerError as error:
+                if contender.engine not in ENGINES:
+                    raise
+                left_out[contender.name] = str(error)
+                print(f"{contender.name} is left out: {error}", flush=True)
+                left.remove(contender)
+    return left
+
+
+def _report(
+    args: argparse.Namespace,
+    texts: Sequence[Sequence[int]],
+    left_out: dict[str, str],
+    points: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    settings["num_prompts"] = len(texts)
+    settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["trtspec-bench", *args.argv]),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions("torch"),
+        "model": args.model,
+        "prompts": settings,
+        "num_rounds": args.rounds,
+        "left_out": left_out,
+        "points": list(points),
+    }
