@@ -18,8 +18,8 @@ from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.models.block_rollout import BlockRollout
-from trtspec.models.dflash import DFlashDraft
+from trtspec.models.attention import PackedRows
+from trtspec.models.dflash import BlockRows, DFlashDraft
 from trtspec.speculative.dflash import DFlashDrafter
 
 from .dflash_heads import BLOCK, dflash, right_dflash
@@ -157,7 +157,7 @@ def test_a_stale_cache_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -
     """Accepted rows keep the keys and values of the block that guessed them."""
     draft = DFlashDraft.draft
 
-    def stale(self: DFlashDraft, ids: Tensor, context: Tensor, block: Any, *caches: Any) -> Tensor:
+    def stale(self: DFlashDraft, ids: Tensor, context: Tensor, block: Any, *caches: Any) -> Any:
         slots = block.rows.slot_mapping.clone()
         slots[len(ids) :] = -1
         rows = block.rows._replace(slot_mapping=slots)
@@ -171,17 +171,15 @@ def test_a_stale_cache_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_wrong_positions_are_noticed(
     root: Path, monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
-    block_rows = BlockRollout._block
+    joined = BlockRows.joined
 
-    def shifted(self: BlockRollout, rows: Any, root_position: Tensor) -> Any:
-        block = block_rows(self, rows, root_position)
-        count = root_position.shape[0] * self.model.config.block_size
-        ahead = torch.arange(len(block.rows.positions)) >= count
+    def shifted(blocks: PackedRows, context: PackedRows, size: int) -> BlockRows:
+        block = joined(blocks, context, size)
+        ahead = torch.arange(len(block.positions)) >= len(blocks.positions)
         by = ahead.long() if moved == "context" else -(~ahead).long()
-        positions = block.rows.positions + by
-        return block._replace(rows=block.rows._replace(positions=positions))
+        return block._replace(rows=block.rows._replace(positions=block.positions + by))
 
-    monkeypatch.setattr(BlockRollout, "_block", shifted)
+    monkeypatch.setattr(BlockRows, "joined", staticmethod(shifted))
     assert rate(root, "strict") < 0.2
 
 

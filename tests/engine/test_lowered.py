@@ -15,6 +15,7 @@ from trtspec.engine.network import LinearGraph
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.models.attention import PackedRows
+from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.tree import TokenTree
 
 from ..e2e.eagle_heads import eagle, random_eagle3
@@ -119,7 +120,7 @@ def test_a_new_sequence_clears_its_slot() -> None:
         def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
             return [torch.zeros(inputs[0].numel(), 3)]
 
-    graph = LinearGraph(Nothing(), 8, 4, [0])
+    graph = LinearGraph(Nothing(), 8, 4, [MaskKind()])
     caches = [torch.full((3, 2, 8, 4), float("nan")) for _ in range(2)]
 
     def feed(slot: int, start: int) -> None:

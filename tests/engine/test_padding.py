@@ -7,8 +7,9 @@ import random
 import pytest
 import torch
 
-from trtspec.engine.padding import PaddedCall, padded_calls
+from trtspec.engine.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls
 from trtspec.models.attention import PackedRows
+from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.attention import _visible_positions
 
 LENGTH, WIDEST, WORDS = 96, 8, 2
@@ -54,10 +55,12 @@ def written(call: PaddedCall) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("window", [0, 5])
-def test_rows_see_and_write_what_they_should(seed: int, window: int) -> None:
+@pytest.mark.parametrize("kind", [MaskKind(), MaskKind(5), MaskKind(0, True), MaskKind(5, True)])
+@pytest.mark.parametrize("cut_views", [False, True])
+def test_rows_see_and_write_what_they_should(seed: int, kind: MaskKind, cut_views: bool) -> None:
     rows = random_rows(random.Random(seed))
-    calls = padded_calls(rows, LENGTH, WIDEST, sorted({0, window}))
+    kinds = [MaskKind(3), kind]
+    calls = padded_calls(rows, LENGTH, WIDEST, kinds, cut_views=cut_views)
     served = torch.cat([call.packed for call in calls]) if calls else torch.zeros(0)
     assert sorted(served.tolist()) == list(range(len(rows.positions)))
     request_of = torch.bucketize(
@@ -75,6 +78,7 @@ def test_rows_see_and_write_what_they_should(seed: int, window: int) -> None:
         assert torch.equal(places.flatten()[call.places], rows.slot_mapping[call.packed])
         assert torch.equal(call.positions.flatten()[call.places], rows.positions[call.packed])
         mask = call.masks[-1][:, 0].flatten(0, 1)
+        assert mask.shape[1] == LENGTH or (cut_views and mask.shape[1] % VIEW_STEP == 0)
         for place, row in zip(call.places.tolist(), call.packed.tolist(), strict=True):
             request = int(request_of[row])
             seen = _visible_positions(
@@ -82,14 +86,16 @@ def test_rows_see_and_write_what_they_should(seed: int, window: int) -> None:
                 index=row - int(rows.query_start[request]),
                 position=int(rows.positions[row]),
                 mask=rows.tree_mask[row] if rows.is_tree[request] else None,
-                sliding_window=window,
+                sliding_window=kind.window,
             )
+            if kind.is_causal:
+                seen = seen[seen <= rows.slot_mapping[row] % LENGTH]
             assert mask[place].nonzero().flatten().tolist() == seen.tolist()
         padding = torch.ones(len(mask), dtype=torch.bool)
         padding[call.places] = False
-        # A row of padding sees itself alone, and overwrites nothing that is committed.
+        # A row of padding sees itself alone, or what is nearest, and overwrites nothing committed.
         assert (mask[padding].sum(1) == 1).all()
-        own = places.flatten()[padding] % LENGTH
+        own = (places.flatten()[padding] % LENGTH).clamp(max=mask.shape[1] - 1)
         assert mask[padding, own].all() if len(own) else True
         assert committed.isdisjoint(places.flatten()[padding].tolist())
 
@@ -97,8 +103,18 @@ def test_rows_see_and_write_what_they_should(seed: int, window: int) -> None:
 def test_values_of_rows_are_padded_with_zeros() -> None:
     rows = random_rows(random.Random(3))
     values = torch.randn(len(rows.positions), 3)
-    for call in padded_calls(rows, LENGTH, WIDEST, [0]):
+    for call in padded_calls(rows, LENGTH, WIDEST, [MaskKind()]):
         padded = call.pad(values)
         assert padded.shape == (call.num_slots, call.num_rows, 3)
         assert torch.equal(padded.flatten(0, 1)[call.places], values[call.packed])
         assert padded.abs().sum() == pytest.approx(float(values[call.packed].abs().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("cut_views", [False, True])
+def test_rows_of_an_idle_call_see_one_position(cut_views: bool) -> None:
+    call = idle_call(3, 5, LENGTH, 2, cut_views=cut_views)
+    assert len(call.masks) == 2 and not len(call.packed)
+    for mask in call.masks:
+        assert mask.shape == (3, 1, 5, VIEW_STEP if cut_views else LENGTH)
+        assert (mask.sum(-1) == 1).all()
+    assert (call.write_indices + 5 == LENGTH).all()

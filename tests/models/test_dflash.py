@@ -59,7 +59,7 @@ class PagedBlocks:
     def __init__(self, draft: DFlashDraft) -> None:
         self.draft = draft
         steps = draft.config.max_draft_len
-        self.rollout = BlockRollout(draft, TreeShape(1, steps, steps + 1), PAGE)
+        self.rollout = BlockRollout(draft, draft.config, TreeShape(1, steps, steps + 1), PAGE)
         decoder = SimpleNamespace(config=draft.config.decoder, dtype=draft.dtype)
         self.paged = PagedModel(decoder)
 

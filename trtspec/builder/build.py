@@ -15,7 +15,7 @@ from torch import Tensor
 from checkpoint_converters import Checkpoint, load_checkpoint
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
-from trtspec.builder.onnx import draft_files, link_weights, target_files
+from trtspec.builder.onnx import TARGET_WEIGHTS, link_weights
 from trtspec.builder.pair import TOKENIZER_FILES, open_draft
 from trtspec.builder.plan import BuildPlan, DraftSource
 from trtspec.builder.tensorrt import build_engines
@@ -91,8 +91,8 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     if engine.build.has_linear_cache:
         for name in graph_names(engine):
             found = draft_of(engine, name)
-            files = target_files() if found is None else draft_files(found[0].folder)
-            link_weights(folder / name, folder, files)
+            own = TARGET_WEIGHTS if found is None else f"{found[0].folder}/{WEIGHTS_NAME}"
+            link_weights(folder / name, folder, own)
     if engine.build.backend == "tensorrt":
         reports = build_engines(engine, graph_names(engine), folder)
         text = "\n".join(report.describe() for report in reports)

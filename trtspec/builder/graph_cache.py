@@ -48,7 +48,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     build = engine.build
     # An ONNX graph is the same for all devices.
     device = "cpu" if build.has_linear_cache else build.device
-    facts: list[object] = [device, build.dtype, asdict(engine.layout), target]
+    facts: list[object] = [build.backend, device, build.dtype, asdict(engine.layout), target]
     found = draft_of(engine, name)
     if found is None:
         facts += [name, engine.capture_layers]

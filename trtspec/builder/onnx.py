@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ try:
 except ImportError:
     onnx = ir = None  # type: ignore[assignment]
 
+TARGET_WEIGHTS = f"target/{WEIGHTS_NAME}"
 _MODEL = "model."
 """Prefix of a weight's name in a graph, which wraps its network."""
 
@@ -85,46 +85,35 @@ def export_graph(graph: LoweredGraph, path: Path) -> None:
     path.write_bytes(ir.to_proto(model).SerializeToString())
 
 
-def link_weights(path: Path, folder: Path, files: Mapping[str, str]) -> None:
-    """Let an exported graph in ``folder`` find its weights in that folder's safetensors files.
-
-    ``files``: by prefix of the weights' names in the network, the file, relative to the folder; the
-    longest prefix counts and is left out of the names inside the file.
+def link_weights(path: Path, folder: Path, own: str) -> None:
+    """Let an exported graph in ``folder`` find its weights in that folder's safetensors files:
+    ``own``, relative to it, and the target's for what a draft borrows.
 
     Raises:
         BuildError: a weight is not there, or has another size.
     """
     require_onnx()
     model = onnx.load(str(path), load_external_data=False)
-    offsets = {prefix: _offsets(folder / file) for prefix, file in files.items()}
+    offsets: dict[str, dict[str, tuple[int, int]]] = {}
     for tensor in model.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        name = tensor.name.removeprefix(_MODEL)
-        prefix = max((p for p in files if name.startswith(p)), key=len)
-        stored = offsets[prefix].get(name.removeprefix(prefix))
+        _, borrowed, name = tensor.name.removeprefix(_MODEL).rpartition(BORROWED)
+        file = TARGET_WEIGHTS if borrowed else own
+        if file not in offsets:
+            offsets[file] = _offsets(folder / file)
+        stored = offsets[file].get(name)
         size = next(int(e.value) for e in tensor.external_data if e.key == "length")
         if stored is None or stored[1] != size:
             raise BuildError(
-                f"{path.name} needs {size} bytes of {name!r}, {files[prefix]} has "
+                f"{path.name} needs {size} bytes of {name!r}, {file} has "
                 f"{stored[1] if stored else 'none'}; this is a fault of trtspec, report it"
             )
-        place = {"location": files[prefix], "offset": str(stored[0]), "length": str(size)}
+        place = {"location": file, "offset": str(stored[0]), "length": str(size)}
         del tensor.external_data[:]
         for key, value in place.items():
             tensor.external_data.add(key=key, value=value)
     path.write_bytes(model.SerializeToString())
-
-
-def target_files() -> dict[str, str]:
-    """For `link_weights`: where a target's graph finds its weights."""
-    return {"": f"target/{WEIGHTS_NAME}"}
-
-
-def draft_files(folder: str) -> dict[str, str]:
-    """For `link_weights`: where the graphs of the draft in ``folder`` find its own weights and
-    those it borrows."""
-    return {"": f"{folder}/{WEIGHTS_NAME}", BORROWED: f"target/{WEIGHTS_NAME}"}
 
 
 def _name_ends(exported: Any, graph: LoweredGraph) -> None:

@@ -30,7 +30,7 @@ from trtspec.models.eagle import EagleDraft
 from trtspec.models.heads_rollout import HeadsRollout
 from trtspec.models.marginals import MarginalTree
 from trtspec.models.medusa import MedusaHeads
-from trtspec.models.mtp_modules import ModuleSource, MtpModules
+from trtspec.models.mtp_modules import ModuleSource, ModuleStack, MtpModules
 from trtspec.models.p_eagle import PEagleDraft
 from trtspec.models.parallel_rollout import ParallelRollout
 from trtspec.models.rollout import TreeRollout
@@ -123,7 +123,7 @@ def _feature_rollout(config: EagleConfig, module: EagleDraft, built: Built) -> G
     return _tree_rollout(config.decoder, module, built, config.hidden_in)
 
 
-def _vanilla_rollout(config: MtpModulesConfig, module: MtpModules, built: Built) -> Graph:
+def _vanilla_rollout(config: MtpModulesConfig, module: ModuleStack, built: Built) -> Graph:
     signature = rollout_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
     return Graph(VanillaRollout(module), signature)
 
@@ -133,8 +133,8 @@ def _heads_rollout(config: MedusaConfig, module: MedusaHeads, built: Built) -> G
     return Graph(rollout, heads_signature(built.dtype, config.hidden_size))
 
 
-def _block_rollout(config: DFlashConfig, module: DFlashDraft, built: Built) -> Graph:
-    rollout = BlockRollout(module, built.tree, built.layout.tokens_per_block)
+def _block_rollout(config: DFlashConfig, module: Any, built: Built) -> Graph:
+    rollout = BlockRollout(module, config, built.tree, built.layout.tokens_per_block)
     signature = rollout_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
     return Graph(rollout, signature)
 

@@ -2,13 +2,15 @@
 
 A target is one graph. A draft with K/V is a graph for one pass, one for its head and, where it
 reads the target's states, one that makes features of them: a rollout calls them depth by depth (see
-`trtspec.engine.network`). Their names are relative to the engine folder, and their initialisers lie
-in its weight files.
+`trtspec.engine.network`). MTP modules are a pass and a head each. A network of blocks is a graph
+that writes what it makes of the target's states, and a pass over blocks alone: in one graph there
+would be two updates of a cache, which TensorRT-RTX refuses. Their names are relative to the engine
+folder, and their initialisers lie in its weight files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +18,25 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from trtspec.config.dflash import DFlashConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
+from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
-from trtspec.models.lowered import LinearModel, LinearPass, Method
+from trtspec.models.linear_rows import MaskKind
+from trtspec.models.lowered import LinearContext, LinearModel, LinearPass, Method
 
 TARGET_GRAPH = "target.onnx"
 PASS_GRAPH = "pass.onnx"
 HEAD_GRAPH = "head.onnx"
 FUSE_GRAPH = "fuse.onnx"
+CONTEXT_GRAPH = "context.onnx"
 MARGINALS_GRAPH = "marginals.onnx"
 
 _DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
@@ -39,11 +46,22 @@ _DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
     PardConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
     PEagleConfig.kind: (FUSE_GRAPH, PASS_GRAPH, HEAD_GRAPH),
     MedusaConfig.kind: (MARGINALS_GRAPH,),
+    DFlashConfig.kind: (CONTEXT_GRAPH, PASS_GRAPH, HEAD_GRAPH),
+    MtpModulesConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
 }
-"""Of each kind of draft network; others cannot be lowered."""
+"""Of each kind of draft network, or of each module of one; others cannot be lowered."""
 
 _BATCH, _ROWS, _WANTED = 2, 3, 5  # all different, so that export cannot confuse them
 _MAX_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a draft's graph is over: the kind of graph, the network's submodule and its shape."""
+
+    graph: str
+    module: str
+    network: DraftConfig
 
 
 @dataclass(frozen=True)
@@ -80,7 +98,12 @@ def lowered_graph_names(engine: EngineConfig) -> list[str]:
 
 def lowered_files(draft: EngineDraft) -> dict[str, str]:
     """The files of a draft's graphs, relative to the engine folder, by the graphs' own names."""
-    return {name: f"{draft.folder}-{name}" for name in _DRAFT_GRAPHS[draft.network.kind]}
+    return {name: f"{draft.folder}-{name}" for name in _parts(draft.network)}
+
+
+def depth_graph(name: str, depth: int) -> str:
+    """The name of a graph, ``PASS_GRAPH`` or ``HEAD_GRAPH``, of the module of a depth."""
+    return name.replace(".", f"-{depth}.")
 
 
 def lowered_draft_of(engine: EngineConfig, file: str) -> tuple[EngineDraft, str] | None:
@@ -97,91 +120,171 @@ def lower(engine: EngineConfig, file: str, module: nn.Module) -> LoweredGraph:
     found = lowered_draft_of(engine, file)
     if found is None:
         wanted = torch.zeros(_WANTED, dtype=torch.int64)
+        kinds = mask_kinds(engine.target)
         return _with_rows(
             engine,
             engine.target,
-            lambda windows: LinearModel(module, windows),  # type: ignore[arg-type]
-            ("logits_rows", wanted, {0: Dim("logits_rows", min=1, max=_MAX_ROWS)}),
+            LinearModel(module, kinds),  # type: ignore[arg-type]
+            kinds,
+            _Extra("logits_rows", wanted, {0: _dim("logits_rows")}),
             ["logits", *(["hidden"] if engine.capture_layers else [])],
         )
     draft, name = found
-    if name != PASS_GRAPH:
-        return _method(engine, draft, name, module)
-    decoder = draft.network.decoder
+    part = _parts(draft.network)[name]
+    if part.graph == PASS_GRAPH:
+        return _pass(engine, part, module)
+    if part.graph == CONTEXT_GRAPH:
+        return _context(engine, part, module)
+    return _method(engine, part, module)
+
+
+def mask_kinds(network: DraftConfig) -> list[MaskKind]:
+    """The masks that a graph over rows of a network reads, in their order."""
+    decoder = network.decoder
     assert decoder is not None
-    reads = FUSE_GRAPH in lowered_files(draft)
-    features = torch.zeros(_BATCH, _ROWS, decoder.hidden_size, dtype=_dtype(engine))
+    layers = range(decoder.num_layers)
+    causal = network.causal_layers if isinstance(network, DFlashConfig) else [False for _ in layers]
+    return sorted({MaskKind(decoder.window(layer), causal[layer]) for layer in layers})
+
+
+def mask_name(kind: MaskKind) -> str:
+    """``mask``, ``mask_16`` for a window of 16, ``causal_mask``, ``causal_mask_16``."""
+    name = "causal_mask" if kind.is_causal else "mask"
+    return f"{name}_{kind.window}" if kind.window else name
+
+
+def _parts(network: DraftConfig) -> dict[str, _Part]:
+    """What the graphs of a network are over, by their names."""
+    graphs = _DRAFT_GRAPHS[network.kind]
+    if not isinstance(network, MtpModulesConfig):
+        return {graph: _Part(graph, "", network) for graph in graphs}
+    return {
+        depth_graph(graph, depth): _Part(graph, f"depths.{depth}", network.module)
+        for depth in range(network.num_modules)
+        for graph in graphs
+    }
+
+
+@dataclass(frozen=True)
+class _Extra:
+    """An input besides rows and caches: an example, None where there is none, and its dynamic
+    dimensions."""
+
+    name: str
+    tensor: Tensor | None = None
+    dims: Any = None
+
+
+def _pass(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:
+    decoder, kinds = part.network.decoder, mask_kinds(part.network)
+    assert decoder is not None
+    extra, outputs = _Extra("features"), ["ready"]
+    if isinstance(part.network, EagleConfig):
+        features = torch.zeros(_BATCH, _ROWS, decoder.hidden_size, dtype=_dtype(engine))
+        extra = _Extra("features", features, _row_dims())
+        outputs.append("next_features")
     return _with_rows(
-        engine,
-        decoder,
-        lambda windows: LinearPass(module, windows),
-        ("features", features, {0: _dim("batch"), 1: _dim("rows")})
-        if reads
-        else ("features", None, None),
-        ["ready", *(["next_features"] if reads else [])],
+        engine, decoder, LinearPass(module, kinds, part.module), kinds, extra, outputs
     )
-
-
-def layer_windows(config: ModelConfig) -> list[int]:
-    """The sliding windows of a decoder's layers, rising, 0 for none: it reads a mask of each."""
-    return sorted({config.window(layer) for layer in range(config.num_layers)})
-
-
-def mask_name(window: int) -> str:
-    return f"mask_{window}" if window else "mask"
 
 
 def _with_rows(
     engine: EngineConfig,
     decoder: ModelConfig,
-    make: Callable[[Sequence[int]], nn.Module],
-    extra: tuple[str, Tensor | None, Any],
+    module: nn.Module,
+    kinds: Sequence[MaskKind],
+    extra: _Extra,
     outputs: Sequence[str],
 ) -> LoweredGraph:
     """A graph over padded rows and caches; ``extra`` is its input between the two."""
-    length, layers = engine.layout.tokens_per_block, decoder.num_layers
-    windows = layer_windows(decoder)
-    batch, rows = _dim("batch"), _dim("rows")
-    ids = torch.zeros(_BATCH, _ROWS, dtype=torch.int64)
-    starts = torch.zeros(_BATCH, dtype=torch.int64)
-    masks = [torch.ones(_BATCH, 1, _ROWS, length, dtype=torch.bool) for _ in windows]
-    shape = (_BATCH, decoder.num_kv_heads, length, decoder.head_dim)
-    caches = [[torch.zeros(shape, dtype=_dtype(engine)) for _ in range(layers)] for _ in "kv"]
-    cache_names = [f"{kind}_cache_{i}" for kind in "kv" for i in range(layers)]
-    name, tensor, dim = extra
+    length = engine.layout.tokens_per_block
+    seen, mask_dims = length, {0: _dim("batch"), 2: _dim("rows")}
+    if views_are_cut(engine):
+        seen, mask_dims[3] = length - 1, Dim("seen", min=1, max=length)
+    ids, starts = _rows(), torch.zeros(_BATCH, dtype=torch.int64)
+    masks = [torch.ones(_BATCH, 1, _ROWS, seen, dtype=torch.bool) for _ in kinds]
+    caches, cache_dims, cache_names = _caches(engine, decoder)
     return LoweredGraph(
-        make(windows),
-        (ids, ids.clone(), starts, masks, tensor, *caches),
+        module,
+        (ids, ids.clone(), starts, masks, extra.tensor, *caches),
         (
-            {0: batch, 1: rows},
-            {0: batch, 1: rows},
-            {0: batch},
-            [{0: batch, 2: rows}] * len(windows),
-            dim,
-            *([[{0: batch}] * layers] * 2),
+            *(_row_dims(), _row_dims(), {0: _dim("batch")}),
+            *([mask_dims] * len(kinds), extra.dims, *cache_dims),
         ),
         (
-            *("input_ids", "positions", "write_indices", *map(mask_name, windows)),
-            *([] if tensor is None else [name]),
+            *("input_ids", "positions", "write_indices", *map(mask_name, kinds)),
+            *([] if extra.tensor is None else [extra.name]),
             *cache_names,
         ),
         (*outputs, *(f"{name}_out" for name in cache_names)),
-        2 * layers,
+        len(cache_names),
     )
 
 
-def _method(engine: EngineConfig, draft: EngineDraft, name: str, module: nn.Module) -> LoweredGraph:
+def _context(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:
+    """A graph that writes rows made of states alone."""
+    decoder = part.network.decoder
+    assert decoder is not None
+    hidden = torch.zeros(_BATCH, _ROWS, _states(engine, part), dtype=_dtype(engine))
+    caches, cache_dims, cache_names = _caches(engine, decoder)
+    return LoweredGraph(
+        LinearContext(module),
+        (_rows(), torch.zeros(_BATCH, dtype=torch.int64), hidden, *caches),
+        (_row_dims(), {0: _dim("batch")}, _row_dims(), *cache_dims),
+        ("positions", "write_indices", "hidden_in", *cache_names),
+        ("features", *(f"{name}_out" for name in cache_names)),
+        len(cache_names),
+    )
+
+
+def views_are_cut(engine: EngineConfig) -> bool:
+    """Whether a call's masks, and with them what attention reads of the caches, end behind the last
+    position that a row of it can see.
+
+    ONNX Runtime's Attention works on all the keys and values that it is given: with
+    ``nonpad_kv_seqlen`` too, which only adds a mask there (1.31, on CPUs). So its graphs give it
+    the beginning of each cache, as long as the mask; that is a copy, which costs less than the
+    attention of the rest. TensorRT updates and reads a cache in one piece, which a slice between
+    the two would break: there a mask is as long as a cache.
+    """
+    return engine.build.backend == "onnx"
+
+
+def _caches(
+    engine: EngineConfig, decoder: ModelConfig
+) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]], list[str]]:
+    """Example caches, keys and values, their dynamic dimensions and their names."""
+    layers = range(decoder.num_layers)
+    shape = (_BATCH, decoder.num_kv_heads, engine.layout.tokens_per_block, decoder.head_dim)
+    caches = [[torch.zeros(shape, dtype=_dtype(engine)) for _ in layers] for _ in "kv"]
+    dims = [[{0: _dim("batch")} for _ in layers] for _ in "kv"]
+    return caches, dims, [f"{kind}_cache_{i}" for kind in "kv" for i in layers]
+
+
+def _rows() -> Tensor:
+    return torch.zeros(_BATCH, _ROWS, dtype=torch.int64)
+
+
+def _row_dims() -> dict[int, Any]:
+    return {0: _dim("batch"), 1: _dim("rows")}
+
+
+def _method(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:
     """A graph of one method of the network, over rows of one width."""
-    states = len(draft.network.capture_layers) * engine.target.hidden_size
-    decoder = draft.network.decoder
+    states, decoder = _states(engine, part), part.network.decoder
     width, method, given, made = {
         FUSE_GRAPH: (states, "fuse", "hidden_in", "features"),
         HEAD_GRAPH: (decoder.hidden_size if decoder else 0, "head", "ready", "logits"),
         MARGINALS_GRAPH: (states, "marginals", "hidden_in", "marginals"),
-    }[name]
+    }[part.graph]
     hidden = torch.zeros(_ROWS, width, dtype=_dtype(engine))
     dims = ({0: _dim("packed_rows")},)
-    return LoweredGraph(Method(module, method), (hidden,), dims, (given,), (made,))
+    return LoweredGraph(Method(module, method, part.module), (hidden,), dims, (given,), (made,))
+
+
+def _states(engine: EngineConfig, part: _Part) -> int:
+    """Width of what a row of a network reads of the target."""
+    return len(part.network.capture_layers) * engine.target.hidden_size
 
 
 def _dim(name: str) -> Any:

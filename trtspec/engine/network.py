@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from trtspec.engine.padding import PaddedCall, idle_call, padded_calls
 from trtspec.models.attention import PackedRows
+from trtspec.models.linear_rows import MaskKind
 
 
 class GraphSession(Protocol):
@@ -35,17 +36,24 @@ class LinearGraph:
     """
 
     def __init__(
-        self, session: GraphSession, length: int, widest: int, windows: Sequence[int]
+        self,
+        session: GraphSession,
+        length: int,
+        widest: int,
+        kinds: Sequence[MaskKind],
+        *,
+        cut_views: bool = False,
     ) -> None:
-        """``length``, ``widest``, ``windows``: see `padded_calls`."""
+        """See `padded_calls`; ``kinds``: of the masks that the graph reads."""
         self._session = session
         self._length = length
         self._widest = widest
-        self._windows = tuple(windows)
+        self._kinds = tuple(kinds)
+        self._cut_views = cut_views
 
     def run(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         rows: PackedRows,
         k_caches: Sequence[Tensor],
         v_caches: Sequence[Tensor],
@@ -54,15 +62,19 @@ class LinearGraph:
         logits_rows: Tensor | None = None,
     ) -> list[Tensor]:
         """The graph's outputs for packed rows ``[T, ...]``, zero where there is padding; with
-        ``logits_rows`` the first output has those rows ``[R, ...]``."""
+        ``logits_rows`` the first output has those rows ``[R, ...]``. ``input_ids`` and ``features``
+        are those of each row, for a graph that reads them."""
         results: list[Tensor] = []
         caches = (*k_caches, *v_caches)
-        calls = padded_calls(rows, self._length, self._widest, self._windows)
+        calls = padded_calls(
+            rows, self._length, self._widest, self._kinds, cut_views=self._cut_views
+        )
         for call in calls or [self._idle(rows, len(caches[0]))]:
             for slot in call.begins:
                 for cache in caches:
                     cache[slot].zero_()
-            inputs = [call.pad(input_ids), call.positions, call.write_indices, *call.masks]
+            inputs = [] if input_ids is None else [call.pad(input_ids)]
+            inputs += [call.positions, call.write_indices, *call.masks]
             if features is not None:
                 inputs.append(call.pad(features))
             wanted = None
@@ -72,7 +84,7 @@ class LinearGraph:
             last = call.first_slot + call.num_slots
             outputs = self._session.run([*inputs, *(c[call.first_slot : last] for c in caches)])
             if not results:
-                results = _empty(outputs, len(input_ids), logits_rows)
+                results = _empty(outputs, len(rows.positions), logits_rows)
             if wanted is not None:
                 results[0][wanted] = outputs[0][: len(wanted)]
             begin = 0 if wanted is None else 1
@@ -84,7 +96,7 @@ class LinearGraph:
         """For rows that are all padding, of as many requests as the cache has slots for."""
         requests = min(len(rows.context_lens), num_slots)
         count = max(1, min(len(rows.positions) // requests, self._widest))
-        return idle_call(requests, count, self._length, self._windows)
+        return idle_call(requests, count, self._length, len(self._kinds), cut_views=self._cut_views)
 
 
 class TargetNetwork(nn.Module):
@@ -113,12 +125,12 @@ class PassNetwork(nn.Module):
         self,
         graph: LinearGraph,
         head: GraphSession,
-        fuse: GraphSession | None,
         token_map: Tensor | None,
-        mask_hidden: Tensor | None,
+        fuse: GraphSession | None = None,
+        mask_hidden: Tensor | None = None,
     ) -> None:
-        """``fuse``: of a network that reads the target's states; ``mask_hidden``: what the masks of
-        a parallel one read in their place."""
+        """``fuse``: of a network that makes features of the target's states; ``mask_hidden``: what
+        the masks of a parallel one read in their place."""
         super().__init__()
         self._graph = graph
         self._head = head
@@ -188,6 +200,55 @@ class FeatureFeed(nn.Module):
         features, _ = self._network.draft(input_ids, fused, rows, k_caches, v_caches)
         assert features is not None
         return (features,)
+
+
+class BlockNetwork(nn.Module):
+    """A draft network that guesses blocks, for a rollout (see `trtspec.models.block_rollout`).
+
+    What it makes of the target's states is written first, by a call of its own.
+    """
+
+    def __init__(
+        self,
+        context: LinearGraph,
+        blocks: LinearGraph,
+        head: GraphSession,
+        token_map: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self._context = context
+        self._blocks = blocks
+        self._head = head
+        self.token_map = token_map
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor]:
+        """See `DFlashDraft.forward`."""
+        (context,) = self._context.run(None, rows, k_caches, v_caches, features=hidden_in)
+        return (context,)
+
+    def guess(
+        self,
+        input_ids: Tensor,
+        blocks: PackedRows,
+        hidden_in: Tensor,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """See `DFlashDraft.guess`."""
+        self(input_ids, rows, hidden_in, k_caches, v_caches)
+        return self._blocks.run(input_ids, blocks, k_caches, v_caches)[0]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `DraftNetwork.head`."""
+        return self._head.run([hidden.contiguous()])[0]
 
 
 class MarginalsNetwork(nn.Module):

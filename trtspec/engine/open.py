@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.model import ModelConfig
+from trtspec.config.draft import DraftConfig
+from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, Built
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig
@@ -23,15 +24,19 @@ from trtspec.engine.graphs import (
     with_borrowed,
 )
 from trtspec.engine.lowering import (
+    CONTEXT_GRAPH,
     FUSE_GRAPH,
     HEAD_GRAPH,
     MARGINALS_GRAPH,
     PASS_GRAPH,
     TARGET_GRAPH,
-    layer_windows,
+    depth_graph,
     lowered_files,
+    mask_kinds,
+    views_are_cut,
 )
 from trtspec.engine.network import (
+    BlockNetwork,
     FeatureFeed,
     GraphSession,
     LanguageFeed,
@@ -43,6 +48,8 @@ from trtspec.engine.network import (
 from trtspec.engine.onnx_session import OnnxSession
 from trtspec.engine.session import AotiSession, ModuleSession, Session
 from trtspec.errors import EngineError
+from trtspec.models.linear_rows import MaskKind
+from trtspec.models.mtp_modules import ModuleStack
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,11 @@ def open_target(folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor
         module: nn.Module = target_module(engine)
     signature = make_graph(engine, TARGET_MODEL, module).signature
     if engine.build.has_linear_cache:
-        module = TargetNetwork(_linear_graph(folder, engine, TARGET_GRAPH, engine.target, weights))
+        kinds = mask_kinds(engine.target)
+        graph = _linear_graph(
+            folder, engine, TARGET_GRAPH, weights, engine.target.num_layers, kinds
+        )
+        module = TargetNetwork(graph)
     else:
         bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
     return ModuleSession(module, signature, device)
@@ -112,23 +123,38 @@ def _lowered_modules(
     its lowered graphs."""
     files = lowered_files(draft)
 
-    def opened(name: str) -> GraphSession:
+    network = draft.network
+
+    def session(name: str) -> GraphSession:
         return _graph_session(folder, engine, files[name], weights)
 
+    def graph(name: str, of: DraftConfig, kinds: Sequence[MaskKind] | None = None) -> LinearGraph:
+        assert of.decoder is not None
+        layers, wanted = of.decoder.num_layers, mask_kinds(of) if kinds is None else kinds
+        return _linear_graph(folder, engine, files[name], weights, layers, wanted)
+
     if MARGINALS_GRAPH in files:
-        return {DRAFT_ROLLOUT: MarginalsNetwork(opened(MARGINALS_GRAPH))}
-    decoder = draft.network.decoder
-    assert decoder is not None
-    fuse = opened(FUSE_GRAPH) if FUSE_GRAPH in files else None
-    network = PassNetwork(
-        _linear_graph(folder, engine, files[PASS_GRAPH], decoder, weights),
-        opened(HEAD_GRAPH),
-        fuse,
-        weights.get("token_map"),
-        weights.get("mask_hidden"),
-    )
-    feed = LanguageFeed(network) if fuse is None else FeatureFeed(network)
-    return {DRAFT_ROLLOUT: network, DRAFT_MODEL: feed}
+        return {DRAFT_ROLLOUT: MarginalsNetwork(session(MARGINALS_GRAPH))}
+    if isinstance(network, MtpModulesConfig):
+        passes = (
+            PassNetwork(
+                graph(depth_graph(PASS_GRAPH, depth), network.module),
+                session(depth_graph(HEAD_GRAPH, depth)),
+                weights.get(f"depths.{depth}.token_map"),
+            )
+            for depth in range(network.num_modules)
+        )
+        stack = ModuleStack(passes, network.module.decoder.num_layers)
+        return {DRAFT_ROLLOUT: stack, DRAFT_MODEL: stack}
+    rows, head = graph(PASS_GRAPH, network), session(HEAD_GRAPH)
+    token_map = weights.get("token_map")
+    if CONTEXT_GRAPH in files:
+        blocks = BlockNetwork(graph(CONTEXT_GRAPH, network, []), rows, head, token_map)
+        return {DRAFT_ROLLOUT: blocks, DRAFT_MODEL: blocks}
+    fuse = session(FUSE_GRAPH) if FUSE_GRAPH in files else None
+    passed = PassNetwork(rows, head, token_map, fuse, weights.get("mask_hidden"))
+    feed = LanguageFeed(passed) if fuse is None else FeatureFeed(passed)
+    return {DRAFT_ROLLOUT: passed, DRAFT_MODEL: feed}
 
 
 def _graph_session(
@@ -150,13 +176,15 @@ def _linear_graph(
     folder: Path,
     engine: EngineConfig,
     name: str,
-    decoder: ModelConfig,
     weights: Mapping[str, Tensor],
+    num_layers: int,
+    kinds: Sequence[MaskKind],
 ) -> LinearGraph:
-    session = _graph_session(folder, engine, name, weights, 2 * decoder.num_layers)
+    session = _graph_session(folder, engine, name, weights, 2 * num_layers)
     return LinearGraph(
         session,
         engine.layout.tokens_per_block,
         engine.speculative_rows,
-        layer_windows(decoder),
+        kinds,
+        cut_views=views_are_cut(engine),
     )

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from trtspec.models.attention import PackedRows
+from trtspec.models.linear_rows import MaskKind
+
+VIEW_STEP = 64
+"""Masks that are cut have a multiple of so many positions: few sizes, for what is kept of each."""
 
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -21,7 +25,7 @@ class PaddedCall:
 
     packed: the packed rows that it serves ``[n] i64``. places: where each of them stands among the
     num_slots * S rows ``[n] i64``. positions ``[num_slots, S] i64``, write_indices ``[num_slots]
-    i64`` and masks, one ``[num_slots, 1, S, L] bool`` for each window: see `LinearRows`.
+    i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `LinearRows`.
     begins: slots whose sequence begins with this call.
     """
 
@@ -56,7 +60,12 @@ class _Group:
 
 
 def padded_calls(
-    rows: PackedRows, length: int, widest: int, windows: Sequence[int]
+    rows: PackedRows,
+    length: int,
+    widest: int,
+    kinds: Sequence[MaskKind],
+    *,
+    cut_views: bool = False,
 ) -> list[PaddedCall]:
     """The calls that feed ``rows`` to caches of ``length`` positions a slot.
 
@@ -66,25 +75,30 @@ def padded_calls(
     which is written to the last positions of its cache: no sequence may reach those, the last
     ``widest``. Padding behind a request's rows is written behind them, where nothing is committed.
     A row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
-    positions are multiplied by zero. ``windows``: see `trtspec.engine.lowering.layer_windows`.
+    positions are multiplied by zero. With ``cut_views`` masks end where no row of a request looks
+    or is padded to; a row of padding behind that sees the last position.
     """
     groups = _groups(rows, length)
     narrow = [group for group in groups if group.count <= widest]
     shared = [narrow] if narrow else []
     alone = [[group] for group in groups if group.count > widest]
     positions = rows.positions.numpy()
-    return [_call(members, positions, length, windows) for members in shared + alone]
+    return [_call(members, positions, length, kinds, cut_views) for members in shared + alone]
 
 
-def idle_call(num_slots: int, num_rows: int, length: int, windows: Sequence[int]) -> PaddedCall:
-    """A call of padding alone: as long as one of requests, and nothing comes of it."""
+def idle_call(
+    num_slots: int, num_rows: int, length: int, num_masks: int, *, cut_views: bool = False
+) -> PaddedCall:
+    """A call of padding alone: as long as one of requests, without context if masks are cut, and
+    nothing comes of it."""
     none = torch.zeros(0, dtype=torch.int64)
     starts = torch.full((num_slots,), length - num_rows)
-    mask = torch.zeros(num_slots, 1, num_rows, length, dtype=torch.bool)
+    seen = min(-(-num_rows // VIEW_STEP) * VIEW_STEP, length) if cut_views else length
+    mask = torch.zeros(num_slots, 1, num_rows, seen, dtype=torch.bool)
     own = torch.arange(num_rows)
-    mask[:, 0, own, length - num_rows + own] = True
+    mask[:, 0, own, seen - num_rows + own] = True
     positions = torch.zeros(num_slots, num_rows, dtype=torch.int64)
-    masks = (mask,) * len(windows)
+    masks = (mask,) * num_masks
     return PaddedCall(0, num_slots, num_rows, none, none, positions, starts, masks, ())
 
 
@@ -107,29 +121,34 @@ def _call(
     groups: Sequence[_Group],
     positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     length: int,
-    windows: Sequence[int],
+    kinds: Sequence[MaskKind],
+    cut_views: bool,
 ) -> PaddedCall:
     first_slot = min(group.slot for group in groups)
     num_slots = max(group.slot for group in groups) - first_slot + 1
     num_rows = max(group.count for group in groups)
     padded = np.zeros((num_slots, num_rows), np.int64)
     starts = np.full(num_slots, length - num_rows, np.int64)
-    masks = [np.zeros((num_slots, 1, num_rows, length), np.bool_) for _ in windows]
+    seen = length
+    if cut_views:
+        seen = max(group.start for group in groups) + num_rows
+        seen = min(-(-seen // VIEW_STEP) * VIEW_STEP, length)
+    masks = [np.zeros((num_slots, 1, num_rows, seen), np.bool_) for _ in kinds]
     packed, places = [], []
     for group in groups:
         own = slice(group.first, group.first + group.count)
         place = group.slot - first_slot
         padded[place, : group.count] = positions[own]
         starts[place] = group.start
-        for window, mask in zip(windows, masks, strict=True):
-            mask[place, 0, : group.count] = _seen(group, positions[own], length, window)
+        for kind, mask in zip(kinds, masks, strict=True):
+            mask[place, 0, : group.count] = _seen(group, positions[own], seen, kind)
         packed.append(np.arange(own.start, own.stop))
         places.append(place * num_rows + np.arange(group.count))
     counts = np.zeros(num_slots, np.int64)
     counts[[group.slot - first_slot for group in groups]] = [group.count for group in groups]
     slot, row = np.nonzero(np.arange(num_rows) >= counts[:, None])
     for mask in masks:
-        mask[slot, 0, row, starts[slot] + row] = True
+        mask[slot, 0, row, np.minimum(starts[slot] + row, seen - 1)] = True
     return PaddedCall(
         first_slot,
         num_slots,
@@ -147,7 +166,7 @@ def _seen(
     group: _Group,
     positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     length: int,
-    window: int,
+    kind: MaskKind,
 ) -> _Array:
     """Which cache positions the rows of a request see ``[n, length]``; the rule is that of
     `paged_tree_attention`."""
@@ -156,11 +175,13 @@ def _seen(
     if group.tree is None:
         ends += np.arange(1, group.count + 1)
     seen: _Array = keys < ends[:, None]
-    if window:
-        seen &= positions[:, None] - keys < window
+    if kind.window:
+        seen &= positions[:, None] - keys < kind.window
     if group.tree is not None:
         octets = np.ascontiguousarray(group.tree).astype("<i8").view(np.uint8)
         bits = np.unpackbits(octets, axis=1, bitorder="little").astype(np.bool_)
         width = min(bits.shape[1], length - group.context)
         seen[:, group.context : group.context + width] = bits[:, :width]
+    if kind.is_causal:
+        seen &= keys <= group.start + np.arange(group.count)[:, None]
     return seen

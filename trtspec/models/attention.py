@@ -36,6 +36,17 @@ class Rows(Protocol):
         cache of a layer, and attend: ``[T, Hq, D]``."""
         ...
 
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Rotate ``k [T, Hkv, D]`` and write it and ``v [T, Hkv, D]`` into the cache of a layer."""
+        ...
+
 
 class PackedRows(NamedTuple):
     """The rows of B requests over a paged cache; see `paged_tree_attention` for each field."""
@@ -62,6 +73,26 @@ class PackedRows(NamedTuple):
         """See `Rows.attend`; the caches are written in place."""
         q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         return paged_tree_attention(q, k, v, k_cache, v_cache, *self, scale, sliding_window)
+
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """See `Rows.write`."""
+        k, blind = rotate(k, cos_sin), self.unseeing()
+        paged_tree_attention(torch.zeros_like(k), k, v, k_cache, v_cache, *blind, 1.0, 0)
+
+    def unseeing(self) -> PackedRows:
+        """The same rows, seeing nothing: their K/V is written, their attention costs nothing."""
+        return self._replace(
+            context_lens=torch.zeros_like(self.context_lens),
+            is_tree=torch.ones_like(self.is_tree),
+            tree_mask=torch.zeros_like(self.tree_mask),
+        )
 
 
 def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.models.attention import PackedRows
+from trtspec.models.attention import PackedRows, Rows
 from trtspec.models.causal_lm import load_layers, read_weight
 from trtspec.models.layers import Linear, RMSNorm, SwiGLU
+from trtspec.models.rollout import packed_bits
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.vocabulary import DraftVocabulary
 from trtspec.ops.attention import paged_tree_attention
@@ -38,12 +39,79 @@ class DFlashSource(Protocol):
     def tensors(self) -> Mapping[str, Tensor]: ...
 
 
+class Block(Protocol):
+    """Where the rows of blocks stand and what they see, as `Rows` says it for other networks."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Of every row whose keys and values are written ``[T] i64``, the blocks' first."""
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+        is_causal: bool,
+    ) -> Tensor:
+        """Queries of the blocks' rows ``[R, Hq, D]``, keys and values of all rows ``[T, Hkv, D]``,
+        which are written -> ``[R, Hq, D]``. ``is_causal``: no row sees a later one of its block."""
+        ...
+
+
 class BlockRows(NamedTuple):
     """The packed rows of one call: those of all blocks, then the context rows, as requests of their
     own that see nothing. ``causal_mask`` is the tree mask for causal layers."""
 
     rows: PackedRows
     causal_mask: Tensor
+
+    @classmethod
+    def joined(cls, blocks: PackedRows, context: PackedRows, size: int) -> BlockRows:
+        """``blocks``: rows of ``size`` for each request, which see the context and their block
+        whole; ``context``: the rows just before, of as many requests. Padding stays at the end."""
+        blind = context.unseeing()
+        offset = torch.arange(size, device=blocks.positions.device)
+        own = packed_bits(offset, blocks.tree_mask.shape[1])
+        so_far = own.cumsum(0).repeat(blocks.context_lens.shape[0], 1)
+        starts = (blocks.query_start[:-1], context.query_start + blocks.positions.shape[0])
+        rows = PackedRows(*(torch.cat(both) for both in zip(blocks, blind, strict=True)))
+        return cls(
+            rows._replace(query_start=torch.cat(starts)), torch.cat((so_far, blind.tree_mask))
+        )
+
+    @property
+    def positions(self) -> Tensor:
+        """See `Block.positions`."""
+        return self.rows.positions
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+        is_causal: bool,
+    ) -> Tensor:
+        """See `Block.attend`."""
+        count, cos, sin = q.shape[0], *cos_sin
+        q = rotate(q, (cos[:count], sin[:count]))
+        q = torch.cat((q, q.new_zeros(k.shape[0] - count, *q.shape[1:])))
+        rows = self.rows
+        if is_causal:
+            rows = rows._replace(tree_mask=self.causal_mask)
+        k = rotate(k, cos_sin)
+        attended = paged_tree_attention(q, k, v, k_cache, v_cache, *rows, scale, sliding_window)
+        return attended[:count]
 
 
 class BlockAttention(nn.Module):
@@ -77,57 +145,39 @@ class BlockAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        context: Tensor,
-        block: BlockRows,
+        context: Tensor | None,
+        block: Block,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> Tensor:
-        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]`` -> ``[R, H]``; the K and V of all
-        are written into the caches."""
-        count = x.shape[0]
-        q = self.q(x).view(count, self.num_heads, self.head_dim)
+        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
+        already -> ``[R, H]``; the K and V of all are written into the caches."""
+        q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
-        q = rotate(q, (cos_sin[0][:count], cos_sin[1][:count]))
-        q = torch.cat((q, q.new_zeros(context.shape[0], self.num_heads, self.head_dim)))
-        rows = block.rows
-        if self.is_causal:
-            rows = rows._replace(tree_mask=block.causal_mask)
-        attended = self._attend(q, torch.cat((x, context)), rows, cos_sin, k_cache, v_cache)
-        out: Tensor = self.o(attended[:count].flatten(1))
+        k, v = self._keys_values(x if context is None else torch.cat((x, context)))
+        window, causal = self.sliding_window, self.is_causal
+        attended = block.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, window, causal)
+        out: Tensor = self.o(attended.flatten(1))
         return out
 
     def write(
         self,
         context: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
-        """Write the K and V of context rows ``[T, H]``, which ``rows`` lets see nothing."""
-        q = context.new_zeros(context.shape[0], self.num_heads, self.head_dim)
-        self._attend(q, context, rows, cos_sin, k_cache, v_cache)
+        """Write the K and V of context rows ``[T, H]``."""
+        rows.write(*self._keys_values(context), cos_sin, k_cache, v_cache)
 
-    def _attend(
-        self,
-        q: Tensor,
-        source: Tensor,
-        rows: PackedRows,
-        cos_sin: tuple[Tensor, Tensor],
-        k_cache: Tensor,
-        v_cache: Tensor,
-    ) -> Tensor:
-        """Keys and values of ``source [T, H]``, and what ``q [T, heads, head_dim]`` sees."""
+    def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Each ``[T, Hkv, D]`` of ``source [T, H]``, not rotated."""
         heads = self.kv(source).view(source.shape[0], 2 * self.num_kv_heads, self.head_dim)
         k, v = heads.chunk(2, dim=1)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        k = rotate(k, cos_sin)
-        return paged_tree_attention(
-            q, k, v, k_cache, v_cache, *rows, self.scale, self.sliding_window
-        )
+        return k if self.k_norm is None else self.k_norm(k), v
 
 
 class BlockLayer(nn.Module):
@@ -148,8 +198,8 @@ class BlockLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        context: Tensor,
-        block: BlockRows,
+        context: Tensor | None,
+        block: Block,
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
@@ -190,27 +240,45 @@ class DFlashDraft(DraftVocabulary):
         fused: Tensor = self.hidden_norm(self.fc(hidden_in))
         return fused
 
-    def draft(
+    def guess(
         self,
         input_ids: Tensor,
-        context: Tensor,
-        block: BlockRows,
+        blocks: PackedRows,
+        hidden_in: Tensor,
+        rows: PackedRows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> Tensor:
-        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]`` -> the rows ``[R, H]``
-        that `head` reads."""
+        """Write the K/V of context rows, and guess what lies behind them, in one pass.
+
+        ``input_ids [R] i64`` and ``blocks``: the tokens of the blocks and where they stand (see
+        `BlockRows.joined`); ``hidden_in [T, n * H_t]`` and ``rows``: the same of the context.
+        Returns the rows ``[R, H]`` that `head` reads.
+        """
+        joined = BlockRows.joined(blocks, rows, self.config.block_size)
+        return self.draft(input_ids, self.fuse(hidden_in), joined, k_caches, v_caches)[1]
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        context: Tensor | None,
+        block: Block,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[None, Tensor]:
+        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]``, None where those are
+        written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
+        reads."""
         x = self.embedding(input_ids)
-        cos_sin = self.rotary(block.rows.positions)
+        cos_sin = self.rotary(block.positions)
         for i, layer in enumerate(self.layers):
             x = layer(x, context, block, cos_sin, k_caches[i], v_caches[i])
-        ready: Tensor = self.norm(x)
-        return ready
+        return None, self.norm(x)
 
     def forward(
         self,
         input_ids: Tensor,
-        rows: PackedRows,
+        rows: Rows,
         hidden_in: Tensor,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
@@ -218,9 +286,8 @@ class DFlashDraft(DraftVocabulary):
         """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
         context = self.fuse(hidden_in)
         cos_sin = self.rotary(rows.positions)
-        blind = unseeing(rows)
         for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
-            cast(BlockLayer, layer).attn.write(context, blind, cos_sin, k_cache, v_cache)
+            cast(BlockLayer, layer).attn.write(context, rows, cos_sin, k_cache, v_cache)
         return (context,)
 
     @torch.no_grad()
@@ -242,12 +309,3 @@ class DFlashDraft(DraftVocabulary):
                 buffer.copy_(read_weight(tensors, name))
         load_layers(self.layers, tensors)
         self.load_head(tensors, target)
-
-
-def unseeing(rows: PackedRows) -> PackedRows:
-    """The same rows, seeing nothing: their K/V is written, their attention costs nothing."""
-    return rows._replace(
-        context_lens=torch.zeros_like(rows.context_lens),
-        is_tree=torch.ones_like(rows.is_tree),
-        tree_mask=torch.zeros_like(rows.tree_mask),
-    )

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 from trtspec.models import onnx_ops
 
 
+class MaskKind(NamedTuple):
+    """What a layer cuts of the positions that its rows may see: but for the newest ``window`` of
+    them (0: none), and those behind a row's own place (``is_causal``)."""
+
+    window: int = 0
+    is_causal: bool = False
+
+
 @dataclass
 class LinearRows:
     """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `onnx_ops`).
 
-    positions ``[B * S] i64``. write_indices ``[B] i64``: where in the cache the first of a
-    sequence's rows goes, the others behind it. masks: by sliding window (0: none), the cache
-    positions that each row sees, ``[B, 1, S, L] bool``, its own among them or others written
-    before. k_caches, v_caches: as they are after each layer, in the order of the layers; an ONNX
-    graph changes nothing in place.
+    padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
+    sequence's rows goes, the others behind it. masks: by their kind, the cache positions that each
+    row sees, ``[B, 1, S, L'] bool``, its own among them or others written before; nothing is seen
+    of what lies behind the first L'. k_caches, v_caches: as they are after each layer, in the order
+    of the layers; an ONNX graph changes nothing in place.
     """
 
-    positions: Tensor
+    padded_positions: Tensor
     write_indices: Tensor
-    masks: Mapping[int, Tensor]
+    masks: Mapping[MaskKind, Tensor]
     k_caches: list[Tensor] = field(default_factory=list)
     v_caches: list[Tensor] = field(default_factory=list)
+
+    @property
+    def positions(self) -> Tensor:
+        """``[B * S] i64``."""
+        return self.padded_positions.flatten()
 
     def attend(
         self,
@@ -37,22 +51,33 @@ class LinearRows:
         v_cache: Tensor,
         scale: float,
         sliding_window: int,
+        is_causal: bool = False,
     ) -> Tensor:
-        """See `Rows.attend`; what becomes of the caches is kept here."""
-        mask = self.masks[sliding_window]
-        batch, rows = mask.shape[0], mask.shape[2]
-        cos, sin = (x.view(batch, rows, -1) for x in cos_sin)
-
-        def heads_first(x: Tensor) -> Tensor:
-            return x.view(batch, rows, -1, x.shape[-1]).transpose(1, 2)
-
-        def turned(x: Tensor) -> Tensor:
-            # In float32 with one rounding, as `rotate` does it.
-            return onnx_ops.rotary_embedding(heads_first(x).float(), cos, sin).to(x.dtype)
-
-        k_cache = onnx_ops.tensor_scatter(k_cache, turned(k), self.write_indices)
-        v_cache = onnx_ops.tensor_scatter(v_cache, heads_first(v), self.write_indices)
-        self.k_caches.append(k_cache)
-        self.v_caches.append(v_cache)
-        attended = onnx_ops.attention(turned(q), k_cache, v_cache, mask, scale)
+        """See `Rows.attend` and `Block.attend`; what becomes of the caches is kept here."""
+        mask = self.masks[MaskKind(sliding_window, is_causal)]
+        self.write(k, v, cos_sin, k_cache, v_cache)
+        seen = mask.shape[3]
+        k_seen, v_seen = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
+        attended = onnx_ops.attention(self._turned(q, cos_sin), k_seen, v_seen, mask, scale)
         return attended.transpose(1, 2).reshape(q.shape)
+
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """See `Rows.write`; what becomes of the caches is kept here."""
+        keys, values = self._turned(k, cos_sin), self._heads_first(v)
+        self.k_caches.append(onnx_ops.tensor_scatter(k_cache, keys, self.write_indices))
+        self.v_caches.append(onnx_ops.tensor_scatter(v_cache, values, self.write_indices))
+
+    def _heads_first(self, x: Tensor) -> Tensor:
+        return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)
+
+    def _turned(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+        """In float32 with one rounding, as `rotate` does it."""
+        cos, sin = (y.view(*self.padded_positions.shape, -1) for y in cos_sin)
+        return onnx_ops.rotary_embedding(self._heads_first(x).float(), cos, sin).to(x.dtype)

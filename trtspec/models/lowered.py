@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.linear_rows import LinearRows
+from trtspec.models.linear_rows import LinearRows, MaskKind
 
 
 class LinearModel(nn.Module):
     """A language model whose logits are wanted."""
 
-    def __init__(self, model: CausalLM, windows: Sequence[int]) -> None:
-        """``windows``: the sliding windows of its layers, rising, 0 for none."""
+    def __init__(self, model: CausalLM, kinds: Sequence[MaskKind]) -> None:
+        """``kinds``: of the masks that its layers read."""
         super().__init__()
         self.model = model
-        self.windows = tuple(windows)
+        self.kinds = tuple(kinds)
 
     def forward(
         self,
@@ -35,11 +35,9 @@ class LinearModel(nn.Module):
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """``input_ids`` and ``positions [B, S] i64``, ``write_indices [B] i64``, a mask
-        ``[B, 1, S, L] bool`` for each window; ``logits_rows [R] i64`` counts through all B * S
-        rows. Returns what `CausalLM.forward` does, and the caches."""
-        rows = LinearRows(
-            positions.flatten(), write_indices, dict(zip(self.windows, masks, strict=True))
-        )
+        ``[B, 1, S, L'] bool`` of each kind; ``logits_rows [R] i64`` counts through all B * S rows.
+        Returns what `CausalLM.forward` does, and the caches."""
+        rows = LinearRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         outputs = self.model(input_ids.flatten(), rows, logits_rows, k_caches, v_caches)
         return (*outputs, *rows.k_caches, *rows.v_caches)
 
@@ -47,10 +45,12 @@ class LinearModel(nn.Module):
 class LinearPass(nn.Module):
     """One pass of a draft network (see `DraftNetwork.draft`)."""
 
-    def __init__(self, model: Any, windows: Sequence[int]) -> None:
+    def __init__(self, model: nn.Module, kinds: Sequence[MaskKind], part: str = "") -> None:
+        """``part``: the submodule that is the network, if ``model`` is not."""
         super().__init__()
         self.model = model
-        self.windows = tuple(windows)
+        self.kinds = tuple(kinds)
+        self.part = part
 
     def forward(
         self,
@@ -65,23 +65,47 @@ class LinearPass(nn.Module):
         """Inputs as in `LinearModel`, with ``features [B, S, H]`` for a network that reads them.
         Returns the rows that its head reads ``[B * S, H]``, the next features ``[B * S, H]`` of a
         network that has any, and the caches."""
-        rows = LinearRows(
-            positions.flatten(), write_indices, dict(zip(self.windows, masks, strict=True))
-        )
+        rows = LinearRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         flat = None if features is None else features.flatten(0, 1)
-        following, ready = self.model.draft(input_ids.flatten(), flat, rows, k_caches, v_caches)
+        network: Any = self.model.get_submodule(self.part)
+        following, ready = network.draft(input_ids.flatten(), flat, rows, k_caches, v_caches)
         outputs = (ready,) if following is None else (ready, following)
         return (*outputs, *rows.k_caches, *rows.v_caches)
+
+
+class LinearContext(nn.Module):
+    """The writing of context rows of a network that makes keys and values of states alone (see
+    `DFlashDraft.forward`)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        positions: Tensor,
+        write_indices: Tensor,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Inputs as in `LinearModel`, with the target's states ``hidden_in [B, S, n * H_t]``.
+        Returns what is made of them ``[B * S, H]``, and the caches."""
+        rows, flat = LinearRows(positions, write_indices, {}), hidden_in.flatten(0, 1)
+        (context,) = self.model(rows.positions, rows, flat, k_caches, v_caches)
+        return (context, *rows.k_caches, *rows.v_caches)
 
 
 class Method(nn.Module):
     """One method of a network that needs neither rows nor caches."""
 
-    def __init__(self, model: nn.Module, name: str) -> None:
+    def __init__(self, model: nn.Module, name: str, part: str = "") -> None:
+        """``part``: see `LinearPass`."""
         super().__init__()
         self.model = model
         self.name = name
+        self.part = part
 
     def forward(self, hidden: Tensor) -> tuple[Tensor]:
         """``hidden [R, H]`` -> the method's result."""
-        return (getattr(self.model, self.name)(hidden),)
+        return (getattr(self.model.get_submodule(self.part), self.name)(hidden),)

@@ -7,9 +7,9 @@ arXiv 2412.19437, 2.2.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.models.attention import PackedRows
 from trtspec.models.eagle import EagleDraft
+from trtspec.models.rollout import DraftNetwork
 
 Caches = tuple[list[Tensor], list[Tensor]]
 
@@ -46,8 +47,49 @@ class ModuleSource:
         return cls(checkpoint.config.module, _Within(checkpoint.tensors, f"modules.{index}."))
 
 
-class MtpModules(nn.Module):
-    """Modules over packed rows, each with layers of its own in the paged caches.
+class ModuleStack(nn.Module):
+    """A network for each depth (see `VanillaRollout`), each with layers of its own in the caches:
+    the first ones are those of depth 0, and so on."""
+
+    def __init__(self, depths: Iterable[nn.Module], layers: int) -> None:
+        """``depths``: `DraftNetwork`s over features; ``layers``: of each."""
+        super().__init__()
+        self.depths = nn.ModuleList(depths)
+        self.layers_of_each = layers
+
+    def at(self, depth: int, caches: Caches) -> tuple[DraftNetwork, Caches]:
+        """The network of a depth (from 0) and its part of the caches."""
+        count = self.layers_of_each
+        own = slice(depth * count, (depth + 1) * count)
+        return cast(DraftNetwork, self.depths[depth]), (caches[0][own], caches[1][own])
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor]:
+        """Feed rows without drafting (a prefill): writes their K/V, returns the features of the
+        last network.
+
+        ``input_ids [T] i64`` are the tokens of depth 0, the one after each row; those of a deeper
+        network are the same moved up. So of ``num_modules - 1`` rows at the end of each request
+        some networks read tokens that are not theirs: these must be fed again.
+        """
+        features: Tensor | None = hidden_in
+        ids = input_ids
+        for depth in range(len(self.depths)):
+            network, caches = self.at(depth, (k_caches, v_caches))
+            features, _ = network.draft(ids, features, rows, *caches)
+            ids = ids.roll(-1)
+        assert features is not None
+        return (features,)
+
+
+class MtpModules(ModuleStack):
+    """Modules over packed rows and paged caches.
 
     The ``state_dict`` names are those of `EagleDraft` behind ``depths.{i}.``; each module names
     what it borrows of the target itself.
@@ -61,41 +103,10 @@ class MtpModules(nn.Module):
         *,
         packed: bool = True,
     ) -> None:
-        super().__init__()
+        module, count = config.module, config.num_modules
+        modules = (EagleDraft(module, target, dtype, packed=packed) for _ in range(count))
+        super().__init__(modules, module.decoder.num_layers)
         self.config = config
-        count = config.num_modules
-        modules = (EagleDraft(config.module, target, dtype, packed=packed) for _ in range(count))
-        self.depths = nn.ModuleList(modules)
-
-    def at(self, depth: int, caches: Caches) -> tuple[EagleDraft, Caches]:
-        """The module of a depth (from 0) and its part of the caches."""
-        module = self.depths[depth]
-        assert isinstance(module, EagleDraft)
-        layers = self.config.module.decoder.num_layers
-        own = slice(depth * layers, (depth + 1) * layers)
-        return module, (caches[0][own], caches[1][own])
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        rows: PackedRows,
-        hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Tensor]:
-        """Feed rows without drafting (a prefill): writes their K/V, returns the features of the
-        last module.
-
-        ``input_ids [T] i64`` are the tokens of module 0, the one after each row; those of a deeper
-        module are the same moved up. So of ``num_modules - 1`` rows at the end of each request
-        some modules read tokens that are not theirs: these must be fed again.
-        """
-        features, ids = hidden_in, input_ids
-        for depth in range(len(self.depths)):
-            module, caches = self.at(depth, (k_caches, v_caches))
-            features, _ = module.draft(ids, features, rows, *caches)
-            ids = ids.roll(-1)
-        return (features,)
 
     def load_weights(self, checkpoint: ModulesSource, target: Mapping[str, Tensor]) -> None:
         """Fill every buffer of the modules' own from their checkpoint, whose further modules, if it

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.models.attention import PackedRows
-from trtspec.models.mtp_modules import MtpModules
+from trtspec.models.mtp_modules import ModuleStack
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 
@@ -22,7 +22,7 @@ class VanillaRollout(nn.Module):
     wider tree each path would need such rows of its own.
     """
 
-    def __init__(self, model: MtpModules) -> None:
+    def __init__(self, model: ModuleStack) -> None:
         super().__init__()
         self.model = model
 
@@ -42,7 +42,8 @@ class VanillaRollout(nn.Module):
         request = _request_of_rows(rows)
         row = torch.arange(input_ids.shape[0], device=input_ids.device)
         is_last = row == last_rows[request]
-        features, ids = hidden_in, input_ids
+        features: Tensor | None = hidden_in
+        ids = input_ids
         tokens, gains = [], []
         count = len(self.model.depths)
         for depth in range(count):

@@ -1,0 +1,130 @@
+"""A target and a draft of every method, for the tests of lowered graphs: random ones, or such as
+are sometimes right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .dflash_heads import dflash, random_dflash
+from .eagle_heads import eagle, random_eagle1, random_eagle3
+from .helpers import TinyModels, chain, eight_prompts, ngram, tree
+from .hybrid_drafts import hybrid
+from .medusa_heads import fitted_heads, medusa, write_heads
+from .mtp_modules import add_modules, mtp, random_module
+from .parallel_drafts import p_eagle, pard, random_p_eagle, save_pard
+
+PROMPTS = eight_prompts(560)
+TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
+STATIC = {"eagle_choices": [[0], [1], [0, 0], [1, 0], [0, 0, 0]]}
+
+Speculation = dict[str, Any] | None
+Made = tuple[Path, Speculation]
+
+
+def _plain(models: TinyModels, root: Path) -> Made:
+    return models.folder("mistral_window"), None
+
+
+def _ngram(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), ngram(4)
+
+
+def _chain(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), chain(models.draft("llama"), 3)
+
+
+def _tree(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), tree(models.draft("llama"), 3, 3, 10)
+
+
+def _eagle(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), eagle(random_eagle1(models.hf("llama"), root), "eagle", **STATIC)
+
+
+def _eagle3(models: TinyModels, root: Path) -> Made:
+    common = [token for text in _greedy(models, "llama") for token in text]
+    heads = random_eagle3(models.hf("llama"), root, sorted(set(common)))
+    return models.folder("llama"), eagle(heads, "eagle3", **TREE)
+
+
+def _mtp(models: TinyModels, root: Path) -> Made:
+    module = random_module(models.hf("qwen3"))
+    folder = add_modules(models.folder("qwen3"), root / "qwen3-mtp", [module], "qwen3_next")
+    return folder, mtp(num_speculative_tokens=3)
+
+
+def _medusa(models: TinyModels, root: Path) -> Made:
+    texts = [p + t for p, t in zip(PROMPTS, _greedy(models, "llama3_tied"), strict=True)]
+    heads = write_heads(root, fitted_heads(models.hf("llama3_tied"), texts, 3))
+    return models.folder("llama3_tied"), medusa(heads)
+
+
+def _pard(models: TinyModels, root: Path) -> Made:
+    draft = models.hf("llama").__class__.from_pretrained(models.draft("llama"))
+    return models.folder("llama"), pard(save_pard(draft, root), **TREE)
+
+
+def _p_eagle(models: TinyModels, root: Path) -> Made:
+    heads = random_p_eagle(models.hf("llama3_tied"), root, None, layers=2)
+    return models.folder("llama3_tied"), p_eagle(heads, **TREE)
+
+
+def _modules(models: TinyModels, root: Path) -> Made:
+    modules = [random_module(models.hf("llama"), seed) for seed in range(3)]
+    folder = add_modules(models.folder("llama"), root / "llama-mtp", modules, "mimo")
+    return folder, mtp(num_speculative_tokens=3)
+
+
+def _dflash(models: TinyModels, root: Path) -> Made:
+    heads = random_dflash(models.hf("llama"), root / "dflash")
+    return models.folder("llama"), dflash(heads, num_speculative_tokens=5)
+
+
+def _ddtree(models: TinyModels, root: Path) -> Made:
+    """Of two layers the second one is causal and has a sliding window."""
+    heads = random_dflash(models.hf("qwen3"), root / "ddtree", swa_window_size=9)
+    config = json.loads((heads / "config.json").read_text())
+    config["layer_types"] = ["full_attention", "sliding_attention"]
+    (heads / "config.json").write_text(json.dumps(config))
+    shape = {"num_speculative_tokens": 5, "num_draft_tokens": 24}
+    return models.folder("qwen3"), dflash(heads, "ddtree", **shape)
+
+
+def _hybrid(models: TinyModels, root: Path) -> Made:
+    folder, eagle3 = _eagle3(models, root)
+    assert eagle3 is not None
+    return folder, hybrid(eagle3, chain(models.draft("llama"), 3), ngram(3))
+
+
+def _new_hybrid(models: TinyModels, root: Path) -> Made:
+    folder, modules = _modules(models, root)
+    _, block = _dflash(models, root)
+    assert modules is not None and block is not None
+    return folder, hybrid(modules, block)
+
+
+def _greedy(models: TinyModels, case: str) -> list[list[int]]:
+    return [models.greedy(case, prompt, 24) for prompt in PROMPTS]
+
+
+METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
+    "plain": _plain,
+    "ngram": _ngram,
+    "chain": _chain,
+    "tree": _tree,
+    "eagle": _eagle,
+    "eagle3": _eagle3,
+    "mtp": _mtp,
+    "medusa": _medusa,
+    "pard": _pard,
+    "p_eagle": _p_eagle,
+    "modules": _modules,
+    "dflash": _dflash,
+    "ddtree": _ddtree,
+    "hybrid": _hybrid,
+    "hybrid_of_blocks": _new_hybrid,
+}
+"""How each is made in a folder."""
