@@ -15,19 +15,24 @@ from trtspec.config.speculative import parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, EngineError
 
+from ..e2e.hybrid_drafts import hybrid
+
 pytest.importorskip("tensorrt_rtx")
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
 
 EAGLE3 = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
+DFLASH = {"method": "dflash", "model": "trtspec-tiny-dflash", "num_speculative_tokens": 3}
 ADA = TensorRTConfig(compute_capability="8.9")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded target and its EAGLE-3 draft in float16, for a GPU that is not here."""
+    """The embedded target, its EAGLE-3 draft and its DFlash draft in float16, for a GPU that is not
+    here."""
     config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=ADA)
-    plan = plan_build("trtspec-tiny", config, parse_speculative_config(EAGLE3))
+    speculation = parse_speculative_config(hybrid(EAGLE3, DFLASH))
+    plan = plan_build("trtspec-tiny", config, speculation)
     built = build_engine(plan, tmp_path_factory.mktemp("trt") / "engine")
     assert build_engine(plan, built) == built, "an equal build is left as it is"
     return built
@@ -40,14 +45,20 @@ def layers(report: str, graph: str) -> dict[str, int]:
     return {kind: int(count) for count, kind in re.findall(r"(\d+) (\w+)", line)}
 
 
-@pytest.mark.parametrize(("graph", "count"), [("target", 8), ("draft-pass", 1)])
+@pytest.mark.parametrize(
+    ("graph", "count"), [("target", 8), ("draft-pass", 1), ("draft_2-pass", 1)]
+)
 def test_attention_and_cache_are_native(folder: Path, graph: str, count: int) -> None:
-    report = (folder / REPORT_NAME).read_text()
     assert (folder / f"{graph}.engine").stat().st_size > 1 << 20
+    assert_native((folder / REPORT_NAME).read_text(), graph, count)
+
+
+def assert_native(report: str, graph: str, count: int) -> None:
+    """A graph's attentions, so many, are fused ones over caches that are updated in place."""
     found = layers(report, f"{graph}.onnx")
     assert found["ATTENTION_INPUT"] == found["ATTENTION_OUTPUT"] == count
     assert found["KV_CACHE_UPDATE"] == found["ROTARY_EMBEDDING"] == 2 * count
-    assert "SOFTMAX" not in found
+    assert not {"SOFTMAX", "SLICE", "SCATTER"} & set(found)
     part = report[report.index(f"{graph}.onnx") :]
     assert f"{count} fused, 0 that TensorRT may take apart (HALF)" in part
 

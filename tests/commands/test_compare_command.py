@@ -170,6 +170,27 @@ def test_forward(pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFi
     assert four["linear_ms"] == pytest.approx(2 * one["linear_ms"])
 
 
+def test_forward_on_several_backends(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    output = tmp_path / "forward.json"
+    flags = ["--model", pair[0], "--drafts", pair[1], "--method", "draft_model:2", "--rows", "3"]
+    flags += ["--rollout_rows", "2", "--contexts", "8", "--seconds", "0", "--dtype", "float32"]
+    assert main(["forward", *flags, "--backend", "eager", "onnx", "--output", str(output)]) == 0
+    data = json.loads(output.read_text())
+    assert [engine["backend"] for engine in data["engines"]] == ["eager", "onnx"]
+    eager, lowered = data["calls"][:2], data["calls"][2:]
+    for calls, backend in ((eager, "eager"), (lowered, "onnx")):
+        assert [(c["backend"], c["kind"]) for c in calls] == [
+            (backend, "verify"),
+            (backend, "rollout"),
+        ]
+    assert [c["kv_bytes"] for c in eager] == [c["kv_bytes"] for c in lowered]
+    assert capsys.readouterr().out.count("onnx") == 2
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,24 +19,36 @@ from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.tree import TokenTree
 
-from ..e2e.eagle_heads import eagle, random_eagle3
+from ..e2e.every_method import METHODS
 from ..e2e.helpers import TinyModels, open_llm, random_prompt
 from ..models.tiny_hf import VOCAB
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
 TOLERANCE = 2e-5
+HALF_TOLERANCE = 1e-2
+"""Of float16 beside float32: of the largest value, as the tolerance is."""
+
+Fed = tuple[int, list[int], int, TokenTree | None]
+"""Rows of a request: its number, its tokens, what is committed before them, and a tree."""
 
 
 class Pair:
     """One engine as modules over a paged cache, and as graphs over a linear one."""
 
-    def __init__(self, folder: Path, speculation: dict[str, object] | None = None) -> None:
-        self.llms = [open_llm(folder, speculation, backend=b) for b in ("eager", "onnx")]
+    tolerance = TOLERANCE
 
-    def groups(self, llm: LLM, fed: Sequence[tuple[int, list[int], int, TokenTree | None]]) -> list:
+    def __init__(self, folder: Path, speculation: Any = None, dtype: str = "float32") -> None:
+        """``dtype``: of the graphs."""
+        self.llms = [
+            open_llm(folder, speculation, backend=backend, dtype=kind)
+            for backend, kind in (("eager", "float32"), ("onnx", dtype))
+        ]
+        if dtype != "float32":
+            self.tolerance = HALF_TOLERANCE
+
+    def groups(self, llm: LLM, fed: Sequence[Fed]) -> list:
         """Rows of requests by number, whose blocks, or slot, are theirs alone."""
         each = llm.config.layout.blocks_per_sequence if not llm.config.layout.is_linear else 1
         return [
@@ -48,31 +61,57 @@ class Pair:
             for request, tokens, context, tree in fed
         ]
 
-    def forward(
-        self, *fed: tuple[int, list[int], int, TokenTree | None]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def forward(self, *fed: Fed) -> list[tuple[Tensor, Tensor | None]]:
         return [llm._target.forward(self.groups(llm, fed)) for llm in self.llms]
 
-    def check(self, *fed: tuple[int, list[int], int, TokenTree | None]) -> None:
+    def check(self, *fed: Fed) -> None:
         (logits, hidden), (lowered, states) = self.forward(*fed)
-        assert (logits - lowered).abs().max() < TOLERANCE * logits.abs().max()
+        assert (logits - lowered).abs().max() < self.tolerance * logits.abs().max()
         if hidden is not None and states is not None:
-            assert (hidden - states).abs().max() < TOLERANCE * hidden.abs().max()
+            assert (hidden - states).abs().max() < self.tolerance * hidden.abs().max()
+
+    def feed(self, *fed: Fed) -> None:
+        """Rows for target and draft, without drafting."""
+        states = [hidden for _, hidden in self.forward(*fed)]
+        for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True):
+            if hidden is None:
+                draft.forward(self.groups(llm, fed))
+            else:
+                draft.feed(self.groups(llm, fed), hidden)
+
+    def roll_out(self, *fed: Fed) -> None:
+        """Rows for target and draft, and the drafts behind them; every second one is sampled."""
+        states = [hidden for _, hidden in self.forward(*fed)]
+        kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
+        values = zip(
+            *((0.9 * (i % 2), 0, 1.0, 0.0, i, 0, 12) for i in range(len(fed))), strict=True
+        )
+        sampling = [torch.tensor(v, dtype=k) for v, k in zip(values, kinds, strict=True)]
+        (tokens, parents, scores), (lowered, places, found) = (
+            draft.rollout(self.groups(llm, fed), sampling, hidden)
+            for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True)
+        )
+        assert torch.equal(tokens, lowered) and torch.equal(parents, places)
+        assert (scores - found).abs().max() < 1e-3
+
+    @property
+    def drafts(self) -> list[ModelEngine]:
+        (engines,) = zip(*(llm._drafts for llm in self.llms), strict=True)
+        return [engine for engine in engines if isinstance(engine, ModelEngine)]
+
+    def close(self) -> None:
+        for llm in self.llms:
+            llm.shutdown()
 
 
-@pytest.fixture(scope="module", params=["mistral_window", "llama"])
+@pytest.fixture(scope="module", params=["plain", "eagle3"])
 def pair(
     request: pytest.FixtureRequest, models: TinyModels, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     """With a sliding window, and with states captured for a draft."""
-    folder, speculation = models.folder(request.param), None
-    if request.param == "llama":
-        root = tmp_path_factory.mktemp("heads")
-        speculation = eagle(random_eagle3(models.hf("llama"), root), "eagle3", **TREE)
-    both = Pair(folder, speculation)
+    both = Pair(*METHODS[request.param](models, tmp_path_factory.mktemp("pair")))
     yield both
-    for llm in both.llms:
-        llm.shutdown()
+    both.close()
 
 
 def random_tree(seed: int, count: int) -> TokenTree:
@@ -93,24 +132,27 @@ def test_prefill_decode_and_verify(pair: Pair) -> None:
     pair.check((0, second, 0, None))
 
 
-def test_an_eagle3_draft(pair: Pair) -> None:
-    """Every node of the rollouts behind two prompts, and the scores."""
-    drafts = [draft for llm in pair.llms for draft in llm._drafts]
-    if not drafts:
-        pytest.skip("a target without a draft")
+def test_float16(models: TinyModels, tmp_path: Path) -> None:
+    """Prefill, decode and verify of a target in half precision."""
+    pair = Pair(*METHODS["eagle3"](models, tmp_path), dtype="float16")
+    first, second = random_prompt(730, 70), random_prompt(731, 20)
+    pair.check((0, first, 0, None), (2, second, 0, None))
+    pair.check((0, [5], 70, None), (2, [6], 20, random_tree(3, 9)))
+    pair.close()
+
+
+@pytest.mark.parametrize(
+    "method", ["tree", "eagle", "eagle3", "mtp", "pard", "p_eagle", "modules", "dflash", "ddtree"]
+)
+def test_drafts(models: TinyModels, tmp_path: Path, method: str) -> None:
+    """Every node of the rollouts, and the scores: behind two prompts, of which one has been fed in
+    part before; then, where other drafts were written, behind rows that were accepted."""
+    pair = Pair(*METHODS[method](models, tmp_path))
     prompts = random_prompt(710, 12), random_prompt(711, 3)
-    fed = [(0, prompts[0], 0, None), (1, prompts[1], 0, None)]
-    states = [hidden for _, hidden in pair.forward(*fed)]
-    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
-    values = ([0.0, 0.9], [0, 0], [1.0, 0.95], [0.0, 0.0], [1, 2], [0, 0], [12, 3])
-    sampling = [torch.tensor(v, dtype=k) for v, k in zip(values, kinds, strict=True)]
-    trees = []
-    for llm, draft, hidden in zip(pair.llms, drafts, states, strict=True):
-        assert isinstance(draft, ModelEngine)
-        trees.append(draft.rollout(pair.groups(llm, fed), sampling, hidden))
-    (tokens, parents, scores), (lowered, places, found) = trees
-    assert torch.equal(tokens, lowered) and torch.equal(parents, places)
-    assert (scores - found).abs().max() < 1e-3
+    pair.feed((2, prompts[0][:8], 0, None))
+    pair.roll_out((2, prompts[0][8:], 8, None), (0, prompts[1], 0, None))
+    pair.roll_out((0, [5, 9], 3, None), (1, prompts[1], 0, None), (2, [7], 12, None))
+    pair.close()
 
 
 def test_a_new_sequence_clears_its_slot() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.floor import measure_machine
+from trtspec.bench.floor import MachineRates, measure_machine
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import read_methods
@@ -19,12 +20,17 @@ from trtspec.commands.bench_prompts import add_engine_flags
 from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
 
-FORMAT, FORMAT_VERSION = "trtspec-bench forward", 1
-HEADERS = ("call", "batch", "rows", "context", "ms", "x first", "floor ms", "share", "products ms")
+FORMAT, FORMAT_VERSION = "trtspec-bench forward", 2
+HEADERS = (
+    "call", "backend", "batch", "rows", "context", "ms", "x first", "floor ms", "share",
+    "products ms",
+)  # fmt: skip
 DESCRIPTION = """Times the call that verifies, by rows a request (the root and its drafts), batch
 and context, and with --method the one that drafts (rows: accepted ones, which it begins with).
 floor: the time to read the weights, once a pass, and the K/V alone; products: what the weights take
 at the measured rates of plain products of as many rows; x first: times the engine's first line.
+Several backends are measured one after the other. On aoti a rollout is one compiled call; on eager
+and on backends of ONNX graphs it is a call or two for each pass over the draft.
 """
 
 
@@ -46,7 +52,7 @@ def add_forward_command(commands: Any) -> None:
     add("--batch_sizes", type=int, nargs="+", default=[1], help="default: 1")
     add("--contexts", type=int, nargs="+", default=[128], help="default: 128")
     add("--seconds", type=float, default=0.5, help="for each figure (default: %(default)s)")
-    add_engine_flags(forward)
+    add_engine_flags(forward, several_backends=True)
     add("--output", type=Path, help="write everything measured to this file, as JSON")
 
 
@@ -68,36 +74,31 @@ def run_forward(args: argparse.Namespace) -> None:
     method = None
     if args.method is not None:
         method = read_methods([args.method], available_drafts(args.model, args.drafts))[-1].config
-    folder = build(
-        args.model,
-        method,
-        dtype=args.dtype,
-        max_batch_size=max(args.batch_sizes),
-        max_seq_len=args.max_seq_len,
-        backend=args.backend,
-        device=args.device,
-    )
-    bench = ForwardBench(folder, method, shapes)
-    built = bench.engine.build
-    rates = measure_machine(built.device, built.dtype)
-    print(rates.describe())
-    calls = [row_of(time, rates) for shape in shapes for time in bench.measure(shape, args.seconds)]
-    first: dict[str, float] = {}
-    lines = []
-    for call in calls:
-        begin = first.setdefault(call["engine"], call["ms"])
-        lines.append(
-            [
-                f"{call['engine']}: {call['kind']}",
-                *(str(call[name]) for name in ("batch", "rows", "context")),
-                f"{call['ms']:.3f}",
-                f"{call['ms'] / begin:.2f}",
-                f"{call['memory_floor_ms']:.3f}",
-                f"{call['memory_floor_share']:.0%}",
-                f"{call['linear_ms']:.3f}",
-            ]
+    rates: dict[tuple[str, str], MachineRates] = {}
+    engines, calls, lines = [], [], []
+    for backend in args.backend or [None]:
+        folder = build(
+            args.model,
+            method,
+            dtype=args.dtype,
+            max_batch_size=max(args.batch_sizes),
+            max_seq_len=args.max_seq_len,
+            backend=backend,
+            device=args.device,
         )
-    print_table(f"{args.model}, {built.dtype}, {built.backend}", HEADERS, lines)
+        bench = ForwardBench(folder, method, shapes)
+        built = bench.engine.build
+        key = built.device, built.dtype
+        if key not in rates:
+            rates[key] = measure_machine(*key)
+            print(rates[key].describe())
+        engines.append(built.to_dict())
+        times = (time for shape in shapes for time in bench.measure(shape, args.seconds))
+        found = [{"backend": built.backend, **row_of(time, rates[key])} for time in times]
+        lines += _lines(found)
+        calls += found
+    dtypes = " and ".join(dict.fromkeys(engine["dtype"] for engine in engines))
+    print_table(f"{args.model}, {dtypes}", HEADERS, lines)
     if args.output is not None:
         save(
             args.output,
@@ -110,8 +111,25 @@ def run_forward(args: argparse.Namespace) -> None:
                 "machine": machine(),
                 "versions": versions("torch"),
                 "model": args.model,
-                "engine": built.to_dict(),
-                "rates": rates.to_dict(),
+                "engines": engines,
+                "rates": [found.to_dict() for found in rates.values()],
                 "calls": calls,
             },
         )
+
+
+def _lines(calls: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Of the calls of one backend."""
+    first: dict[str, float] = {}
+    return [
+        [
+            f"{call['engine']}: {call['kind']}",
+            *(str(call[name]) for name in ("backend", "batch", "rows", "context")),
+            f"{call['ms']:.3f}",
+            f"{call['ms'] / first.setdefault(call['engine'], call['ms']):.2f}",
+            f"{call['memory_floor_ms']:.3f}",
+            f"{call['memory_floor_share']:.0%}",
+            f"{call['linear_ms']:.3f}",
+        ]
+        for call in calls
+    ]

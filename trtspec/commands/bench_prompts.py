@@ -58,11 +58,15 @@ def add_prompt_flags(
     add("--ignore_eos", action="store_true", help="always generate max_tokens")
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """How a checkpoint is built."""
+def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = False) -> None:
+    """How a checkpoint is built; with ``several_backends`` their flag gives a list."""
     add = parser.add_argument
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
-    add("--backend", help="aoti (default) or eager")
+    add(
+        "--backend",
+        nargs="+" if several_backends else None,
+        help="aoti (default), onnx, eager" + ("; or several" if several_backends else ""),
+    )
     add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
 

@@ -30,7 +30,13 @@ from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.models.linear_rows import MaskKind
-from trtspec.models.lowered import LinearContext, LinearModel, LinearPass, Method
+from trtspec.models.lowered import (
+    LinearContext,
+    LinearFeaturePass,
+    LinearModel,
+    LinearPass,
+    Method,
+)
 
 TARGET_GRAPH = "target.onnx"
 PASS_GRAPH = "pass.onnx"
@@ -167,25 +173,23 @@ def _parts(network: DraftConfig) -> dict[str, _Part]:
 
 @dataclass(frozen=True)
 class _Extra:
-    """An input besides rows and caches: an example, None where there is none, and its dynamic
-    dimensions."""
+    """An input besides rows and caches: an example and its dynamic dimensions."""
 
     name: str
-    tensor: Tensor | None = None
-    dims: Any = None
+    example: Tensor
+    dims: Mapping[int, Any]
 
 
 def _pass(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:
     decoder, kinds = part.network.decoder, mask_kinds(part.network)
     assert decoder is not None
-    extra, outputs = _Extra("features"), ["ready"]
-    if isinstance(part.network, EagleConfig):
-        features = torch.zeros(_BATCH, _ROWS, decoder.hidden_size, dtype=_dtype(engine))
-        extra = _Extra("features", features, _row_dims())
-        outputs.append("next_features")
-    return _with_rows(
-        engine, decoder, LinearPass(module, kinds, part.module), kinds, extra, outputs
-    )
+    if not isinstance(part.network, EagleConfig):
+        plain = LinearPass(module, kinds, part.module)
+        return _with_rows(engine, decoder, plain, kinds, None, ["ready"])
+    features = torch.zeros(_BATCH, _ROWS, decoder.hidden_size, dtype=_dtype(engine))
+    extra = _Extra("features", features, _row_dims())
+    reading = LinearFeaturePass(module, kinds, part.module)
+    return _with_rows(engine, decoder, reading, kinds, extra, ["ready", "next_features"])
 
 
 def _with_rows(
@@ -193,10 +197,10 @@ def _with_rows(
     decoder: ModelConfig,
     module: nn.Module,
     kinds: Sequence[MaskKind],
-    extra: _Extra,
+    extra: _Extra | None,
     outputs: Sequence[str],
 ) -> LoweredGraph:
-    """A graph over padded rows and caches; ``extra`` is its input between the two."""
+    """A graph over padded rows and caches; ``extra`` is an input between the two."""
     length = engine.layout.tokens_per_block
     seen, mask_dims = length, {0: _dim("batch"), 2: _dim("rows")}
     if views_are_cut(engine):
@@ -204,16 +208,18 @@ def _with_rows(
     ids, starts = _rows(), torch.zeros(_BATCH, dtype=torch.int64)
     masks = [torch.ones(_BATCH, 1, _ROWS, seen, dtype=torch.bool) for _ in kinds]
     caches, cache_dims, cache_names = _caches(engine, decoder)
+    between = [] if extra is None else [extra]
     return LoweredGraph(
         module,
-        (ids, ids.clone(), starts, masks, extra.tensor, *caches),
+        (ids, ids.clone(), starts, masks, *(given.example for given in between), *caches),
         (
-            *(_row_dims(), _row_dims(), {0: _dim("batch")}),
-            *([mask_dims] * len(kinds), extra.dims, *cache_dims),
+            *(_row_dims(), _row_dims(), {0: _dim("batch")}, [mask_dims] * len(kinds)),
+            *(given.dims for given in between),
+            *cache_dims,
         ),
         (
             *("input_ids", "positions", "write_indices", *map(mask_name, kinds)),
-            *([] if extra.tensor is None else [extra.name]),
+            *(given.name for given in between),
             *cache_names,
         ),
         (*outputs, *(f"{name}_out" for name in cache_names)),

@@ -58,19 +58,52 @@ class LinearPass(nn.Module):
         positions: Tensor,
         write_indices: Tensor,
         masks: list[Tensor],
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Inputs as in `LinearModel`. Returns the rows that its head reads ``[B * S, H]``, and the
+        caches."""
+        return self.run(input_ids, positions, write_indices, masks, None, k_caches, v_caches)
+
+    def run(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        write_indices: Tensor,
+        masks: list[Tensor],
         features: Tensor | None,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Inputs as in `LinearModel`, with ``features [B, S, H]`` for a network that reads them.
-        Returns the rows that its head reads ``[B * S, H]``, the next features ``[B * S, H]`` of a
-        network that has any, and the caches."""
+        """The pass of a network that reads features or of one that does not."""
         rows = LinearRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         flat = None if features is None else features.flatten(0, 1)
         network: Any = self.model.get_submodule(self.part)
         following, ready = network.draft(input_ids.flatten(), flat, rows, k_caches, v_caches)
         outputs = (ready,) if following is None else (ready, following)
         return (*outputs, *rows.k_caches, *rows.v_caches)
+
+
+class LinearFeaturePass(LinearPass):
+    """One pass of a draft network that reads features.
+
+    An exporter gives dynamic dimensions their names only where no argument is None or empty, so
+    networks without features have a ``forward`` without them.
+    """
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        write_indices: Tensor,
+        masks: list[Tensor],
+        features: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """As `LinearPass.forward`, with ``features [B, S, H]``; behind what the head reads come the
+        next features ``[B * S, H]``."""
+        return self.run(input_ids, positions, write_indices, masks, features, k_caches, v_caches)
 
 
 class LinearContext(nn.Module):
