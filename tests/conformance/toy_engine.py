@@ -84,6 +84,8 @@ class Seen(NamedTuple):
 class ToyEngine:
     """Stands in for a `trtspec.executor.model_engine.ModelEngine`."""
 
+    judges = False
+
     def __init__(
         self,
         kind: Kind,

@@ -106,6 +106,8 @@ class Book:
 class FakeTarget(Book):
     """States are numbers of prefixes; the next token is a function of the prefix."""
 
+    judges = False
+
     def __init__(self, block: int, next_token: Callable[[Path], int], vocab: int) -> None:
         super().__init__(block)
         self.prefixes: list[Path] = []

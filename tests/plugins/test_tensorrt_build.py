@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.engine.tensorrt_plugins import PLUGIN_LIBRARY
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 TENSORRT_ROOT = os.environ.get("TENSORRT_ROOT")
 
@@ -21,6 +23,7 @@ def configure(build: Path, tensorrt_root: str | Path) -> subprocess.CompletedPro
         "TRTSPEC_PYTHON": sys.executable,
         "TRTSPEC_BUILD_TORCH": "OFF",
         "TRTSPEC_BUILD_RUNTIME": "OFF",
+        "TRTSPEC_LIB_DIR": build / "lib",
         "TRTSPEC_CUDA_ARCHITECTURES": "90",
     }
     command = ["cmake", "-S", str(ROOT), "-B", str(build)]
@@ -54,8 +57,7 @@ def test_plugins_build_and_pass(tmp_path: Path) -> None:
         check=True,
     )
     # As TensorRT finds it: by these names, and without a library of TensorRT's.
-    (library,) = tmp_path.rglob("libtrtspec_plugins.so")
-    loaded = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(str(tmp_path / "lib" / PLUGIN_LIBRARY.name))
     count = ctypes.c_int32()
     loaded.getCreators.restype = ctypes.c_void_p
     assert loaded.getCreators(ctypes.byref(count)) and count.value == 4

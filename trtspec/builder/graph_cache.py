@@ -52,6 +52,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     found = draft_of(engine, name)
     if found is None:
         facts += [name, engine.capture_layers]
+        if build.accepts_in_engine:
+            facts.append(engine.speculative_rows)
     else:
         draft, own_name = found  # wherever it lies
         facts += [own_name, draft.network.kind, _shape(draft.network.to_dict())]

@@ -43,6 +43,7 @@ from trtspec.engine.tensorrt_package import (
     check_compute_capability,
     tensorrt_version,
 )
+from trtspec.engine.tensorrt_plugins import with_plugins
 from trtspec.errors import ConfigError, TrtspecError
 
 _GIB = 1 << 30
@@ -126,6 +127,8 @@ def plan_build(
     speculative = resolve_auto(speculative, target)
     build, reasons = resolve_build(config, target, speculative)
     environment = _environment(build)
+    build, why = with_plugins(build)
+    reasons += why
     if speculative is not None:
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.tensorrt_package import require_tensorrt, trt
+from trtspec.engine.tensorrt_plugins import load_plugins
 from trtspec.errors import BuildError
 from trtspec.log import logger
 
@@ -70,6 +71,8 @@ def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
     log = _Log()
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    if engine.build.accepts_in_engine:
+        load_plugins()
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(graph)):
         errors = "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors))
@@ -133,12 +136,14 @@ def _profiles(engine: EngineConfig) -> list[dict[str, tuple[int, int, int]]]:
     step, chunk = build.max_num_tokens, min(build.max_num_tokens, build.max_seq_len)
     verify = {
         "batch": (1, batch, batch),
+        "batch_ends": (2, batch + 1, batch + 1),
         "rows": (1, rows, widest),
         "logits_rows": (1, batch * rows, batch * widest),
         "packed_rows": (1, batch, batch * widest),
     }
     prefill = {
         "batch": (1, 1, 1),
+        "batch_ends": (2, 2, 2),
         "rows": (1, chunk, chunk),
         "logits_rows": (1, 1, chunk),
         "packed_rows": (1, step, step),

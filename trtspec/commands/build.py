@@ -19,7 +19,7 @@ from trtspec.log import log_to_stderr
 
 _TENSORRT = (
     "compute_capability", "builder_optimization_level", "profiling_verbosity",
-    "timing_cache",
+    "timing_cache", "plugins",
 )  # fmt: skip
 
 
@@ -104,6 +104,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--profiling_verbosity", help="layer_names_only (default), detailed or none")
     group.add_argument("--timing_cache", "--input_timing_cache", help="file of kernel times")
+    group.add_argument(
+        "--plugins",
+        action=argparse.BooleanOptionalAction,
+        help="whether the target's engine makes masks, samples and accepts, by trtspec's plugins "
+        "(default: where they can be used: TensorRT, not RTX, and the plugins were built)",
+    )
     group.add_argument(
         "--report", action="store_true", help="print layers, precision and fused attention"
     )

@@ -107,6 +107,11 @@ class BuildConfig:
         """Whether a sequence has one slot of the cache in place of blocks."""
         return self.backend in LINEAR_BACKENDS
 
+    @property
+    def accepts_in_engine(self) -> bool:
+        """Whether the target's engine makes its masks, samples and accepts, by plugins."""
+        return self.backend == "tensorrt" and bool(self.tensorrt.plugins)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` takes them back."""
         return to_dict(self)

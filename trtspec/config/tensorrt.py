@@ -23,13 +23,16 @@ class TensorRTConfig:
     compute_capability: of the GPU to build for, as ``8.9`` (also 89, sm89, sm_89); None: the GPU
     here. builder_optimization_level: 0 (builds fastest) to 5; None: TensorRT's default.
     profiling_verbosity: what an engine tells of its layers. timing_cache: file of measured kernel
-    times, read if it is there and written again; None: no such file.
+    times, read if it is there and written again; None: no such file. plugins: whether the target's
+    engine makes its masks of packed ancestors, samples and accepts, by trtspec's plugins; None:
+    where they can be used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
     """
 
     compute_capability: str | None = None
     builder_optimization_level: int | None = None
     profiling_verbosity: str = "layer_names_only"
     timing_cache: str | None = None
+    plugins: bool | None = None
 
     def __post_init__(self) -> None:
         if self.compute_capability is not None:

@@ -35,8 +35,10 @@ from trtspec.models.lowered import (
     LinearFeaturePass,
     LinearModel,
     LinearPass,
+    LinearVerify,
     Method,
 )
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 TARGET_GRAPH = "target.onnx"
 PASS_GRAPH = "pass.onnx"
@@ -44,6 +46,9 @@ HEAD_GRAPH = "head.onnx"
 FUSE_GRAPH = "fuse.onnx"
 CONTEXT_GRAPH = "context.onnx"
 MARGINALS_GRAPH = "marginals.onnx"
+
+VERDICT = ("sampled", "accepted_rows", "num_emitted")
+"""What a target's graph with plugins returns besides, see `LinearVerify`."""
 
 _DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
     ModelConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
@@ -57,7 +62,7 @@ _DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
 }
 """Of each kind of draft network, or of each module of one; others cannot be lowered."""
 
-_BATCH, _ROWS, _WANTED = 2, 3, 5  # all different, so that export cannot confuse them
+_BATCH, _ROWS, _WANTED = 2, 4, 5  # all different, and from _BATCH + 1: export cannot confuse them
 _MAX_ROWS = 1 << 20
 
 
@@ -124,6 +129,8 @@ def lowered_draft_of(engine: EngineConfig, file: str) -> tuple[EngineDraft, str]
 def lower(engine: EngineConfig, file: str, module: nn.Module) -> LoweredGraph:
     """The graph in that file over ``module``, a `target_module` or `draft_module`."""
     found = lowered_draft_of(engine, file)
+    if found is None and engine.build.accepts_in_engine:
+        return _verify(engine, module)
     if found is None:
         wanted = torch.zeros(_WANTED, dtype=torch.int64)
         kinds = mask_kinds(engine.target)
@@ -273,6 +280,51 @@ def _rows() -> Tensor:
 
 def _row_dims() -> dict[int, Any]:
     return {0: _dim("batch"), 1: _dim("rows")}
+
+
+def _verify(engine: EngineConfig, module: nn.Module) -> LoweredGraph:
+    """The target's graph with the plugins inside."""
+    target, layout = engine.target, engine.layout
+    batch, rows, wanted = _dim("batch"), _dim("rows"), _dim("logits_rows")
+    starts: Any = {0: _dim("batch_ends")}  # batch + 1, which a file could not name
+    b: Any = {0: batch}
+    s: Any = {0: batch, 1: rows}
+    r: Any = {0: wanted}
+    caches, cache_dims, cache_names = _caches(engine, target)
+    named: dict[str, tuple[Tensor, Any]] = {
+        "input_ids": (_rows(), s),
+        "positions": (_rows(), s),
+        "write_indices": (torch.zeros(_BATCH, dtype=torch.int64), b),
+        "slot_mapping": (_rows(), s),
+        "query_start": (torch.zeros(_BATCH + 1, dtype=torch.int32), starts),
+        "context_lens": (torch.zeros(_BATCH, dtype=torch.int32), b),
+        "is_tree": (torch.zeros(_BATCH, dtype=torch.int32), b),
+        "tree_mask": (torch.zeros(_BATCH, _ROWS, layout.mask_words, dtype=torch.int64), s),
+        "logits_rows": (torch.zeros(_WANTED, dtype=torch.int64), r),
+    }
+    columns = [torch.ones(_WANTED, dtype=kind) for kind in COLUMN_DTYPES]
+    parents = torch.zeros(_WANTED, dtype=torch.int32)
+    row_start = torch.zeros(_BATCH + 1, dtype=torch.int32)
+    outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERDICT]
+    return LoweredGraph(
+        LinearVerify(
+            module,  # type: ignore[arg-type]
+            mask_kinds(target),
+            layout.tokens_per_block,
+            engine.speculative_rows,
+        ),
+        (*(tensor for tensor, _ in named.values()), columns, parents, row_start, *caches),
+        (
+            *(dims for _, dims in named.values()),
+            [r] * len(columns),
+            r,
+            starts,
+            *cache_dims,
+        ),
+        (*named, *SamplingColumns._fields, "parents", "row_start", *cache_names),
+        (*outputs, *(f"{name}_out" for name in cache_names)),
+        len(cache_names),
+    )
 
 
 def _method(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:

@@ -23,6 +23,7 @@ from trtspec.engine.graphs import (
     target_module,
     with_borrowed,
 )
+from trtspec.engine.kernel_session import KernelSession
 from trtspec.engine.lowering import (
     CONTEXT_GRAPH,
     FUSE_GRAPH,
@@ -47,9 +48,13 @@ from trtspec.engine.network import (
 )
 from trtspec.engine.onnx_session import OnnxSession
 from trtspec.engine.session import AotiSession, ModuleSession, Session
+from trtspec.engine.tensorrt_plugins import load_plugins
+from trtspec.engine.verify import VerifyNetwork
 from trtspec.errors import EngineError
 from trtspec.models.linear_rows import MaskKind
 from trtspec.models.mtp_modules import ModuleStack
+from trtspec.models.signature import verify_signature
+from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,14 @@ class OpenDraft:
 
     sessions: dict[str, Session]
     rollout_passes: int
+
+
+def judges(engine: EngineConfig) -> bool:
+    """Whether the target's session samples and accepts, see `VerifyNetwork`: by the plugins of its
+    engine, or by kernels beside it."""
+    return engine.build.accepts_in_engine or (
+        engine.build.backend == "tensorrt" and register_cuda_ops()
+    )
 
 
 def open_target(folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor]) -> Session:
@@ -73,7 +86,10 @@ def open_target(folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor
     with torch.device("meta"):
         module: nn.Module = target_module(engine)
     signature = make_graph(engine, TARGET_MODEL, module).signature
-    if engine.build.has_linear_cache:
+    if judges(engine):
+        module = _verify_network(folder, engine, weights)
+        signature = verify_signature(engine.target, built_dtype(engine), engine.layout)
+    elif engine.build.has_linear_cache:
         kinds = mask_kinds(engine.target)
         graph = _linear_graph(
             folder, engine, TARGET_GRAPH, weights, engine.target.num_layers, kinds
@@ -155,6 +171,19 @@ def _lowered_modules(
     passed = PassNetwork(rows, head, token_map, fuse, weights.get("mask_hidden"))
     feed = LanguageFeed(passed) if fuse is None else FeatureFeed(passed)
     return {DRAFT_ROLLOUT: passed, DRAFT_MODEL: feed}
+
+
+def _verify_network(
+    folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor]
+) -> VerifyNetwork:
+    if engine.build.accepts_in_engine:
+        load_plugins()
+    length, widest = engine.layout.tokens_per_block, engine.speculative_rows
+    session = _graph_session(folder, engine, TARGET_GRAPH, weights, 2 * engine.target.num_layers)
+    if not engine.build.accepts_in_engine:
+        windows = [kind.window for kind in mask_kinds(engine.target)]
+        session = KernelSession(session, windows, length, widest)
+    return VerifyNetwork(session, length, widest, engine.build.device)
 
 
 def _graph_session(

@@ -15,6 +15,11 @@ An engine takes packed rows, T of them over B requests, without padding between 
     hidden_in      [T, n*H]    a network that reads the target's states: those of each row
     k_cache * L, v_cache * L   [num_blocks, block_size, kv_heads, head_dim], written in place
 
+A target that samples and accepts by itself (see `trtspec.engine.verify`) takes, behind
+``logits_rows [R]``, the seven sampling values and ``parents`` of these rows, ``[R]``, and
+``row_start [J+1]`` of the requests to judge; it returns, behind what a language model does,
+``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]``.
+
 A language model returns float32 logits ``[R, V]`` and, if it was built to, the captured states
 ``[T, n*H]``; a network over states its features ``[T, H]``; a rollout what `TreeRollout.forward`
 returns. The rollout of a network without K/V takes no rows: ``hidden_in [B, n*H]``, the state

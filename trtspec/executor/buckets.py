@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
-from trtspec.ops.sampling import SamplingColumns
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 
 @dataclass(frozen=True, order=True)
@@ -93,5 +93,4 @@ def no_rows(layout: CacheLayout) -> list[Tensor]:
 
 def no_sampling() -> SamplingColumns:
     """The sampling values of no request; padding has zeros, which mean greedy."""
-    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
-    return SamplingColumns(*(torch.zeros(0, dtype=kind) for kind in kinds))
+    return SamplingColumns(*(torch.zeros(0, dtype=kind) for kind in COLUMN_DTYPES))

@@ -23,7 +23,15 @@ from trtspec.executor.buckets import (
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.packing import RowGroup, pack
+from trtspec.executor.sampler import Judgement
 from trtspec.executor.staging import to_host
+
+_NO_QUESTIONS = (
+    *no_sampling(),
+    torch.zeros(0, dtype=torch.int32),
+    torch.zeros(1, dtype=torch.int32),
+)
+"""To an engine that judges, where nothing is to be judged."""
 
 
 class ModelEngine(CountedEngine):
@@ -47,12 +55,15 @@ class ModelEngine(CountedEngine):
         hidden_in: int = 0,
         pass_bytes: int = 0,
         rollout_passes: int = 1,
+        judges: bool = False,
     ) -> None:
         """``hidden_in``: width of the target's states that the rollout reads, 0 for none.
-        ``pass_bytes``: of the weights that one pass reads; a rollout makes ``rollout_passes``."""
+        ``pass_bytes``: of the weights that one pass reads; a rollout makes ``rollout_passes``.
+        ``judges``: the session is over a `VerifyNetwork`, which samples and accepts."""
         super().__init__(torch.device(device))
         self.layout = layout
         self.vocab_size = config.vocab_size
+        self.judges = judges
         self._session = session
         self._rollout = rollout
         self._dtype = dtype
@@ -72,7 +83,19 @@ class ModelEngine(CountedEngine):
         valid until its next call.
         """
         rows, logits_rows = pack(groups, self.layout)
-        return self._forward(rows, logits_rows, self._find_bucket(rows, rolls_out=False))
+        bucket = self._find_bucket(rows, rolls_out=False)
+        logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS)
+        return logits, hidden
+
+    def judge(
+        self, groups: Sequence[RowGroup], questions: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None, Judgement]:
+        """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
+        logits are wanted. ``questions``: see `Sampler.questions`."""
+        rows, logits_rows = pack(groups, self.layout)
+        bucket = self._find_bucket(rows, rolls_out=False)
+        logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions)
+        return logits, hidden, Judgement(*verdict)
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
@@ -125,25 +148,42 @@ class ModelEngine(CountedEngine):
         none = torch.zeros(0, dtype=torch.int64)
         rows = no_rows(self.layout)
         if self._rollout is None:
-            self._forward(rows, none, bucket)
+            self._forward(rows, none, bucket, _NO_QUESTIONS)
             return
         width = self._hidden_in
         hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
         self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
 
     def _forward(
-        self, rows: list[Tensor], logits_rows: Tensor, bucket: Bucket | None
-    ) -> tuple[Tensor, Tensor | None]:
-        counts = len(logits_rows), len(rows[0])
+        self,
+        rows: list[Tensor],
+        logits_rows: Tensor,
+        bucket: Bucket | None,
+        questions: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Logits, states if any, and of an engine that judges its verdict."""
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
-        asked = extend(logits_rows, bucket.rows if bucket else max(counts[0], 1), 0)
+        wanted = bucket.rows if bucket else max(len(logits_rows), 1)
+        asked = [extend(logits_rows, wanted, 0)]
+        counts = [len(logits_rows), len(rows[0])]
         cached = _cached_tokens(rows)
+        if self.judges:
+            *columns, row_start = questions
+            judged = len(row_start) - 1
+            requests = bucket.requests if bucket else judged
+            asked += [extend(column, wanted, 0) for column in columns]
+            asked.append(extend(row_start, requests + 1, int(row_start[-1])))
+            verdict = [len(columns[0]), judged, judged]
         if bucket is not None:
             rows = pad(rows, bucket)
-        inputs = self._staging.to_device([*rows, asked], stable=bucket is not None)
+        inputs = self._staging.to_device([*rows, *asked], stable=bucket is not None)
         outputs = self._run(self._session, inputs, cached, 1)
+        if self.judges:
+            outputs, judgement = outputs[:-3], unpad(outputs[-3:], verdict)
+        else:
+            judgement = []
         logits, *hidden = unpad(outputs, counts[: len(outputs)])
-        return logits, hidden[0] if hidden else None
+        return logits, hidden[0] if hidden else None, judgement
 
     def _roll_out(
         self,

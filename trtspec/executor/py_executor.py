@@ -108,8 +108,7 @@ class PyExecutor:
                 self._drafter.release(request.id)
             self._drafter.prepare_draft_tokens(batch)
             groups = [self._rows(item) for item in batch.items]
-            logits, hidden = self._target.forward(groups)
-            verdicts = self._verify(batch, logits)
+            hidden, verdicts = self._verify(batch, groups)
             judged = [self._accept(item, verdicts) for item in batch.items]
             if self._drafter.needs.reads_hidden:
                 assert hidden is not None, "the target was built without hidden states"
@@ -134,13 +133,24 @@ class PyExecutor:
             last_logits=item.samples,
         )
 
-    def _verify(self, batch: ScheduledBatch, logits: torch.Tensor) -> dict[int, Verdict]:
-        """The target's verdict on every request whose newest token was fed, by request id."""
+    def _verify(
+        self, batch: ScheduledBatch, groups: Sequence[RowGroup]
+    ) -> tuple[torch.Tensor | None, dict[int, Verdict]]:
+        """The target's states of all rows, if it hands them out, and its verdict on every request
+        whose newest token was fed, by request id."""
         requests = [item.request for item in batch.items if item.samples]
+        trees = [request.draft for request in requests]
+        judges = bool(requests) and self._target.judges
+        questions = self._sampler.questions(requests, trees) if judges else None
+        judgement = None
+        if questions is None:
+            logits, hidden = self._target.forward(groups)
+        else:
+            logits, hidden, judgement = self._target.judge(groups, questions)
         if not requests:
-            return {}
-        verdicts = self._sampler.verify(requests, [r.draft for r in requests], logits)
-        return dict(zip((r.id for r in requests), verdicts, strict=True))
+            return hidden, {}
+        verdicts = self._sampler.verify(requests, trees, logits, judgement)
+        return hidden, dict(zip((r.id for r in requests), verdicts, strict=True))
 
     def _accept(self, item: ScheduledRequest, verdicts: dict[int, Verdict]) -> _Judged:
         """Extend the request by what the target emits, up to where its text ends."""

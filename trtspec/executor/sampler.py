@@ -43,6 +43,16 @@ class Verdict:
     failed: bool
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What an engine that samples and accepts by itself says of a step's rows: `sample` of every
+    row whose logits were wanted ``[R] i64``, and what `accept` returns ``[J, P]``, ``[J] i32``."""
+
+    sampled: Tensor
+    accepted_rows: Tensor
+    num_emitted: Tensor
+
+
 class SamplingRows:
     """Makes the seven tensors of `trtspec.ops.sampling`, one row per request and per tree node.
 
@@ -95,14 +105,30 @@ class Sampler:
         self._rows = SamplingRows()
         self._staging: Staging | None = None
 
+    def questions(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree]
+    ) -> list[Tensor] | None:
+        """For an engine that samples and accepts by itself: the seven columns of its rows, the
+        ``parents [R] i32`` and ``row_start [J + 1] i32`` of their trees, on the host. None if it
+        cannot judge this step: an option changes the logits first, or a rule what is sampled."""
+        if self._rule is not None or any(needs_logits_processing(r.params) for r in requests):
+            return None
+        _, parents, row_start = _trees(trees)
+        return [*self._rows.tensors(requests, trees), parents, row_start]
+
     def verify(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
+        self,
+        requests: Sequence[Request],
+        trees: Sequence[TokenTree],
+        logits: Tensor,
+        judgement: Judgement | None = None,
     ) -> list[Verdict]:
         """Judge the rows of ``requests``: ``logits [R, V]`` holds, request by request, the row of
         its newest token and one row per node of its tree. Logits are changed in place.
 
         All is done where the logits are: one copy of options and trees goes there, and one with
-        tokens and accepted rows comes back."""
+        tokens and accepted rows comes back. ``judgement``: of the engine that was asked the
+        `questions`; what it says is not computed again."""
         starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
         raw: dict[int, Tensor] = {}
         for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
@@ -111,29 +137,13 @@ class Sampler:
                 raw[i] = torch.log_softmax(rows, dim=-1)
             if needs_logits_processing(request.params):
                 self._process(request, tree, rows)
-
-        tree_rows = np.concatenate([tree.rows for tree in trees], axis=1)
-        drafts = [
-            torch.from_numpy(tree_rows[0]),
-            torch.from_numpy(tree_rows[1].astype(np.int32)),
-            torch.tensor(starts, dtype=torch.int32),
-        ]
-        if self._staging is None:
-            self._staging = Staging(logits.device)
-        *columns, drafted, above, row_start = self._staging.to_device(
-            [*self._rows.tensors(requests, trees), *drafts]
-        )
-        sampled = sample(logits, *columns)
-        if self._rule is not None:
-            choices = sampled.cpu()
-            for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
-                own = slice(starts[i], starts[i + 1])
-                self._rule.force(request, tree, choices[own].numpy(), logits[own])
-            sampled = choices.to(logits.device)
-        accepted, emitted = accept(sampled, drafted, above, row_start)
+        if judgement is None:
+            judgement = self._judge(requests, trees, logits)
         # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.
         widest = max(1 + len(tree) for tree in trees)
-        sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
+        sampled, accepted, emitted = to_host(
+            [judgement.sampled, judgement.accepted_rows[:, :widest], judgement.num_emitted]
+        )
         verdicts = []
         all_tokens, all_rows = sampled.tolist(), accepted.tolist()
         for i, (request, count) in enumerate(zip(requests, emitted.tolist(), strict=True)):
@@ -153,6 +163,24 @@ class Sampler:
         """Forget a request that ended; unknown ids are ignored."""
         self._states.pop(request_id, None)
 
+    def _judge(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
+    ) -> Judgement:
+        if self._staging is None:
+            self._staging = Staging(logits.device)
+        *columns, drafted, above, row_start = self._staging.to_device(
+            [*self._rows.tensors(requests, trees), *_trees(trees)]
+        )
+        sampled = sample(logits, *columns)
+        if self._rule is not None:
+            choices, first = sampled.cpu(), 0
+            for request, tree in zip(requests, trees, strict=True):
+                own = slice(first, first + 1 + len(tree))
+                self._rule.force(request, tree, choices[own].numpy(), logits[own])
+                first = own.stop
+            sampled = choices.to(logits.device)
+        return Judgement(sampled, *accept(sampled, drafted, above, row_start))
+
     def _process(self, request: Request, tree: TokenTree, rows: Tensor) -> None:
         state = self._states.get(request.id)
         if state is None:
@@ -160,6 +188,17 @@ class Sampler:
             self._states[request.id] = state
         state.extend_to(request.tokens)
         state.apply(rows, tree)
+
+
+def _trees(trees: Sequence[TokenTree]) -> list[Tensor]:
+    """``tokens``, ``parents`` and ``row_start`` of `accept`."""
+    starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
+    rows = np.concatenate([tree.rows for tree in trees], axis=1)
+    return [
+        torch.from_numpy(rows[0]),
+        torch.from_numpy(rows[1].astype(np.int32)),
+        torch.tensor(starts, dtype=torch.int32),
+    ]
 
 
 def _token_logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:

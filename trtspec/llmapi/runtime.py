@@ -21,7 +21,7 @@ from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
-from trtspec.engine.open import open_draft, open_target
+from trtspec.engine.open import judges, open_draft, open_target
 from trtspec.engine.session import Session
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.acceptance_rule import AcceptanceRule
@@ -223,6 +223,7 @@ def _open_target(
         device=device,
         buckets=buckets,
         pass_bytes=weight_bytes(engine.target, engine.build.dtype),
+        judges=judges(engine),
     )
 
 

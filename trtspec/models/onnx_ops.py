@@ -51,7 +51,8 @@ def tensor_scatter(cache: Tensor, update: Tensor, write_indices: Tensor) -> Tens
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
     """``Attention`` of ``q [B, Hq, S, D]`` over ``k`` and ``v [B, Hkv, L, D]``; query heads share
-    key heads in order. ``mask [B, 1, S, L] bool``: True where a row sees a position."""
+    key heads in order. ``mask [B, 1, S, L]``: bool, True where a row sees a position, or of q's
+    dtype, added to the scores."""
     return ops.symbolic(
         "Attention",
         (q, k, v, mask),

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.models.attention import PackedRows
-from trtspec.ops.sampling import SamplingColumns
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 _MAX_DIM = 1 << 30
 
@@ -48,6 +48,20 @@ def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
     caches, cache_dims = _caches(config, dtype, layout)
     r = Dim("logits_rows", min=1, max=_MAX_DIM)
     return Signature((*args, wanted, *caches), (*dims, {0: r}, *cache_dims))
+
+
+def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
+    """`trtspec.engine.verify.VerifyNetwork.forward`."""
+    plain = model_signature(config, dtype, layout)
+    *args, wanted, k_caches, v_caches = plain.args
+    *dims, r, k_dims, v_dims = plain.dims
+    parents = torch.zeros(len(wanted), dtype=torch.int32)
+    row_start = torch.zeros(_REQUESTS + 1, dtype=torch.int32)
+    columns = SamplingColumns(*(torch.ones(len(wanted), dtype=kind) for kind in COLUMN_DTYPES))
+    return Signature(
+        (*args, wanted, columns, parents, row_start, k_caches, v_caches),
+        (*dims, r, SamplingColumns(*[r] * 7), r, {0: _B + 1}, k_dims, v_dims),
+    )
 
 
 def feature_signature(
@@ -88,8 +102,7 @@ _B = Dim("requests", min=1, max=_MAX_DIM)
 
 
 def _sampling() -> tuple[Any, Any]:
-    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
-    columns = SamplingColumns(*(torch.ones(_REQUESTS, dtype=kind) for kind in kinds))
+    columns = SamplingColumns(*(torch.ones(_REQUESTS, dtype=kind) for kind in COLUMN_DTYPES))
     b: Any = {0: _B}
     return columns, SamplingColumns(*[b] * 7)
 

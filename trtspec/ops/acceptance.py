@@ -44,6 +44,29 @@ def accept(
     return accepted_rows, num_emitted
 
 
+def accept_trees(
+    sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    """`accept` as an engine has it: accepted_rows is [B, width], and width at least the most rows
+    of a request. A request may have none; it emits nothing. Rows behind row_start[B] are not read.
+    """
+    requests = len(row_start) - 1
+    accepted_rows = sampled.new_full((requests, width), -1, dtype=torch.int32)
+    if sampled.device.type == "cuda":  # whose op takes all that, and does not wait for values
+        walked, num_emitted = accept(sampled, tokens, parents, row_start)
+        both = min(width, walked.shape[1])
+        accepted_rows[:, :both] = walked[:, :both]
+        return accepted_rows, num_emitted
+    num_emitted = torch.zeros(requests, dtype=torch.int32)
+    used = row_start.diff() > 0
+    if used.any():
+        starts, end = torch.cat([row_start[:1], row_start[1:][used]]), int(row_start[-1])
+        walked, emitted = accept(sampled[:end], tokens[:end], parents[:end], starts)
+        accepted_rows[used, : walked.shape[1]] = walked
+        num_emitted[used] = emitted
+    return accepted_rows, num_emitted
+
+
 def accept_reference(
     sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -66,6 +66,10 @@ class SamplingColumns(NamedTuple):
     output_index: Tensor
 
 
+COLUMN_DTYPES = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
+"""Of `SamplingColumns`."""
+
+
 def sample(
     logits: Tensor,
     temperature: Tensor,

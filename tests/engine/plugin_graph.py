@@ -1,0 +1,130 @@
+"""Graphs with plugins on the CPU: ONNX's reference evaluator, and the plugins as the CPU's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from torch import Tensor
+
+import trtspec.engine.open as opened
+import trtspec.llmapi.runtime as runtime
+from trtspec.config.build import BuildConfig
+from trtspec.engine.lowering import TARGET_GRAPH
+from trtspec.engine.network import GraphSession
+from trtspec.models.plugin_ops import DOMAIN, PLUGIN_VERSION
+from trtspec.ops.acceptance import accept_trees
+from trtspec.ops.sampling import sample
+from trtspec.ops.tree_mask import tree_mask
+
+Array = np.ndarray[Any, Any]
+
+
+def _tensors(arrays: Sequence[Array]) -> list[Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+
+
+class TreeMask(OpRun):
+    op_domain = DOMAIN
+
+    def _run(self, *inputs: Array, **fields: Any) -> tuple[Array]:
+        _check_origin(fields)
+        padded, *rest = _tensors(inputs)
+        mask = tree_mask(
+            *rest,
+            width=padded.shape[1],
+            length=fields["length"],
+            sliding_window=fields["sliding_window"],
+            dtype=getattr(torch, fields["mask_dtype"]),
+        )
+        return (mask.numpy(),)
+
+
+class KeyedSample(OpRun):
+    op_domain = DOMAIN
+
+    def _run(self, *inputs: Array, **fields: Any) -> tuple[Array]:
+        _check_origin(fields)
+        return (sample(*_tensors(inputs)).numpy(),)
+
+
+class TreeAccept(OpRun):
+    op_domain = DOMAIN
+
+    def _run(self, *inputs: Array, **fields: Any) -> tuple[Array, Array]:
+        _check_origin(fields)
+        rows, emitted = accept_trees(*_tensors(inputs), fields["width"])
+        return rows.numpy(), emitted.numpy()
+
+
+def _check_origin(fields: Mapping[str, Any]) -> None:
+    assert (fields["plugin_version"], fields["plugin_namespace"]) == (PLUGIN_VERSION, DOMAIN)
+
+
+class ReferenceSession:
+    """A `GraphSession` over the reference evaluator."""
+
+    def __init__(self, path: Path, num_caches: int) -> None:
+        model = onnx.load(str(path))
+        self.dims = {
+            value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            for value in model.graph.input
+        }
+        self._evaluator = ReferenceEvaluator(model, new_ops=[TreeMask, KeyedSample, TreeAccept])
+        self._num_caches = num_caches
+        self.num_calls = 0
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        self.num_calls += 1
+        self._check_shapes(inputs)
+        given = dict(zip(self.dims, (tensor.numpy() for tensor in inputs), strict=True))
+        outputs = _tensors(self._evaluator.run(None, given))
+        count = len(outputs) - self._num_caches
+        for cache, written in zip(inputs[-self._num_caches :], outputs[count:], strict=True):
+            cache.copy_(written)
+        return outputs[:count]
+
+    def _check_shapes(self, inputs: Sequence[Tensor]) -> None:
+        """A dimension has one size wherever its name stands, as TensorRT wants it."""
+        sizes: dict[str, int] = {}
+        for (name, dims), tensor in zip(self.dims.items(), inputs, strict=True):
+            assert tensor.is_contiguous(), name
+            for dim, size in zip(dims, tensor.shape, strict=True):
+                assert size == (sizes.setdefault(dim, size) if isinstance(dim, str) else dim), name
+        assert sizes["batch_ends"] == sizes["batch"] + 1
+
+
+def accept_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
+    """From now on, backend onnx has the target's graph with plugins, on the reference evaluator;
+    the list grows by its sessions."""
+    sessions: list[ReferenceSession] = []
+    real = opened._graph_session
+
+    def graph_session(folder: Path, engine: Any, name: str, *args: Any) -> GraphSession:
+        if name != TARGET_GRAPH:
+            return real(folder, engine, name, *args)
+        sessions.append(ReferenceSession(folder / name, args[1]))
+        return sessions[-1]
+
+    monkeypatch.setattr(
+        BuildConfig, "accepts_in_engine", property(lambda self: self.backend == "onnx")
+    )
+    monkeypatch.setattr(opened, "_graph_session", graph_session)
+    monkeypatch.setattr(opened, "load_plugins", lambda: None)
+    return sessions
+
+
+def accept_beside_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, backend onnx has what plugins do beside the target's graph, as TensorRT-RTX."""
+    for module in (opened, runtime):
+        monkeypatch.setattr(module, "judges", lambda engine: engine.build.backend == "onnx")
+
+
+HOW = {"plugins": accept_in_engine, "kernels": accept_beside_engine}

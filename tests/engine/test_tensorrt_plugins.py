@@ -1,0 +1,101 @@
+"""When plugins are used, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import trtspec.engine.tensorrt_package as package
+import trtspec.engine.tensorrt_plugins as plugins
+from trtspec.config.build import BuildConfig
+from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.errors import ConfigError
+from trtspec.models.plugin_ops import DOMAIN, PLUGINS
+
+
+class FakeRegistry:
+    """Loading a library gives it some plugins of trtspec's."""
+
+    def __init__(self, given: tuple[str, ...]) -> None:
+        self.given = given
+        self.creators: dict[tuple[str, str, str], object] = {}
+        self.loaded: list[str] = []
+
+    def get_creator(self, name: str, version: str, namespace: str) -> object | None:
+        return self.creators.get((name, version, namespace))
+
+    def load_library(self, path: str) -> None:
+        self.loaded.append(path)
+        self.creators |= {(name, "1", DOMAIN): object() for name in self.given}
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: tuple[str, ...] = PLUGINS
+) -> FakeRegistry:
+    registry = FakeRegistry(given)
+    fake: Any = SimpleNamespace(
+        __name__=name,
+        __version__="11.0",
+        get_plugin_registry=lambda: registry,
+    )
+    monkeypatch.setattr(package, "trt", fake)
+    return registry
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / "libtrtspec_plugins.so"
+    path.write_bytes(b"")
+    monkeypatch.setattr(plugins, "PLUGIN_LIBRARY", path)
+    return path
+
+
+def build(asked: bool | None) -> BuildConfig:
+    return BuildConfig(backend="tensorrt", tensorrt=TensorRTConfig(plugins=asked))
+
+
+def test_used_where_they_can_be(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    install(monkeypatch, "tensorrt")
+    for asked, used in ((None, True), (True, True), (False, False)):
+        decided, _ = plugins.with_plugins(build(asked))
+        assert decided.accepts_in_engine is used and decided.tensorrt.plugins is used
+    library.unlink()
+    decided, (reason,) = plugins.with_plugins(build(None))
+    assert decided.tensorrt.plugins is False and "-DTENSORRT_ROOT" in reason
+    with pytest.raises(ConfigError, match=r"libtrtspec_plugins.so is missing; build it .*cmake"):
+        plugins.with_plugins(build(True))
+
+
+def test_rtx_has_no_plugins(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    install(monkeypatch, "tensorrt_rtx")
+    decided, (reason,) = plugins.with_plugins(build(None))
+    assert decided.tensorrt.plugins is False and "no plugin layers" in reason
+    with pytest.raises(ConfigError, match=r"plugins were asked for, but tensorrt_rtx 11.0 has no"):
+        plugins.with_plugins(build(True))
+    with pytest.raises(ConfigError, match="the engine uses trtspec's plugins, but tensorrt_rtx"):
+        plugins.load_plugins()
+
+
+def test_other_backends_are_left_alone() -> None:
+    config = BuildConfig()
+    assert plugins.with_plugins(config) == (config, []) and not config.accepts_in_engine
+    with pytest.raises(ConfigError, match="they need backend 'tensorrt'"):
+        BuildConfig(tensorrt=TensorRTConfig(plugins=True))
+
+
+def test_the_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    registry = install(monkeypatch, "tensorrt")
+    for _ in range(2):
+        plugins.load_plugins()
+    assert registry.loaded == [str(library)]
+
+
+def test_a_library_without_all_plugins_is_refused(
+    monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    install(monkeypatch, "tensorrt", PLUGINS[:1])
+    with pytest.raises(ConfigError, match=r"no plugin KeyedSample, TreeAccept \(its log"):
+        plugins.load_plugins()

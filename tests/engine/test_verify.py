@@ -1,0 +1,193 @@
+"""Target graphs with plugins see, sample and accept what the modules, `sample` and `accept` do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec import LLM
+from trtspec.executor.packing import RowGroup
+from trtspec.executor.sampler import Judgement
+from trtspec.ops.acceptance import accept
+from trtspec.ops.sampling import sample
+from trtspec.ops.tree import TokenTree
+
+from ..e2e.eagle_heads import eagle, random_eagle3
+from ..e2e.helpers import TinyModels, open_llm, random_prompt
+from ..models.tiny_hf import VOCAB
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from .plugin_graph import HOW
+
+TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
+TOLERANCE = 2e-5
+Fed = tuple[int, list[int], int, TokenTree | None, bool]
+"""Of a request: its number, tokens, context, tree, and whether its last token is judged."""
+
+
+def questions(fed: Sequence[Fed], temperature: float) -> list[Tensor]:
+    """What `Sampler.questions` makes, of requests with seeds of their own."""
+    judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
+    counts = [1 + len(tree) for _, tree in judged]
+    rows = np.concatenate([tree.rows for _, tree in judged], axis=1)
+    seeds = np.repeat([7 * number + 1 for number, _ in judged], counts)
+    total = sum(counts)
+    return [
+        torch.full((total,), temperature),
+        torch.full((total,), 20, dtype=torch.int32),
+        torch.full((total,), 0.95),
+        torch.zeros(total),
+        torch.from_numpy(seeds),
+        torch.zeros(total, dtype=torch.int64),
+        torch.from_numpy(rows[2] + 3),
+        torch.from_numpy(rows[1].astype(np.int32)),
+        torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
+    ]
+
+
+class Pair:
+    """One engine as modules over a paged cache, and as a graph over a linear one that samples and
+    accepts by plugins, or by the same ops beside it."""
+
+    def __init__(
+        self, folder: Path, how: str, speculation: dict[str, object] | None = None
+    ) -> None:
+        self.eager = open_llm(folder, speculation)
+        with pytest.MonkeyPatch.context() as patch:
+            HOW[how](patch)
+            self.judging = open_llm(folder, speculation, backend="onnx")
+        self.accepted = 0
+
+    def groups(self, llm: LLM, fed: Sequence[Fed]) -> list[RowGroup]:
+        """Rows of requests by number, whose blocks, or slot, are theirs alone."""
+        layout = llm.config.layout
+        each = 1 if layout.is_linear else layout.blocks_per_sequence
+        return [
+            RowGroup(
+                tokens,
+                context,
+                torch.arange(each * number, each * (number + 1), dtype=torch.int32),
+                tree,
+                asks,
+            )
+            for number, tokens, context, tree, asks in fed
+        ]
+
+    def expected(
+        self, fed: Sequence[Fed], asked: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None, Judgement]:
+        logits, hidden = self.eager._target.forward(self.groups(self.eager, fed))
+        *columns, parents, row_start = asked
+        sampled = sample(logits, *columns)
+        drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
+        return logits, hidden, Judgement(sampled, *accept(sampled, drafted, parents, row_start))
+
+    def check(self, fed: Sequence[Fed], temperature: float) -> None:
+        asked = questions(fed, temperature)
+        logits, hidden, verdict = self.expected(fed, asked)
+        found, states, judged = self.judging._target.judge(self.groups(self.judging, fed), asked)
+        assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
+        if hidden is not None and states is not None:
+            assert (hidden - states).abs().max() < TOLERANCE * hidden.abs().max()
+        assert torch.equal(judged.sampled, verdict.sampled)
+        assert torch.equal(judged.num_emitted, verdict.num_emitted)
+        width = verdict.accepted_rows.shape[1]
+        assert torch.equal(judged.accepted_rows[:, :width], verdict.accepted_rows)
+        assert (judged.accepted_rows[:, width:] == -1).all()
+        self.accepted += int((judged.num_emitted - 1).sum())
+
+    def lucky(self, fed: Sequence[Fed], temperature: float) -> list[Fed]:
+        """The same with a tree of which some nodes carry what the target emits, level by level."""
+        for _ in range(3):
+            asked = questions(fed, temperature)
+            sampled = self.expected(fed, asked)[2].sampled.tolist()
+            starts = iter(asked[-1].tolist())
+            fed = [
+                (*request[:3], lucky_tree(request[3], sampled[next(starts) :]), True)
+                if request[4]
+                else request
+                for request in fed
+            ]
+        return list(fed)
+
+
+def judged_trees(fed: Sequence[Fed]) -> list[TokenTree]:
+    return [tree or TokenTree.empty() for _, _, _, tree, asks in fed if asks]
+
+
+def lucky_tree(tree: TokenTree | None, sampled: Sequence[int]) -> TokenTree | None:
+    """The first child of each row but every seventh carries what was sampled there."""
+    if tree is None:
+        return None
+    tokens, seen = tree.tokens.tolist(), set()
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent not in seen and node % 7 != 6:
+            tokens[node] = sampled[parent + 1]
+        seen.add(parent)
+    return TokenTree(tokens, tree.parents.tolist())
+
+
+def random_tree(seed: int, count: int) -> TokenTree:
+    rng = random.Random(seed)
+    parents = [rng.randint(-1, node - 1) for node in range(count)]
+    return TokenTree([rng.randrange(VOCAB) for _ in parents], parents)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("mistral_window", "plugins"), ("llama", "plugins"), ("mistral_window", "kernels")],
+    ids="-".join,
+)
+def pair(
+    request: pytest.FixtureRequest, models: TinyModels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """With a sliding window, and with states captured for a draft."""
+    case, how = request.param
+    folder, speculation = models.folder(case), None
+    if case == "llama":
+        root = tmp_path_factory.mktemp("heads")
+        speculation = eagle(random_eagle3(models.hf("llama"), root), "eagle3", **TREE)
+    both = Pair(folder, how, speculation)
+    yield both
+    for llm in (both.eager, both.judging):
+        llm.shutdown()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_prefill_decode_and_verify(pair: Pair, temperature: float) -> None:
+    """Two prompts, one of them in chunks of which the first is not judged; then single rows beside
+    random trees, in an order other than that of the slots; and a slot used again."""
+    first, second = random_prompt(700, 90), random_prompt(701, 20)
+    pair.check([(2, second, 0, None, True), (0, first[:80], 0, None, False)], temperature)
+    pair.check([(0, first[80:], 80, None, True), (2, [5], 20, None, True)], temperature)
+    pair.accepted = 0
+    for seed in range(4):
+        trees = random_tree(seed, 1 + 3 * seed), random_tree(seed + 50, 9)
+        fed = [
+            (2, [7 + seed], 21, trees[0], True),
+            (0, [9], 90, trees[1], True),
+            (3, first[:5], 0, None, seed % 2 == 0),
+        ]
+        pair.check(pair.lucky(fed, temperature), temperature)
+    assert pair.accepted > 4
+    pair.check([(0, second, 0, None, True)], temperature)
+
+
+def test_logits_without_a_question(pair: Pair) -> None:
+    """As for requests whose logits the host changes: two calls, in which nothing is judged; and a
+    call of padding alone."""
+    prompt = random_prompt(702, 40)
+    fed = [(1, prompt, 0, None, True), (0, prompt[:3], 0, None, True)]
+    logits, _ = pair.eager._target.forward(pair.groups(pair.eager, fed))
+    found, _ = pair.judging._target.forward(pair.groups(pair.judging, fed))
+    assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
+    assert pair.judging._target.time_call(3, 6) > 0

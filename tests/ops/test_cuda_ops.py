@@ -1,0 +1,168 @@
+"""The ops between engines hand kernels the memory, sizes and order that these want: here kernels
+are the CPU's ops, over the pointers that they are given."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.ops import cuda_driver, cuda_ops, native
+from trtspec.ops import tree_mask as masks
+from trtspec.ops.acceptance import accept
+from trtspec.ops.cuda_launch import sample_workspace
+from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
+from trtspec.ops.sampling import COLUMN_DTYPES, sample
+
+STREAM = 7
+
+
+def at(pointer: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """The tensor that lies there."""
+    count = torch.Size(shape).numel() * dtype.itemsize
+    memory = (ctypes.c_char * count).from_address(pointer)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class HostKernels:
+    """Stands in for `CudaKernels`."""
+
+    def __init__(self) -> None:
+        self.moved: list[tuple[int, int]] = []
+
+    def sample(
+        self,
+        logits: int,
+        rows: int,
+        vocab: int,
+        params: SamplingRows,
+        ids: int,
+        workspace: int,
+        stream: int,
+    ) -> None:
+        assert stream == STREAM
+        at(workspace, (sample_workspace(rows, vocab),), torch.uint8).fill_(0xFF)
+        names = [name for name, _ in SamplingRows._fields_]
+        columns = [
+            at(getattr(params, name), (rows,), kind)
+            for name, kind in zip(names, COLUMN_DTYPES, strict=True)
+        ]
+        found = sample(at(logits, (rows, vocab), torch.float32), *columns)
+        at(ids, (rows,), torch.int64).copy_(found)
+
+    def accept(self, params: AcceptParams, stream: int) -> None:
+        assert stream == STREAM and params.emitted is None and params.src_slots is None
+        rows, requests = params.width, params.requests
+        given = [at(getattr(params, name), (rows,), torch.int64) for name in ("sampled", "tokens")]
+        given.append(at(params.parents, (rows,), torch.int32))
+        walked, emitted = accept(*given, at(params.row_start, (requests + 1,), torch.int32))
+        out = at(params.accepted_rows, (requests, rows), torch.int32).fill_(-1)
+        out[:, : walked.shape[1]] = walked
+        at(params.num_emitted, (requests,), torch.int32).copy_(emitted)
+
+    def kv_compact(
+        self, caches: list[int], row_bytes: int, source: int, wanted: int, pairs: int, stream: int
+    ) -> None:
+        assert stream == STREAM
+        moves = [at(slots, (pairs,), torch.int64) for slots in (source, wanted)]
+        for cache in caches:
+            rows = at(cache, (8, row_bytes), torch.uint8)
+            rows[moves[1]] = rows[moves[0]].clone()
+            self.moved.append((row_bytes, pairs))
+
+    def tree_mask(self, params: TreeMaskParams, stream: int) -> None:
+        assert stream == STREAM
+        requests, rows = params.requests, params.rows
+        mask = masks.tree_mask(
+            at(params.positions, (rows,), torch.int64),
+            at(params.slot_mapping, (rows,), torch.int64),
+            at(params.query_start, (requests + 1,), torch.int32),
+            at(params.context_lens, (requests,), torch.int32),
+            at(params.is_tree, (requests,), torch.bool),
+            at(params.tree_mask, (rows, params.mask_words), torch.int64),
+            width=params.width,
+            length=params.length,
+            sliding_window=params.sliding_window,
+        )
+        assert params.kind == MaskKind.boolean
+        at(params.out, tuple(mask.shape), torch.bool).copy_(mask)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> HostKernels:
+    stand_in = HostKernels()
+    monkeypatch.setattr(cuda_ops, "kernels_on", lambda tensor: (stand_in, STREAM))
+    return stand_in
+
+
+def test_sample(kernels: HostKernels) -> None:
+    noise = torch.Generator().manual_seed(1)
+    logits = torch.randn(5, 301, generator=noise)
+    columns = [torch.ones(5, dtype=kind) for kind in COLUMN_DTYPES]
+    columns[1] = torch.tensor([0, 5, 0, 3, 1], dtype=torch.int32)
+    columns[4], columns[6] = torch.arange(5), torch.arange(10)[::2]  # not contiguous
+    assert torch.equal(cuda_ops.sample(logits, *columns), sample(logits, *columns))
+    with pytest.raises(
+        RuntimeError, match=r"sample: a tensor is torch.int64.* must be torch.int32"
+    ):
+        cuda_ops.sample(logits, columns[0], columns[4], *columns[2:])
+
+
+def test_accept(kernels: HostKernels) -> None:
+    sampled = torch.tensor([5, 6, 7, 8, 9])
+    tokens = torch.tensor([0, 5, 6, 0, 8])
+    parents = torch.tensor([-1, 0, 1, -1, 0], dtype=torch.int32)
+    row_start = torch.tensor([0, 3, 5], dtype=torch.int32)
+    rows, emitted = cuda_ops.accept(sampled, tokens, parents, row_start)
+    walked, count = accept(sampled, tokens, parents, row_start)
+    assert rows.shape == (2, 5) and torch.equal(rows[:, :3], walked)
+    assert emitted.tolist() == count.tolist() == [3, 2]
+
+
+def test_kv_compact(kernels: HostKernels) -> None:
+    """Caches of several row sizes, each moved by rows of its own size."""
+    narrow, wide = torch.arange(16.0).view(4, 2, 1, 2), torch.arange(24.0).view(2, 4, 1, 3)
+    before = [cache.clone().view(8, -1) for cache in (narrow, wide)]
+    cuda_ops.kv_compact([narrow, wide], [], torch.tensor([5, 7]), torch.tensor([1, 2]))
+    for cache, old in zip((narrow, wide), before, strict=True):
+        assert torch.equal(cache.view(8, -1)[[1, 2]], old[[5, 7]])
+        assert torch.equal(cache.view(8, -1)[3:], old[3:])
+    assert kernels.moved == [(8, 2), (12, 2)]
+    with pytest.raises(RuntimeError, match="contiguous"):
+        cuda_ops.kv_compact([wide.transpose(0, 1)], [], torch.tensor([5]), torch.tensor([1]))
+
+
+def test_tree_mask(kernels: HostKernels) -> None:
+    arguments = (
+        torch.tensor([3, 4, 9, 9]),
+        torch.tensor([0, 1, 2, -1]),
+        torch.tensor([0, 2, 4], dtype=torch.int32),
+        torch.tensor([3, 8], dtype=torch.int32),
+        torch.tensor([False, True]),
+        torch.tensor([[0], [0], [5], [0]]),
+    )
+    found = masks._launch(arguments, 3, 20, 2, torch.bool)
+    assert torch.equal(found, masks.tree_mask(*arguments, width=3, length=20, sliding_window=2))
+
+
+def test_registered_where_they_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    register = cuda_ops.register_cuda_ops.__wrapped__
+    monkeypatch.setattr(
+        torch.library, "impl", lambda op, kind, run: given.update({op: (kind, run)})
+    )
+    monkeypatch.setattr(native, "HAS_CUDA_OPS", False)
+    monkeypatch.setattr(cuda_driver, "is_available", lambda: False)
+    assert not register() and not given
+    monkeypatch.setattr(native, "HAS_CUDA_OPS", True)
+    assert register() and not given
+    monkeypatch.setattr(native, "HAS_CUDA_OPS", False)
+    monkeypatch.setattr(cuda_driver, "is_available", lambda: True)
+    assert register()
+    assert given == {
+        f"trtspec::{name}": ("cuda", getattr(cuda_ops, name))
+        for name in ("sample", "accept", "kv_compact")
+    }

@@ -1,0 +1,76 @@
+"""trtspec's plugins for TensorRT: where their library lies, whether it can be used, loading it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtspec.config.build import BuildConfig
+from trtspec.engine.tensorrt_package import require_tensorrt, tensorrt_version
+from trtspec.errors import ConfigError
+from trtspec.models.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
+
+PLUGIN_LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libtrtspec_plugins.so"
+_WITHOUT_PLUGINS = "tensorrt_rtx"  # it has the registry, and no layer that could run one
+_REMEDY = (
+    "build it in trtspec's source folder: cmake -S . -B build -DTENSORRT_ROOT=<folder of TensorRT> "
+    "&& cmake --build build --target trtspec_plugins"
+)
+
+
+def with_plugins(build: BuildConfig) -> tuple[BuildConfig, list[str]]:
+    """The config with ``plugins`` decided, for backend tensorrt, and why.
+
+    Raises:
+        ConfigError: they were asked for and cannot be used.
+    """
+    asked = build.tensorrt.plugins
+    if build.backend != "tensorrt" or asked is False:
+        return build, []
+    problem = _problem()
+    if problem is not None and asked:
+        raise ConfigError(f"plugins were asked for, but {problem}, or leave plugins out")
+    reason = "the target's engine accepts by itself" if problem is None else problem
+    decided = replace(build.tensorrt, plugins=problem is None)
+    return replace(build, tensorrt=decided), [f"plugins {'off' if problem else 'on'}: {reason}"]
+
+
+def load_plugins() -> None:
+    """Let TensorRT know the plugins, once a process.
+
+    Raises:
+        ConfigError: this TensorRT cannot have them, or their library is missing or does not load.
+    """
+    problem = _problem()
+    if problem is not None:
+        raise ConfigError(
+            f"the engine uses trtspec's plugins, but {problem}, or build --no-plugins"
+        )
+    registry = require_tensorrt().get_plugin_registry()
+    if not _missing(registry):
+        return
+    registry.load_library(str(PLUGIN_LIBRARY))
+    missing = _missing(registry)
+    if missing:
+        raise ConfigError(
+            f"{PLUGIN_LIBRARY} gives {tensorrt_version()} no plugin {', '.join(missing)} (its log "
+            f"says why); it may be of another version of TensorRT: {_REMEDY}"
+        )
+
+
+def _problem() -> str | None:
+    """Why the plugins cannot be used, if so, and what would help."""
+    package = require_tensorrt()
+    if package.__name__ == _WITHOUT_PLUGINS:
+        return (
+            f"{tensorrt_version()} has no plugin layers; install TensorRT: "
+            "pip install trtspec[tensorrt]"
+        )
+    if not PLUGIN_LIBRARY.is_file():
+        return f"{PLUGIN_LIBRARY} is missing; {_REMEDY}"
+    return None
+
+
+def _missing(registry: Any) -> list[str]:
+    return [name for name in PLUGINS if registry.get_creator(name, PLUGIN_VERSION, DOMAIN) is None]

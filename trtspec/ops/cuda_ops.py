@@ -1,0 +1,111 @@
+"""The ops between engines on CUDA tensors where their compiled library is missing, as beside
+TensorRT from PyPI: `sample`, `accept` and `kv_compact`, launched by way of cuda-python.
+
+The kernels are those of the library, compiled when they are first used (see `cuda_launch`), on
+torch's current stream. What they are given is checked for devices and dtypes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from trtspec.ops import cuda_driver, native
+from trtspec.ops.cuda_launch import CudaKernels, kernels_of, sample_workspace
+from trtspec.ops.cuda_params import AcceptParams, SamplingRows
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
+
+
+@cache
+def register_cuda_ops() -> bool:
+    """Let ``torch.ops.trtspec`` run these on CUDA tensors, unless it does already; whether it does.
+
+    False if cuda-python or NVRTC is missing.
+    """
+    if native.HAS_CUDA_OPS:
+        return True
+    if not cuda_driver.is_available():
+        return False
+    torch.library.impl("trtspec::sample", "cuda", sample)
+    torch.library.impl("trtspec::accept", "cuda", accept)
+    torch.library.impl("trtspec::kv_compact", "cuda", kv_compact)
+    return True
+
+
+def sample(logits: Tensor, *columns: Tensor) -> Tensor:
+    """`trtspec.ops.sampling.sample`."""
+    logits, *of_rows = _checked("sample", (logits, *columns), (torch.float32, *COLUMN_DTYPES))
+    rows, vocab = logits.shape
+    ids = logits.new_empty(rows, dtype=torch.int64)
+    scratch = logits.new_empty(sample_workspace(rows, vocab), dtype=torch.uint8)
+    named = zip(SamplingColumns._fields, of_rows, strict=True)
+    params = SamplingRows(**{name: column.data_ptr() for name, column in named})
+    kernels, stream = kernels_on(logits)
+    kernels.sample(
+        logits.data_ptr(), rows, vocab, params, ids.data_ptr(), scratch.data_ptr(), stream
+    )
+    return ids
+
+
+def accept(
+    sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`trtspec.ops.acceptance.accept`, as it is on CUDA: P is R."""
+    kinds = (torch.int64, torch.int64, torch.int32, torch.int32)
+    sampled, tokens, parents, row_start = _checked(
+        "accept", (sampled, tokens, parents, row_start), kinds
+    )
+    requests, width = len(row_start) - 1, len(sampled)
+    accepted_rows = sampled.new_empty((requests, width), dtype=torch.int32)
+    num_emitted = sampled.new_empty(requests, dtype=torch.int32)
+    params = AcceptParams(
+        sampled=sampled.data_ptr(),
+        tokens=tokens.data_ptr(),
+        parents=parents.data_ptr(),
+        row_start=row_start.data_ptr(),
+        requests=requests,
+        width=width,
+        accepted_rows=accepted_rows.data_ptr(),
+        num_emitted=num_emitted.data_ptr(),
+    )
+    kernels, stream = kernels_on(sampled)
+    kernels.accept(params, stream)
+    return accepted_rows, num_emitted
+
+
+def kv_compact(
+    k_caches: Sequence[Tensor], v_caches: Sequence[Tensor], src_slots: Tensor, dst_slots: Tensor
+) -> None:
+    """`trtspec.ops.kv_compact.kv_compact`."""
+    source, wanted = _checked("kv_compact", (src_slots, dst_slots), (torch.int64,) * 2)
+    kernels, stream = kernels_on(source)
+    by_size: dict[int, list[int]] = {}
+    for cache_of_layer in (*k_caches, *v_caches):
+        if not cache_of_layer.is_contiguous():
+            raise RuntimeError("kv_compact: the caches must be contiguous")
+        row_bytes = cache_of_layer[0, 0].numel() * cache_of_layer.itemsize
+        by_size.setdefault(row_bytes, []).append(cache_of_layer.data_ptr())
+    for row_bytes, caches in by_size.items():
+        kernels.kv_compact(
+            caches, row_bytes, source.data_ptr(), wanted.data_ptr(), len(source), stream
+        )
+
+
+def _checked(op: str, tensors: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> list[Tensor]:
+    """The tensors, contiguous; RuntimeError if one is elsewhere or of another dtype."""
+    for tensor, kind in zip(tensors, kinds, strict=True):
+        if tensor.device != tensors[0].device or tensor.dtype != kind:
+            raise RuntimeError(
+                f"{op}: a tensor is {tensor.dtype} on {tensor.device}, it must be {kind} on "
+                f"{tensors[0].device}"
+            )
+    return [tensor.contiguous() for tensor in tensors]
+
+
+def kernels_on(tensor: Tensor) -> tuple[CudaKernels, int]:
+    """The kernels on a tensor's device, and torch's current stream there."""
+    device = tensor.device
+    return kernels_of(device.index or 0), int(torch.cuda.current_stream(device).cuda_stream)
