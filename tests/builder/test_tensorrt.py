@@ -15,8 +15,11 @@ from trtspec.config.speculative import parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, EngineError
 
+from ..e2e.every_method import METHODS
+from ..e2e.helpers import TinyModels
 from ..e2e.hybrid_drafts import hybrid
 
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("tensorrt_rtx")
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
@@ -50,15 +53,36 @@ def layers(report: str, graph: str) -> dict[str, int]:
 )
 def test_attention_and_cache_are_native(folder: Path, graph: str, count: int) -> None:
     assert (folder / f"{graph}.engine").stat().st_size > 1 << 20
-    assert_native((folder / REPORT_NAME).read_text(), graph, count)
+    assert_native(folder, graph, count)
 
 
-def assert_native(report: str, graph: str, count: int) -> None:
-    """A graph's attentions, so many, are fused ones over caches that are updated in place."""
+def test_a_context_is_written_without_attention(folder: Path) -> None:
+    found = layers((folder / REPORT_NAME).read_text(), "draft_2-context.onnx")
+    assert found["KV_CACHE_UPDATE"] == 2 and found["ROTARY_EMBEDDING"] == 1
+    assert "ATTENTION_INPUT" not in found
+
+
+def test_mtp_modules(models: TinyModels, tmp_path: Path) -> None:
+    """Each of them is an engine."""
+    checkpoint, speculation = METHODS["modules"](models, tmp_path)
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=ADA)
+    plan = plan_build(checkpoint, config, parse_speculative_config(speculation))
+    built = build_engine(plan, tmp_path / "engine")
+    for depth in range(3):
+        assert (built / f"draft-head-{depth}.engine").is_file()
+        assert_native(built, f"draft-pass-{depth}", 1)
+
+
+def assert_native(folder: Path, graph: str, count: int) -> None:
+    """A graph's attentions, so many, are fused ones, each over caches as they are updated."""
+    nodes = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False).graph.node
+    updated = {node.output[0] for node in nodes if node.op_type == "TensorScatter"}
+    assert all(set(node.input[1:3]) <= updated for node in nodes if node.op_type == "Attention")
+    report = (folder / REPORT_NAME).read_text()
     found = layers(report, f"{graph}.onnx")
     assert found["ATTENTION_INPUT"] == found["ATTENTION_OUTPUT"] == count
     assert found["KV_CACHE_UPDATE"] == found["ROTARY_EMBEDDING"] == 2 * count
-    assert not {"SOFTMAX", "SLICE", "SCATTER"} & set(found)
+    assert not {"SOFTMAX", "SCATTER"} & set(found)
     part = report[report.index(f"{graph}.onnx") :]
     assert f"{count} fused, 0 that TensorRT may take apart (HALF)" in part
 

@@ -141,9 +141,7 @@ def test_float16(models: TinyModels, tmp_path: Path) -> None:
     pair.close()
 
 
-@pytest.mark.parametrize(
-    "method", ["tree", "eagle", "eagle3", "mtp", "pard", "p_eagle", "modules", "dflash", "ddtree"]
-)
+@pytest.mark.parametrize("method", ["tree", "eagle3", "p_eagle", "modules", "ddtree"])
 def test_drafts(models: TinyModels, tmp_path: Path, method: str) -> None:
     """Every node of the rollouts, and the scores: behind two prompts, of which one has been fed in
     part before; then, where other drafts were written, behind rows that were accepted."""

@@ -255,10 +255,12 @@ def views_are_cut(engine: EngineConfig) -> bool:
     position that a row of it can see.
 
     ONNX Runtime's Attention works on all the keys and values that it is given: with
-    ``nonpad_kv_seqlen`` too, which only adds a mask there (1.31, on CPUs). So its graphs give it
-    the beginning of each cache, as long as the mask; that is a copy, which costs less than the
-    attention of the rest. TensorRT updates and reads a cache in one piece, which a slice between
-    the two would break: there a mask is as long as a cache.
+    ``nonpad_kv_seqlen`` too, which only adds a mask there (1.31, on CPUs), and a cache of several
+    heads cannot be bound shorter than it lies in memory. So its graphs give it the beginning of
+    each cache, as long as the mask. That is a copy, which adds 10 to 35 % to the attention of as
+    many positions, so it pays while a quarter of a cache is unused, and a single row that sees an
+    eighth of 2048 positions takes a sixth of the time. TensorRT updates and reads a cache in one
+    piece, between which no slice may come: there a mask is as long as a cache.
     """
     return engine.build.backend == "onnx"
 
