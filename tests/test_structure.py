@@ -21,6 +21,7 @@ CORE_PACKAGES = {
 # What an extra installs is imported by the part that it is for, and nowhere else.
 EXTRA_PACKAGES = {
     "trtspec/ops/cuda_driver.py": {"cuda"},
+    "trtspec/engine/cuda_stream.py": {"cuda"},
     "trtspec/builder/onnx.py": {"onnx", "onnx_ir", "onnxscript"},
     "trtspec/engine/onnx_session.py": {"onnxruntime"},
     "trtspec/engine/tensorrt_package.py": {"tensorrt", "tensorrt_rtx"},

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PEagleDecodingConfig,
         SuffixDecodingConfig,
     )
+    from trtspec.config.tensorrt import TensorRTConfig
     from trtspec.errors import TrtspecError
     from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
@@ -50,6 +51,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SuffixDecodingConfig",
+    "TensorRTConfig",
     "TrtspecError",
     "__version__",
     "build",
@@ -74,6 +76,7 @@ _HOMES = {
     "PardDecodingConfig": "trtspec.config.speculative",
     "PEagleDecodingConfig": "trtspec.config.speculative",
     "SuffixDecodingConfig": "trtspec.config.speculative",
+    "TensorRTConfig": "trtspec.config.tensorrt",
     "TrtspecError": "trtspec.errors",
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from trtspec import LLM
 from trtspec.builder.build import REPORT_NAME, build_engine
@@ -13,7 +15,7 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
-from trtspec.errors import ConfigError, EngineError
+from trtspec.errors import BuildError, ConfigError, EngineError
 
 from ..e2e.every_method import METHODS
 from ..e2e.helpers import TinyModels
@@ -90,6 +92,20 @@ def assert_native(folder: Path, graph: str, count: int) -> None:
 def test_it_does_not_run_here(folder: Path) -> None:
     with pytest.raises(EngineError, match=r"was built for cuda \(None, compute capability 8.9\)"):
         LLM(folder)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("option", ["strip_plan", "refit"])
+def test_engines_without_weights_need_a_gpu(folder: Path, tmp_path: Path, option: str) -> None:
+    options = replace(ADA, **{option: True})
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=options)
+    plan = plan_build("trtspec-tiny", config, parse_speculative_config(EAGLE3))
+    words = (
+        f"with --{option}: .* only on a machine with a GPU.*leave --{option} out, or build where"
+    )
+    with pytest.raises(BuildError, match=words):
+        build_engine(plan, tmp_path / "engine")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_built_is_refused_before_anything_is_read() -> None:

@@ -243,3 +243,12 @@ def test_as_a_program(tmp_path: Path) -> None:
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("trtspec-build: no model 'nowhere'")
     assert wrong.stderr.count("\n") == 1
+
+
+def test_options_of_tensorrt(models: TinyModels, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = arguments(models, Path("engine"), "--strip_plan", "--refit", "--builder_opt", "2")
+    assert main(flags) == 1
+    said = capsys.readouterr().err
+    assert "they need backend 'tensorrt'" in said
+    for option in ("strip_plan=True", "refit=True", "builder_optimization_level=2"):
+        assert option in said

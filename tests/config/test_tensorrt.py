@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from trtspec.config.build import BuildConfig
+from trtspec.config.llm import LLMConfig
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
@@ -41,3 +42,17 @@ def test_options_need_the_backend() -> None:
         BuildConfig(tensorrt=TensorRTConfig(compute_capability="8.9"))
     config = BuildConfig(backend="tensorrt", tensorrt=TensorRTConfig(compute_capability="8.9"))
     assert BuildConfig.from_dict(config.to_dict()) == config
+
+
+def test_options_of_an_llm() -> None:
+    """As an object or its options, and only with the backend."""
+    asked = {"compute_capability": "sm89", "strip_plan": True}
+    for given in (asked, TensorRTConfig(**asked)):
+        config = LLMConfig(backend="tensorrt", tensorrt_config=given).build_config()
+        assert config.tensorrt == TensorRTConfig("8.9", strip_plan=True)
+        assert config.tensorrt.refits_at_load
+    assert not LLMConfig(backend="tensorrt").build_config().tensorrt.refits_at_load
+    with pytest.raises(ConfigError, match="they need backend 'tensorrt'"):
+        LLMConfig(tensorrt_config=asked).build_config()
+    with pytest.raises(ConfigError, match="strip_plans"):
+        LLMConfig(backend="tensorrt", tensorrt_config={"strip_plans": True})

@@ -135,6 +135,27 @@ def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         EngineConfig.read(folder)
 
 
+def test_a_tensorrt_engine_of_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU and version must match, what else was there at the build need not."""
+    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    monkeypatch.setattr(module, "compute_capability", lambda: "9.0")
+    monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(module, "require_cuda_python", lambda: None)
+    monkeypatch.setattr(module, "tensorrt_version", lambda: "tensorrt_rtx 1.7.1")
+    built = {"compute_capability": "9.0", "tensorrt": "tensorrt_rtx 1.7.1", "torch": "1.0"}
+    edit(folder, lambda data: data["build"].update(device="cuda", backend="tensorrt"))
+    edit(folder, lambda data: data["environment"].update(built))
+    EngineConfig.read(folder)
+    other = {"compute_capability": "8.9", "tensorrt": "tensorrt 11.0"}
+    edit(folder, lambda data: data["environment"].update(other))
+    words = (
+        r"for compute_capability 8\.9 \(here 9\.0\), tensorrt tensorrt 11\.0 \(here tensorrt_rtx "
+        r"1\.7\.1\); rebuild"
+    )
+    with pytest.raises(EngineError, match=words):
+        EngineConfig.read(folder)
+
+
 def test_a_cpu_folder_names_no_gpu(built: Path) -> None:
     data = json.loads((built / "config.json").read_text())
     assert data["build"]["device"] == "cpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import trtspec.executor.counted_engine as counted_engine
 import trtspec.executor.sampler as sampler
 import trtspec.llmapi.runtime as runtime
 from trtspec import SamplingParams
-from trtspec.executor.staging import Staging
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.session import Session
+from trtspec.engine.staging import Staging
 
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import (
@@ -70,12 +73,14 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
         capture([engine], arguments[-1])
         return engine
 
+    def on_cuda(session: Session, engine: EngineConfig, *rest: Any) -> Session:
+        build = replace(engine.build, device="cuda")
+        return with_graphs(session, replace(engine, build=build), *rest)
+
     monkeypatch.setattr(cuda_graph, "record", record)
     monkeypatch.setattr(counted_engine, "Staging", staging)
     monkeypatch.setattr(sampler, "Staging", staging)
-    monkeypatch.setattr(
-        runtime, "_with_graphs", lambda session, device, *rest: with_graphs(session, "cuda", *rest)
-    )
+    monkeypatch.setattr(runtime, "_with_graphs", on_cuda)
     monkeypatch.setattr(runtime, "_open_draft", open_draft)
     return graphs
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from trtspec.engine.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls
+from trtspec.engine.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls, rounded
 from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.attention import _visible_positions
@@ -57,10 +57,13 @@ def written(call: PaddedCall) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("kind", [MaskKind(), MaskKind(5), MaskKind(0, True), MaskKind(5, True)])
 @pytest.mark.parametrize("cut_views", [False, True])
-def test_rows_see_and_write_what_they_should(seed: int, kind: MaskKind, cut_views: bool) -> None:
+@pytest.mark.parametrize("counts", [(), (1, 4, 6)], ids=["exact", "rounded"])
+def test_rows_see_and_write_what_they_should(
+    seed: int, kind: MaskKind, cut_views: bool, counts: tuple[int, ...]
+) -> None:
     rows = random_rows(random.Random(seed))
     kinds = [MaskKind(3), kind]
-    calls = padded_calls(rows, LENGTH, WIDEST, kinds, cut_views=cut_views)
+    calls = padded_calls(rows, LENGTH, WIDEST, kinds, counts, cut_views=cut_views)
     served = torch.cat([call.packed for call in calls]) if calls else torch.zeros(0)
     assert sorted(served.tolist()) == list(range(len(rows.positions)))
     request_of = torch.bucketize(
@@ -73,6 +76,9 @@ def test_rows_see_and_write_what_they_should(seed: int, kind: MaskKind, cut_view
             committed |= {slot * LENGTH + p for p in range(int(rows.context_lens[request]))}
     for call in calls:
         assert call.num_rows <= WIDEST or call.num_slots == 1
+        if counts and call.num_rows <= WIDEST:
+            assert call.first_slot == 0 and call.num_slots in counts
+            assert call.num_rows & (call.num_rows - 1) == 0
         places = written(call)
         assert (call.write_indices + call.num_rows <= LENGTH).all()
         assert torch.equal(places.flatten()[call.places], rows.slot_mapping[call.packed])
@@ -118,3 +124,8 @@ def test_rows_of_an_idle_call_see_one_position(cut_views: bool) -> None:
         assert mask.shape == (3, 1, 5, VIEW_STEP if cut_views else LENGTH)
         assert (mask.sum(-1) == 1).all()
     assert (call.write_indices + 5 == LENGTH).all()
+@pytest.mark.parametrize(
+    ("count", "most", "expected"), [(1, 8, 1), (3, 8, 4), (8, 8, 8), (9, 12, 12), (5, 7, 7)]
+)
+def test_rounded(count: int, most: int, expected: int) -> None:
+    assert rounded(count, most) == expected

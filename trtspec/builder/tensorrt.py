@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,19 @@ from typing import Any
 from tqdm import tqdm
 
 from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.engine.device import device_problem
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.tensorrt_package import require_tensorrt, trt
+from trtspec.engine.tensorrt_package import (
+    ENGINE_SUFFIX,
+    TensorRTLog,
+    accepted_class,
+    require_tensorrt,
+    trt,
+)
 from trtspec.engine.tensorrt_plugins import load_plugins
 from trtspec.errors import BuildError
 from trtspec.log import logger
 
-ENGINE_SUFFIX = ".engine"
 _ATTENTION = "ATTENTION_INPUT"
 
 
@@ -68,7 +74,7 @@ def build_engines(engine: EngineConfig, names: list[str], folder: Path) -> list[
 
 def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
     options = engine.build.tensorrt
-    log = _Log()
+    log = TensorRTLog()
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     if engine.build.accepts_in_engine:
@@ -79,7 +85,7 @@ def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
         raise BuildError(f"TensorRT cannot read {graph.name}: {errors}")
     attentions = tuple(_attentions(network, decompose=engine.build.dtype == "float32"))
     config = builder.create_builder_config()
-    _configure(config, options)
+    _configure(config, options, engine.build.dtype)
     for limits in _profiles(engine):
         config.add_optimization_profile(_profile(builder, network, limits))
     cache = _open_timing_cache(config, options)
@@ -87,7 +93,7 @@ def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
     config.progress_monitor = bar
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise BuildError(f"TensorRT could not build {graph.name}: {log.text() or 'see its log'}")
+        raise BuildError(_build_failure(graph.name, options, log.text()))
     target.write_bytes(plan)
     _save_timing_cache(cache, options)
     layers = [network.get_layer(i) for i in range(network.num_layers)]
@@ -100,7 +106,7 @@ def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
     )
 
 
-def _configure(config: Any, options: TensorRTConfig) -> None:
+def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
     if options.compute_capability is not None:
         kind = "SM" + options.compute_capability.replace(".", "")
         config.num_compute_capabilities = 1
@@ -109,6 +115,25 @@ def _configure(config: Any, options: TensorRTConfig) -> None:
         config.builder_optimization_level = options.builder_optimization_level
     verbosity = options.profiling_verbosity.upper()
     config.profiling_verbosity = getattr(trt.ProfilingVerbosity, verbosity)
+    if dtype == "float32":  # which promises the tokens of every other backend
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.strip_plan:
+        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+    if options.refit:
+        config.set_flag(trt.BuilderFlag.REFIT)
+
+
+def _build_failure(name: str, options: TensorRTConfig, said: str) -> str:
+    if options.refits_at_load and device_problem("cuda") is not None:
+        asked = " and ".join(
+            f"--{flag}" for flag in ("strip_plan", "refit") if getattr(options, flag)
+        )
+        return (
+            f"TensorRT could not build {name} with {asked}: TensorRT-RTX makes engines that can be "
+            f"refitted only on a machine with a GPU, and there is none here; leave {asked} out, or "
+            f"build where the GPU is (TensorRT says: {said})"
+        )
+    return f"TensorRT could not build {name}: {said}"
 
 
 def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
@@ -191,23 +216,6 @@ def _save_timing_cache(cache: Any, options: TensorRTConfig) -> None:
     scratch.replace(path)
 
 
-class _Text:
-    """Collects TensorRT's errors for the exception; its warnings go to the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._errors: list[str] = []
-
-    def log(self, severity: Any, message: str) -> None:
-        if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
-            self._errors.append(message.strip())
-        elif severity == trt.ILogger.WARNING:
-            logger.debug("TensorRT: %s", message.strip())
-
-    def text(self) -> str:
-        return "; ".join(self._errors)
-
-
 class _Bar:
     """A progress bar over the phases of one build."""
 
@@ -231,13 +239,7 @@ class _Bar:
             self._bars.pop(phase).close()
 
 
-def _bound(name: str, mixin: type, base: str) -> Callable[..., Any]:
-    """A class of ours that TensorRT accepts as its own; there is none without TensorRT."""
-    return type(name, (mixin, getattr(trt, base)), {}) if trt is not None else mixin
-
-
-_Log = _bound("_Log", _Text, "ILogger")
-_progress_bar = _bound("_ProgressBar", _Bar, "IProgressMonitor")
+_progress_bar = accepted_class(_Bar, "IProgressMonitor")
 
 
 def _name(member: Any) -> str:

@@ -19,7 +19,7 @@ from trtspec.log import log_to_stderr
 
 _TENSORRT = (
     "compute_capability", "builder_optimization_level", "profiling_verbosity",
-    "timing_cache", "plugins",
+    "timing_cache", "strip_plan", "refit", "plugins",
 )  # fmt: skip
 
 
@@ -109,6 +109,16 @@ def make_parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="whether the target's engine makes masks, samples and accepts, by trtspec's plugins "
         "(default: where they can be used: TensorRT, not RTX, and the plugins were built)",
+    )
+    group.add_argument(
+        "--strip_plan",
+        action="store_true",
+        help="engines without weights, read from the folder's weight files when they are loaded",
+    )
+    group.add_argument(
+        "--refit",
+        action="store_true",
+        help="engines that take other weights, of replaced weight files, when they are loaded",
     )
     group.add_argument(
         "--report", action="store_true", help="print layers, precision and fused attention"

@@ -21,7 +21,8 @@ class CudaGraphConfig:
     batch_sizes: requests of each graph; None: 1, 2, 4, 8, ... up to max_batch_size and it itself.
     Sizes above the runtime's max_batch_size are left out. max_batch_size: the largest size where
     ``batch_sizes`` is None; None: the runtime's. enable_padding: a step that is smaller than a
-    graph runs padded to it; otherwise only steps of just that size run as graphs.
+    graph runs padded to it; otherwise only steps of just that size run as graphs, and on backend
+    tensorrt none.
     """
 
     batch_sizes: tuple[int, ...] | None = None

@@ -9,6 +9,7 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.extract_hidden_states import KvTransferConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config
+from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
 _ONE_DEVICE = "an engine runs on one device"
@@ -48,7 +49,8 @@ class LLMConfig:
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
     ``tokens_per_block``, ``backend`` and ``device`` describe the engine to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
-    seeds drawn for requests without one reproducible. ``skip_tokenizer_init``: prompts are token
+    seeds drawn for requests without one reproducible. ``tensorrt_config``: a TensorRTConfig or its
+    options, of a build with backend tensorrt. ``skip_tokenizer_init``: prompts are token
     ids and outputs have no text. ``kv_transfer_config``: vLLM's, for the method
     extract_hidden_states.
 
@@ -66,6 +68,7 @@ class LLMConfig:
     device: str | None = None
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
     cuda_graph_config: CudaGraphConfig | bool | None = None
+    tensorrt_config: TensorRTConfig = field(default_factory=TensorRTConfig)
     enforce_eager: bool = False
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
@@ -84,7 +87,7 @@ class LLMConfig:
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
         named = {name: getattr(self, name) for name in (*names, "device")}
         given = {name: value for name, value in named.items() if value is not None}
-        return BuildConfig(dtype=self.dtype, **given)
+        return BuildConfig(dtype=self.dtype, tensorrt=self.tensorrt_config, **given)
 
     def graph_config(self, device: str) -> CudaGraphConfig | None:
         """The graphs, or the padding alone, of an engine on that device; None for neither."""

@@ -23,15 +23,20 @@ class TensorRTConfig:
     compute_capability: of the GPU to build for, as ``8.9`` (also 89, sm89, sm_89); None: the GPU
     here. builder_optimization_level: 0 (builds fastest) to 5; None: TensorRT's default.
     profiling_verbosity: what an engine tells of its layers. timing_cache: file of measured kernel
-    times, read if it is there and written again; None: no such file. plugins: whether the target's
-    engine makes its masks of packed ancestors, samples and accepts, by trtspec's plugins; None:
-    where they can be used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
+    times, read if it is there and written again; None: no such file. strip_plan: engines without
+    weights, which are read from the folder's weight files when they are loaded. refit: engines that
+    are given what the weight files hold then, which may have been replaced by others of the same
+    shapes, such as those of a further training. plugins: whether the target's engine
+    makes its masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they
+    can be used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
     """
 
     compute_capability: str | None = None
     builder_optimization_level: int | None = None
     profiling_verbosity: str = "layer_names_only"
     timing_cache: str | None = None
+    strip_plan: bool = False
+    refit: bool = False
     plugins: bool | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +54,11 @@ class TensorRTConfig:
                 f"{nearest(self.profiling_verbosity, VERBOSITIES)} "
                 f"(available: {', '.join(VERBOSITIES)})"
             )
+
+    @property
+    def refits_at_load(self) -> bool:
+        """Whether loading an engine gives it the weights of its folder."""
+        return self.strip_plan or self.refit
 
     def check_dtype(self, dtype: str) -> None:
         """ConfigError if the chosen GPU does not compute in a dtype."""

@@ -6,6 +6,7 @@
     draft_2/ ...       the same of further drafts (hybrid)
     *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
                        files, and TensorRT's engines of them
+    *.runtime_cache    kernels that TensorRT-RTX compiled when it ran an engine
     tokenizer/         tokenizer files of the target
 
 ``config.json`` describes a draft by ``draft`` (its network) and ``speculation`` (the method and the
@@ -37,9 +38,11 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.config.strict import from_dict
+from trtspec.engine.cuda_stream import require_cuda_python
 from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.engine.tensorrt_package import tensorrt_version
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
 
@@ -49,6 +52,13 @@ DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_FOLDER = "tokenizer"
+
+_COMPILED_FOR: Mapping[str, frozenset[str]] = {
+    "onnx": frozenset(),
+    "eager": frozenset(),
+    "tensorrt": frozenset({"compute_capability", "tensorrt"}),
+}
+"""Facts of an environment that must match, where that is not all of them."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +227,7 @@ class EngineConfig:
         Raises:
             EngineError: no or unreadable config, another format version, a device that this
                 machine lacks, or an environment that the compiled code does not fit.
+            ConfigError: a package is missing that runs the folder's engines.
         """
         data = _read_json(folder / CONFIG_NAME)
         version = data.get("format_version")
@@ -240,17 +251,21 @@ class EngineConfig:
         problem = device_problem(device)
         if problem is not None:
             gpu, capability = self.environment.gpu, self.environment.compute_capability
+            other = "--backend onnx" if self.build.backend == "tensorrt" else "--device cpu"
             raise EngineError(
                 f"{folder} was built for {device} ({gpu}, compute capability {capability}), but "
-                f"{problem}, or rebuild the engine with --device cpu"
+                f"{problem}, or rebuild the engine with {other}"
             )
         built, here = self.environment.facts, Environment.here(device).facts
+        if self.build.backend == "tensorrt":
+            require_cuda_python()
+            here["tensorrt"] = tensorrt_version()
         wrong = [
             f"{key} {built[key]} (here {here.get(key)})"
             for key in built
-            if built[key] != here.get(key)
+            if key in _COMPILED_FOR.get(self.build.backend, built) and built[key] != here.get(key)
         ]
-        if wrong and self.build.backend == "aoti":
+        if wrong:
             raise EngineError(
                 f"{folder} was compiled for {', '.join(wrong)}; rebuild it with trtspec-build"
             )

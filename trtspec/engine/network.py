@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.padding import PaddedCall, idle_call, padded_calls
+from trtspec.engine.padding import PaddedCall, idle_call, padded_calls, rounded
+from trtspec.engine.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
 
@@ -33,6 +34,10 @@ class LinearGraph:
 
     The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
     was left there, NaN included, is then gone.
+
+    What a padded call looks like is worked out on the host: rows that are on a device come to the
+    host in one copy, and what was made of them goes back in one. Caches, features and results stay
+    where they are.
     """
 
     def __init__(
@@ -41,15 +46,20 @@ class LinearGraph:
         length: int,
         widest: int,
         kinds: Sequence[MaskKind],
+        device: str = "cpu",
+        slot_counts: Sequence[int] = (),
         *,
         cut_views: bool = False,
     ) -> None:
-        """See `padded_calls`; ``kinds``: of the masks that the graph reads."""
+        """``length``, ``widest``, ``slot_counts``, ``cut_views``: see `padded_calls`; ``kinds``: of
+        the masks that the graph reads."""
         self._session = session
         self._length = length
         self._widest = widest
         self._kinds = tuple(kinds)
+        self._slot_counts = tuple(slot_counts)
         self._cut_views = cut_views
+        self._staging = Staging(torch.device(device))
 
     def run(
         self,
@@ -63,40 +73,57 @@ class LinearGraph:
     ) -> list[Tensor]:
         """The graph's outputs for packed rows ``[T, ...]``, zero where there is padding; with
         ``logits_rows`` the first output has those rows ``[R, ...]``. ``input_ids`` and ``features``
-        are those of each row, for a graph that reads them."""
+        are those of each row, for a graph that reads them. ``features`` and the caches are on the
+        graph's device, the others there or on the host."""
         results: list[Tensor] = []
         caches = (*k_caches, *v_caches)
-        calls = padded_calls(
-            rows, self._length, self._widest, self._kinds, cut_views=self._cut_views
-        )
-        for call in calls or [self._idle(rows, len(caches[0]))]:
+        input_ids, rows, logits_rows = _on_host(input_ids, rows, logits_rows)
+        for call in self._calls(rows, len(caches[0])):
             for slot in call.begins:
                 for cache in caches:
                     cache[slot].zero_()
-            inputs = [] if input_ids is None else [call.pad(input_ids)]
-            inputs += [call.positions, call.write_indices, *call.masks]
+            ids = [] if input_ids is None else [call.pad(input_ids)]
+            asked = [] if logits_rows is None else self._wanted(call, logits_rows)
+            call, staged = call.staged(self._staging, *ids, *asked)
+            ids, asked = staged[: len(ids)], staged[len(ids) :]
+            inputs = [*ids, call.positions, call.write_indices, *call.masks, *asked[1:]]
             if features is not None:
                 inputs.append(call.pad(features))
-            wanted = None
-            if logits_rows is not None:
-                wanted, places = _wanted(call, logits_rows)
-                inputs.append(places)
             last = call.first_slot + call.num_slots
             outputs = self._session.run([*inputs, *(c[call.first_slot : last] for c in caches)])
             if not results:
                 results = _empty(outputs, len(rows.positions), logits_rows)
-            if wanted is not None:
+            for wanted in asked[:1]:
                 results[0][wanted] = outputs[0][: len(wanted)]
-            begin = 0 if wanted is None else 1
+            begin = len(asked[:1])
             for result, output in zip(results[begin:], outputs[begin:], strict=True):
                 result[call.packed] = output[call.places]
         return results
+
+    def _calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
+        counts = [count for count in self._slot_counts if count <= num_slots]
+        calls = padded_calls(
+            rows, self._length, self._widest, self._kinds, counts, cut_views=self._cut_views
+        )
+        return calls or [self._idle(rows, num_slots)]
 
     def _idle(self, rows: PackedRows, num_slots: int) -> PaddedCall:
         """For rows that are all padding, of as many requests as the cache has slots for."""
         requests = min(len(rows.context_lens), num_slots)
         count = max(1, min(len(rows.positions) // requests, self._widest))
+        if self._slot_counts:
+            count = rounded(count, self._widest)
         return idle_call(requests, count, self._length, len(self._kinds), cut_views=self._cut_views)
+
+    def _wanted(self, call: PaddedCall, logits_rows: Tensor) -> list[Tensor]:
+        """See `_wanted`; where calls are rounded, there is a place for each slot, or for each
+        row."""
+        wanted, places = _wanted(call, logits_rows)
+        if self._slot_counts and call.num_rows <= self._widest:
+            rows = 1 if len(places) <= call.num_slots else call.num_rows
+            missing = max(0, call.num_slots * rows - len(places))
+            places = torch.cat([places, places.new_zeros(missing)])
+        return [wanted, places]
 
 
 class TargetNetwork(nn.Module):
@@ -263,6 +290,25 @@ class MarginalsNetwork(nn.Module):
     def marginals(self, hidden: Tensor) -> Tensor:
         """See `MarginalNetwork.marginals`."""
         return self._session.run([hidden.contiguous()])[0]
+
+
+def _on_host(
+    input_ids: Tensor | None, rows: PackedRows, logits_rows: Tensor | None
+) -> tuple[Tensor | None, PackedRows, Tensor | None]:
+    """What a padded call is made of, in one copy: all but the block tables, which it does not
+    need."""
+    optional = [x for x in (input_ids, logits_rows) if x is not None]
+    positions, slots, masks, starts, contexts, is_tree, *arrived = to_host(
+        [
+            *(rows.positions, rows.slot_mapping, rows.tree_mask),
+            *(rows.query_start, rows.context_lens, rows.is_tree),
+            *optional,
+        ]
+    )
+    host = PackedRows(positions, slots, rows.block_tables, starts, contexts, is_tree, masks)
+    rest = iter(arrived)
+    ids, wanted = (None if x is None else next(rest) for x in (input_ids, logits_rows))
+    return ids, host, wanted
 
 
 def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:

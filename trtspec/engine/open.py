@@ -49,8 +49,8 @@ from trtspec.engine.network import (
 from trtspec.engine.onnx_session import OnnxSession
 from trtspec.engine.session import AotiSession, ModuleSession, Session
 from trtspec.engine.tensorrt_plugins import load_plugins
+from trtspec.engine.tensorrt_session import TensorRTSession
 from trtspec.engine.verify import VerifyNetwork
-from trtspec.errors import EngineError
 from trtspec.models.linear_rows import MaskKind
 from trtspec.models.mtp_modules import ModuleStack
 from trtspec.models.signature import verify_signature
@@ -74,8 +74,15 @@ def judges(engine: EngineConfig) -> bool:
     )
 
 
-def open_target(folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor]) -> Session:
-    """The target of an engine folder; ``weights`` are those in it.
+def open_target(
+    folder: Path,
+    engine: EngineConfig,
+    weights: Mapping[str, Tensor],
+    graph_batches: Sequence[int] = (),
+) -> Session:
+    """The target of an engine folder; ``weights`` are those in it. ``graph_batches``: numbers of
+    requests, rising, that calls of lowered graphs are padded to and on CUDA captured at; paged ones
+    are captured from outside.
 
     Raises:
         EngineError: artifacts are missing or do not fit.
@@ -87,14 +94,14 @@ def open_target(folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor
         module: nn.Module = target_module(engine)
     signature = make_graph(engine, TARGET_MODEL, module).signature
     if judges(engine):
-        module = _verify_network(folder, engine, weights)
+        module = _verify_network(folder, engine, weights, graph_batches)
         signature = verify_signature(engine.target, built_dtype(engine), engine.layout)
     elif engine.build.has_linear_cache:
         kinds = mask_kinds(engine.target)
-        graph = _linear_graph(
-            folder, engine, TARGET_GRAPH, weights, engine.target.num_layers, kinds
+        layers = engine.target.num_layers
+        module = TargetNetwork(
+            _linear_graph(folder, engine, TARGET_GRAPH, weights, layers, kinds, graph_batches)
         )
-        module = TargetNetwork(graph)
     else:
         bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
     return ModuleSession(module, signature, device)
@@ -106,8 +113,10 @@ def open_draft(
     draft: EngineDraft,
     own: Mapping[str, Tensor],
     target: Mapping[str, Tensor],
+    graph_batches: Sequence[int] = (),
 ) -> OpenDraft:
     """The sessions of a draft. What it borrows of the target is the target's own memory.
+    ``graph_batches``: see `open_target`.
 
     Raises:
         EngineError: artifacts are missing or do not fit.
@@ -118,7 +127,7 @@ def open_draft(
     weights = with_borrowed(module, own, target)
     modules = dict.fromkeys(draft.kind.graphs, module)
     if engine.build.has_linear_cache:
-        modules = _lowered_modules(folder, engine, draft, weights)
+        modules = _lowered_modules(folder, engine, draft, weights, graph_batches)
     elif engine.build.backend == "eager":
         bind(module, weights, str(folder / draft.folder / WEIGHTS_NAME))
     built = Built(built_dtype(engine), engine.layout, draft.speculation.tree)
@@ -133,7 +142,11 @@ def open_draft(
 
 
 def _lowered_modules(
-    folder: Path, engine: EngineConfig, draft: EngineDraft, weights: Mapping[str, Tensor]
+    folder: Path,
+    engine: EngineConfig,
+    draft: EngineDraft,
+    weights: Mapping[str, Tensor],
+    graph_batches: Sequence[int],
 ) -> dict[str, nn.Module]:
     """What stands in for a draft's network in its own rollout, and in feeding it: modules that run
     its lowered graphs."""
@@ -147,7 +160,7 @@ def _lowered_modules(
     def graph(name: str, of: DraftConfig, kinds: Sequence[MaskKind] | None = None) -> LinearGraph:
         assert of.decoder is not None
         layers, wanted = of.decoder.num_layers, mask_kinds(of) if kinds is None else kinds
-        return _linear_graph(folder, engine, files[name], weights, layers, wanted)
+        return _linear_graph(folder, engine, files[name], weights, layers, wanted, graph_batches)
 
     if MARGINALS_GRAPH in files:
         return {DRAFT_ROLLOUT: MarginalsNetwork(session(MARGINALS_GRAPH))}
@@ -156,34 +169,44 @@ def _lowered_modules(
             PassNetwork(
                 graph(depth_graph(PASS_GRAPH, depth), network.module),
                 session(depth_graph(HEAD_GRAPH, depth)),
-                weights.get(f"depths.{depth}.token_map"),
+                _on_device(weights.get(f"depths.{depth}.token_map"), engine),
             )
             for depth in range(network.num_modules)
         )
         stack = ModuleStack(passes, network.module.decoder.num_layers)
         return {DRAFT_ROLLOUT: stack, DRAFT_MODEL: stack}
     rows, head = graph(PASS_GRAPH, network), session(HEAD_GRAPH)
-    token_map = weights.get("token_map")
+    token_map, mask_hidden = (
+        _on_device(weights.get(name), engine) for name in ("token_map", "mask_hidden")
+    )
     if CONTEXT_GRAPH in files:
         blocks = BlockNetwork(graph(CONTEXT_GRAPH, network, []), rows, head, token_map)
         return {DRAFT_ROLLOUT: blocks, DRAFT_MODEL: blocks}
     fuse = session(FUSE_GRAPH) if FUSE_GRAPH in files else None
-    passed = PassNetwork(rows, head, token_map, fuse, weights.get("mask_hidden"))
+    passed = PassNetwork(rows, head, token_map, fuse, mask_hidden)
     feed = LanguageFeed(passed) if fuse is None else FeatureFeed(passed)
     return {DRAFT_ROLLOUT: passed, DRAFT_MODEL: feed}
 
 
 def _verify_network(
-    folder: Path, engine: EngineConfig, weights: Mapping[str, Tensor]
+    folder: Path,
+    engine: EngineConfig,
+    weights: Mapping[str, Tensor],
+    graph_batches: Sequence[int],
 ) -> VerifyNetwork:
     if engine.build.accepts_in_engine:
         load_plugins()
     length, widest = engine.layout.tokens_per_block, engine.speculative_rows
-    session = _graph_session(folder, engine, TARGET_GRAPH, weights, 2 * engine.target.num_layers)
+    num_caches = 2 * engine.target.num_layers
+    session = _graph_session(folder, engine, TARGET_GRAPH, weights, num_caches, graph_batches)
     if not engine.build.accepts_in_engine:
         windows = [kind.window for kind in mask_kinds(engine.target)]
         session = KernelSession(session, windows, length, widest)
-    return VerifyNetwork(session, length, widest, engine.build.device)
+    return VerifyNetwork(session, length, widest, engine.build.device, graph_batches)
+
+
+def _on_device(tensor: Tensor | None, engine: EngineConfig) -> Tensor | None:
+    return None if tensor is None else tensor.to(engine.build.device)
 
 
 def _graph_session(
@@ -192,11 +215,15 @@ def _graph_session(
     name: str,
     weights: Mapping[str, Tensor],
     num_caches: int = 0,
+    graph_batches: Sequence[int] = (),
 ) -> GraphSession:
     if engine.build.backend == "tensorrt":
-        raise EngineError(
-            f"{folder} holds TensorRT engines, which this version builds and does not run yet; "
-            "build with --backend aoti --device cuda for this GPU"
+        return TensorRTSession(
+            folder / name,
+            num_caches,
+            device=engine.build.device,
+            graph_batches=graph_batches,
+            refits=engine.build.tensorrt.refits_at_load,
         )
     return OnnxSession(folder / name, weights, num_caches)
 
@@ -208,12 +235,15 @@ def _linear_graph(
     weights: Mapping[str, Tensor],
     num_layers: int,
     kinds: Sequence[MaskKind],
+    graph_batches: Sequence[int],
 ) -> LinearGraph:
-    session = _graph_session(folder, engine, name, weights, 2 * num_layers)
+    num_caches = 2 * num_layers
     return LinearGraph(
-        session,
+        _graph_session(folder, engine, name, weights, num_caches, graph_batches),
         engine.layout.tokens_per_block,
         engine.speculative_rows,
         kinds,
+        engine.build.device,
+        graph_batches,
         cut_views=views_are_cut(engine),
     )

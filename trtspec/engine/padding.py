@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from trtspec.engine.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
 
@@ -45,6 +46,22 @@ class PaddedCall:
         padded[self.places] = packed[self.packed]
         return padded.view(self.num_slots, self.num_rows, *packed.shape[1:])
 
+    def staged(self, staging: Staging, *others: Tensor) -> tuple[PaddedCall, list[Tensor]]:
+        """This call, and other host tensors with it, on a device, in one copy."""
+        own = [self.packed, self.places, self.positions, self.write_indices]
+        arrived = staging.to_device([*own, *others, *self.masks])
+        first, last = len(own), len(own) + len(others)
+        packed, places, positions, starts = arrived[:first]
+        call = replace(
+            self,
+            packed=packed,
+            places=places,
+            positions=positions,
+            write_indices=starts,
+            masks=tuple(arrived[last:]),
+        )
+        return call, arrived[first:last]
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -59,11 +76,21 @@ class _Group:
     tree: np.ndarray[tuple[int, int], np.dtype[np.int64]] | None
 
 
+@dataclass(frozen=True)
+class _Span:
+    """The slots and the rows of each that a call has."""
+
+    first_slot: int
+    num_slots: int
+    num_rows: int
+
+
 def padded_calls(
     rows: PackedRows,
     length: int,
     widest: int,
     kinds: Sequence[MaskKind],
+    slot_counts: Sequence[int] = (),
     *,
     cut_views: bool = False,
 ) -> list[PaddedCall]:
@@ -77,13 +104,28 @@ def padded_calls(
     A row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
     positions are multiplied by zero. With ``cut_views`` masks end where no row of a request looks
     or is padded to; a row of padding behind that sees the last position.
+
+    ``slot_counts``: those that shared calls are rounded up to, rising; they begin at slot 0 then,
+    and their rows are rounded as well (see `rounded`), so that few sizes occur. None: no rounding.
     """
     groups = _groups(rows, length)
     narrow = [group for group in groups if group.count <= widest]
-    shared = [narrow] if narrow else []
     alone = [[group] for group in groups if group.count > widest]
     positions = rows.positions.numpy()
-    return [_call(members, positions, length, kinds, cut_views) for members in shared + alone]
+    calls = [_call(own, _span(own), positions, length, kinds, cut_views) for own in alone]
+    if narrow:
+        span = _span(narrow)
+        if slot_counts:
+            last = span.first_slot + span.num_slots
+            slots = next((count for count in slot_counts if count >= last), last)
+            span = _Span(0, slots, rounded(span.num_rows, widest))
+        calls.insert(0, _call(narrow, span, positions, length, kinds, cut_views))
+    return calls
+
+
+def rounded(count: int, most: int) -> int:
+    """The power of two from ``count`` on, if that is not above ``most``, which is."""
+    return min(1 << (count - 1).bit_length(), most)
 
 
 def idle_call(
@@ -117,16 +159,22 @@ def _groups(rows: PackedRows, length: int) -> list[_Group]:
     return groups
 
 
+def _span(groups: Sequence[_Group]) -> _Span:
+    """The smallest for these requests."""
+    slots = [group.slot for group in groups]
+    first = min(slots)
+    return _Span(first, max(slots) - first + 1, max(group.count for group in groups))
+
+
 def _call(
     groups: Sequence[_Group],
+    span: _Span,
     positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     length: int,
     kinds: Sequence[MaskKind],
     cut_views: bool,
 ) -> PaddedCall:
-    first_slot = min(group.slot for group in groups)
-    num_slots = max(group.slot for group in groups) - first_slot + 1
-    num_rows = max(group.count for group in groups)
+    first_slot, num_slots, num_rows = span.first_slot, span.num_slots, span.num_rows
     padded = np.zeros((num_slots, num_rows), np.int64)
     starts = np.full(num_slots, length - num_rows, np.int64)
     seen = length

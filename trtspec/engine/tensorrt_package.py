@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.errors import ConfigError
+from trtspec.log import logger
+
+ENGINE_SUFFIX = ".engine"
 
 trt: Any = None
 try:
@@ -62,3 +65,29 @@ def check_compute_capability(capability: str | None) -> None:
             f"{tensorrt_version()} does not build for compute capability {capability} "
             f"(it does for {', '.join(buildable)})"
         )
+
+
+class _Messages:
+    """Collects TensorRT's errors for the exception; its warnings go to the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[str] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+            self._errors.append(message.strip())
+        elif severity == trt.ILogger.WARNING:
+            logger.debug("TensorRT: %s", message.strip())
+
+    def text(self) -> str:
+        """The errors so far."""
+        return "; ".join(self._errors) or "see its log"
+
+
+def accepted_class(mixin: type, base: str) -> Any:
+    """A class of ours that TensorRT accepts as its own ``base``; there is none without TensorRT."""
+    return type(mixin.__name__, (mixin, getattr(trt, base)), {}) if trt is not None else mixin
+
+
+TensorRTLog = accepted_class(_Messages, "ILogger")

@@ -8,13 +8,14 @@ each has its rows, of the tree as well, in the order of the slots, or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.engine.network import GraphSession
-from trtspec.engine.padding import PaddedCall, idle_call, padded_calls
+from trtspec.engine.padding import PaddedCall, idle_call, padded_calls, rounded
+from trtspec.engine.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
@@ -22,13 +23,23 @@ from trtspec.ops.sampling import SamplingColumns
 class VerifyNetwork(nn.Module):
     """Runs a target's graph with plugins, see `trtspec.engine.lowering`."""
 
-    def __init__(self, session: GraphSession, length: int, widest: int, device: str) -> None:
-        """``length``, ``widest``: see `padded_calls`; a tree has at most ``widest`` rows."""
+    def __init__(
+        self,
+        session: GraphSession,
+        length: int,
+        widest: int,
+        device: str,
+        slot_counts: Sequence[int] = (),
+    ) -> None:
+        """``length``, ``widest``, ``slot_counts``: see `padded_calls`; a tree has at most
+        ``widest`` rows."""
         super().__init__()
+        self._slot_counts = tuple(slot_counts)
         self._session = session
         self._length = length
         self._widest = widest
         self._device = torch.device(device)
+        self._staging = Staging(self._device)
 
     def forward(
         self,
@@ -60,6 +71,8 @@ class VerifyNetwork(nn.Module):
                 for cache in caches:
                     cache[slot].zero_()
             trees = _trees(call, logits_rows, row_start)
+            if self._slot_counts and call.num_rows <= self._widest:
+                trees = trees.rounded(call)
             given = [
                 *(call.pad(input_ids), call.positions, call.write_indices),
                 *_seen(call, rows),
@@ -68,20 +81,16 @@ class VerifyNetwork(nn.Module):
                 trees.row_start,
             ]
             last = call.first_slot + call.num_slots
+            host = [trees.wanted, trees.judged, trees.slots, call.packed, call.places]
+            arrived = self._staging.to_device([*host, *given])
+            wanted, judged, slots, packed, places = arrived[: len(host)]
             outputs = self._session.run(
-                [
-                    *(tensor.to(self._device) for tensor in given),
-                    *(cache[call.first_slot : last] for cache in caches),
-                ]
+                [*arrived[len(host) :], *(cache[call.first_slot : last] for cache in caches)]
             )
             logits, *states, call_sampled, call_accepted, call_emitted = outputs
             if not results:
                 results = [logits.new_zeros((count, *logits.shape[1:]))]
                 results += [x.new_zeros((len(input_ids), *x.shape[1:])) for x in states]
-            wanted, judged, slots, packed, places = (
-                x.to(self._device)
-                for x in (trees.wanted, trees.judged, trees.slots, call.packed, call.places)
-            )
             results[0][wanted] = logits[: len(wanted)]
             for result, output in zip(results[1:], states, strict=True):
                 result[packed] = output[places]
@@ -92,11 +101,14 @@ class VerifyNetwork(nn.Module):
 
     def _calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
         """Without masks, which the graph makes."""
-        calls = padded_calls(rows, self._length, self._widest, ())
+        counts = [count for count in self._slot_counts if count <= num_slots]
+        calls = padded_calls(rows, self._length, self._widest, (), counts)
         if calls:
             return calls
         requests = min(len(rows.context_lens), num_slots)
         count = max(1, min(len(rows.positions) // requests, self._widest))
+        if self._slot_counts:
+            count = rounded(count, self._widest)
         return [idle_call(requests, count, self._length, 0)]
 
 
@@ -114,6 +126,12 @@ class _Trees:
     row_start: Tensor
     judged: Tensor
     slots: Tensor
+
+    def rounded(self, call: PaddedCall) -> _Trees:
+        """With a place for each slot, or for each row, so that few sizes occur."""
+        rows = 1 if len(self.places) <= call.num_slots else call.num_rows
+        missing = max(0, call.num_slots * rows - len(self.places))
+        return replace(self, places=torch.cat([self.places, self.places.new_zeros(missing)]))
 
     def take(self, values: Tensor) -> Tensor:
         """``values`` of the wanted rows, and zeros for places that nobody wants ``[R]``."""

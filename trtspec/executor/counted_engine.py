@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trtspec.engine.session import Session
-from trtspec.executor.staging import Staging
+from trtspec.engine.staging import Staging
 from trtspec.executor.timer import EngineTimer
 
 

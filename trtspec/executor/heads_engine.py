@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trtspec.engine.session import Session
+from trtspec.engine.staging import to_host
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.staging import to_host
 
 
 class HeadsEngine(CountedEngine):

@@ -11,6 +11,7 @@ from torch import Tensor
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.engine.session import Session
+from trtspec.engine.staging import Staging, to_host
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
@@ -24,7 +25,6 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.sampler import Judgement
-from trtspec.executor.staging import to_host
 
 _NO_QUESTIONS = (
     *no_sampling(),
@@ -39,6 +39,7 @@ class ModelEngine(CountedEngine):
 
     Rows are packed on the host and go to the engine's device in one copy. With buckets, the calls
     of generating steps are padded: the rollouts of an engine that has one, else the forward calls.
+    Those over linear caches are padded in their sessions, slot by slot.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class ModelEngine(CountedEngine):
         self._kv_token_bytes = config.kv_elements_per_token * dtype.itemsize
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
+        # Rows for a linear cache are padded on the host, and go to the device as they are then.
+        self._row_staging = Staging(torch.device("cpu")) if layout.is_linear else self._staging
         self.caches = KVTensors(config, dtype, layout, num_blocks, self._device)
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
@@ -100,7 +103,7 @@ class ModelEngine(CountedEngine):
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
         rows, _ = pack(groups, self.layout)
-        inputs = [*self._staging.to_device(rows), hidden]
+        inputs = [*self._row_staging.to_device(rows), hidden]
         self._run(self._session, inputs, _cached_tokens(rows), 1)
 
     def rollout(
@@ -176,7 +179,7 @@ class ModelEngine(CountedEngine):
             verdict = [len(columns[0]), judged, judged]
         if bucket is not None:
             rows = pad(rows, bucket)
-        inputs = self._staging.to_device([*rows, *asked], stable=bucket is not None)
+        inputs = self._row_staging.to_device([*rows, *asked], stable=bucket is not None)
         outputs = self._run(self._session, inputs, cached, 1)
         if self.judges:
             outputs, judgement = outputs[:-3], unpad(outputs[-3:], verdict)
@@ -209,8 +212,12 @@ class ModelEngine(CountedEngine):
         return tokens, parents, scores
 
     def _find_bucket(self, rows: Sequence[Tensor], rolls_out: bool) -> Bucket | None:
-        """The bucket for packed rows, where calls of this kind are padded."""
-        if self._buckets is None or rolls_out != (self._rollout is not None):
+        """The bucket for packed rows, where calls of this kind are padded here."""
+        if (
+            self._buckets is None
+            or self.layout.is_linear
+            or rolls_out != (self._rollout is not None)
+        ):
             return None
         ids, context_lens = rows[0], rows[5]
         return self._buckets.find(len(context_lens), len(ids))

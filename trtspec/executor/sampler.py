@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trtspec.config.sampling import seed_to_int64
+from trtspec.engine.staging import Staging, to_host
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
-from trtspec.executor.staging import Staging, to_host
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree

@@ -6,6 +6,7 @@ import itertools
 import random
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,7 @@ from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.config.speculative import DecodingConfig, parse_speculative_config
+from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
@@ -316,3 +318,11 @@ class LLM:
                     f"{name}={given!r} was asked for, but the engine was built with "
                     f"{getattr(build, name)!r}; leave it out or rebuild the engine"
                 )
+        wanted = asked.tensorrt
+        if wanted.plugins is None:  # whatever the build chose
+            wanted = replace(wanted, plugins=build.tensorrt.plugins)
+        if asked.tensorrt != TensorRTConfig() and wanted != build.tensorrt:
+            raise ConfigError(
+                f"tensorrt_config={asked.tensorrt} was asked for, but the engine was built with "
+                f"{build.tensorrt}; leave it out or rebuild the engine"
+            )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
@@ -21,7 +20,7 @@ from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
-from trtspec.engine.open import judges, open_draft, open_target
+from trtspec.engine.open import OpenDraft, judges, open_draft, open_target
 from trtspec.engine.session import Session
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.acceptance_rule import AcceptanceRule
@@ -106,31 +105,32 @@ def open_executor(
             f"{64 * layout.mask_words}; lower the draft length or rebuild the engine for it"
         )
     device = engine.build.device
-    weights = read_weights(folder / "target" / WEIGHTS_NAME, device)
-    draft_weights = [read_weights(folder / d.folder / WEIGHTS_NAME, device) for d in drafts]
+    sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
+    padding = graphs.enable_padding if graphs else False
+    # Calls over linear caches are captured inside their sessions, which pad them.
+    inner_sizes = sizes if padding else ()
+    # TensorRT's engines have weights of their own; the few tensors beside them are copied.
+    home = "cpu" if engine.build.backend == "tensorrt" else device
+    weights = read_weights(folder / "target" / WEIGHTS_NAME, home)
+    draft_weights = [read_weights(folder / d.folder / WEIGHTS_NAME, home) for d in drafts]
+    target_session = open_target(folder, engine, weights, inner_sizes)
+    draft_sessions = [
+        open_draft(folder, engine, draft, own, weights, inner_sizes)
+        for draft, own in zip(drafts, draft_weights, strict=True)
+    ]
     # Now that the weights are where they stay: what they leave is for the caches.
     decoders = [draft.network.decoder for draft in cached if draft.network.decoder is not None]
     blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
-    sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
-    padding = graphs.enable_padding if graphs else False
     buckets = RowBuckets(sizes, 1 + needs.max_nodes, padding) if sizes else None
-    target = _open_target(folder, engine, blocks, weights, buckets)
+    target = _open_target(engine, blocks, target_session, buckets)
     # What a draft is fed at once are the rows that were accepted of whatever drafts there were, and
     # those that were not final when they were fed before.
     again = max([0, *(cache.lookahead - 1 for cache in needs.caches)])
     buckets = RowBuckets(sizes, 1 + needs.max_depth + again, padding) if sizes else None
     own_blocks = iter(draft_blocks)
     opened = [
-        _open_draft(
-            folder,
-            engine,
-            draft,
-            next(own_blocks) if draft in cached else 0,
-            weights,
-            own_weights,
-            buckets,
-        )
-        for draft, own_weights in zip(drafts, draft_weights, strict=True)
+        _open_draft(engine, draft, next(own_blocks) if draft in cached else 0, sessions, buckets)
+        for draft, sessions in zip(drafts, draft_sessions, strict=True)
     ]
     if device == "cuda":
         _capture_graphs([target, *opened], buckets)
@@ -204,15 +204,9 @@ def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
 
 
 def _open_target(
-    folder: Path,
-    engine: EngineConfig,
-    num_blocks: int,
-    weights: Mapping[str, Tensor],
-    buckets: RowBuckets | None,
+    engine: EngineConfig, num_blocks: int, session: Session, buckets: RowBuckets | None
 ) -> ModelEngine:
-    device = engine.build.device
-    session = open_target(folder, engine, weights)
-    session = _with_graphs(session, device, buckets, engine.target.num_layers)
+    session = _with_graphs(session, engine, buckets, engine.target.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         engine.target,
@@ -220,7 +214,7 @@ def _open_target(
         engine.layout,
         num_blocks,
         session,
-        device=device,
+        device=engine.build.device,
         buckets=buckets,
         pass_bytes=weight_bytes(engine.target, engine.build.dtype),
         judges=judges(engine),
@@ -228,23 +222,20 @@ def _open_target(
 
 
 def _open_draft(
-    folder: Path,
     engine: EngineConfig,
     draft: EngineDraft,
     num_blocks: int,
-    target: Mapping[str, Tensor],
-    own: Mapping[str, Tensor],
+    opened: OpenDraft,
     buckets: RowBuckets | None,
 ) -> ModelEngine | HeadsEngine:
-    """A draft with its rollout; what it borrows of the target is the target's own memory."""
+    """A draft with its rollout."""
     device = engine.build.device
     pass_bytes = weight_bytes(draft.network, engine.build.dtype)
-    opened = open_draft(folder, engine, draft, own, target)
     sessions = opened.sessions
     decoder, rollout = draft.network.decoder, sessions[DRAFT_ROLLOUT]
     if decoder is None:
         return HeadsEngine(rollout, device, pass_bytes)
-    rollout = _with_graphs(rollout, device, buckets, decoder.num_layers)
+    rollout = _with_graphs(rollout, engine, buckets, decoder.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         decoder,
@@ -262,10 +253,10 @@ def _open_draft(
 
 
 def _with_graphs(
-    session: Session, device: str, buckets: RowBuckets | None, num_layers: int
+    session: Session, engine: EngineConfig, buckets: RowBuckets | None, num_layers: int
 ) -> Session:
-    """The session, on CUDA with graphs for the buckets."""
-    if device == "cpu" or buckets is None:
+    """The session, on CUDA with graphs for the buckets, unless those are inside it."""
+    if engine.build.device == "cpu" or engine.build.has_linear_cache or buckets is None:
         return session
     sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
     return CudaGraphSession(session, sizes, 2 * num_layers)

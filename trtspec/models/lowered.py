@@ -48,9 +48,7 @@ class LinearVerify(nn.Module):
     """A language model that makes its masks of packed ancestors, samples every row whose logits are
     wanted, and walks the trees: by the plugins of `plugin_ops`."""
 
-    def __init__(
-        self, model: CausalLM, kinds: Sequence[MaskKind], length: int, width: int
-    ) -> None:
+    def __init__(self, model: CausalLM, kinds: Sequence[MaskKind], length: int, width: int) -> None:
         """``kinds``: see `LinearModel`. ``length``: positions of a cache slot. ``width``: most
         rows of a tree."""
         super().__init__()
