@@ -69,11 +69,12 @@ void write_engine(JsonWriter& json, const Setting& setting) {
   json.key("engine").begin_object();
   json.key("path").value(folder.path);
   json.key("format_version").value(kEngineFormatVersion);
+  json.key("backend").value(name_of(folder.build.backend));
   json.key("dtype").value(folder.build.dtype);
   json.key("max_batch_size").value(setting.limits.max_batch_size);
   json.key("max_num_tokens").value(setting.limits.max_num_tokens);
   json.key("max_seq_len").value(setting.limits.max_seq_len);
-  json.key("tokens_per_block").value(folder.build.tokens_per_block);
+  json.key("tokens_per_block").value(folder.layout().tokens_per_block);
   json.key("kv_cache_tokens").value(setting.kv_cache_tokens);
   json.key("target_weight_bytes").value(folder.target_weight_bytes());
   json.key("rollout_weight_bytes").value(folder.rollout_weight_bytes());

@@ -22,7 +22,7 @@ double seconds_since(Clock::time_point start) {
 
 EngineTraffic total_traffic(const EngineRuntime& runtime) {
   EngineTraffic sum = runtime.target().traffic();
-  if (const AotiEngine* draft = runtime.draft()) {
+  if (const SessionEngine* draft = runtime.draft()) {
     sum.weight_bytes += draft->traffic().weight_bytes;
     sum.kv_bytes += draft->traffic().kv_bytes;
   }

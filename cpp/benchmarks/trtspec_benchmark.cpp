@@ -44,7 +44,7 @@ void benchmark(const Options& options) {
   }
   const double bandwidth =
       measure_read_bandwidth(std::min(kBandwidthBytes, available_memory() / 4));
-  EngineRuntime runtime(folder, limits, speculation, options.kv);
+  EngineRuntime runtime(folder, limits, speculation, options.kv, options.onnxruntime);
   const RunResult result = run_samples(runtime, samples, options, folder, limits);
 
   const std::vector<Figure> figures = make_figures(result, bandwidth);

@@ -2,102 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.bench.dataset import held_out_prompts
-from trtspec.builder.locate import find_model
-from trtspec.llmapi.prompts import load_tokenizer
 
-from ..e2e.eagle_heads import V
-from ..e2e.helpers import ngram, random_prompt, tokens, watch
-from .program import Program, Sample
+from ..e2e.helpers import ngram, tokens
+from .equality import assert_equal, cycling_samples, deep_samples, samples
+from .program import Program
 
 pytestmark = pytest.mark.slow
 
-LENGTHS = ((40, 40), (9, 56), (33, 24), (1, 30), (17, 48), (40, 1))
-TIMES = ("step_ms", "target_ms", "draft_ms", "host_ms", "host_share")
-OPTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
-    "plain": ({}, ()),
-    "tight": (
-        {"max_num_tokens": 9, "kv_cache_config": {"max_tokens": 96}},
-        ("--max_num_tokens", 9, "--kv_cache_max_tokens", 96),
-    ),
-    "without_reuse": (
-        {"kv_cache_config": {"enable_block_reuse": False}, "max_batch_size": 2},
-        ("--enable_kv_cache_reuse=false", "--max_batch_size", 2),
-    ),
-}
-
-
 NGRAM_FLAGS = ("--speculative", "ngram", "--max_draft_len", 6, "--prompt_lookup_min", 1)
-
-
-@cache
-def samples() -> list[Sample]:
-    """Code, the same text twice among it, so that a prefix is found again."""
-    prompts = held_out_prompts(load_tokenizer(find_model("trtspec-tiny")), 5, 40)
-    texts = [prompt.token_ids for prompt in prompts] + [prompts[0].token_ids]
-    return [(ids[:n], wanted) for ids, (n, wanted) in zip(texts, LENGTHS, strict=True)]
-
-
-def sampling(temperature: float, cases: Sequence[Sample]) -> list[SamplingParams]:
-    """What the program's flags ask of each sample; see `flags_of`."""
-    filters: dict[str, Any] = {"top_k": 40, "top_p": 0.95} if temperature else {}
-    return [
-        SamplingParams(n, temperature=temperature, seed=7 + i, ignore_eos=True, **filters)
-        for i, (_, n) in enumerate(cases)
-    ]
-
-
-def flags_of(temperature: float) -> list[Any]:
-    filters = ["--top_k", 40, "--top_p", 0.95] if temperature else []
-    return ["--temperature", temperature, "--random_seed", 7, *filters]
-
-
-def assert_equal(
-    program: Program,
-    engine: Path,
-    folder: Path,
-    speculation: Any,
-    flags: tuple[Any, ...],
-    options: str,
-    temperature: float,
-    cases: Sequence[Sample] = (),
-) -> dict[str, Any]:
-    """Tokens, schedule and figures of the two; returns Python's figures."""
-    python_options, program_flags = OPTIONS[options]
-    # With few blocks: texts that begin together and cannot end together.
-    cases = cases or ([(ids[:20], 60) for ids, _ in samples()] if options == "tight" else samples())
-    prompts = [list(ids) for ids, _ in cases]
-    with LLM(engine, speculation, skip_tokenizer_init=True, **python_options) as llm:
-        steps = watch(llm)
-        outputs = llm.generate(prompts, sampling(temperature, cases), use_tqdm=False)
-        expected = llm.get_metrics()
-        capacity = llm._executor._resources.target.capacity
-    preemptions = sum(step.num_preempted for step in steps)
-    assert not preemptions or options == "tight"
-    # At temperature 0 so many drafts are accepted that a text may end before it is in the way.
-    assert preemptions or options != "tight" or not temperature
-    result = program.run(engine, cases, folder, *flags, *program_flags, *flags_of(temperature))
-    assert result.tokens == tokens(outputs)
-    assert [r["metrics"] for r in result.responses] == [o.metrics.to_dict() for o in outputs]
-    found = result.report["metrics"]
-    # The binary reports its verify steps as figures of its own.
-    shared = {k: v for k, v in expected.items() if "verify_" not in k}
-    assert set(found) == set(shared)
-    # The steps were even the same ones: as many of them, as many calls, the same histogram.
-    assert {k: v for k, v in found.items() if k not in TIMES} == {
-        k: v for k, v in shared.items() if k not in TIMES
-    }
-    assert result.report["engine"]["kv_cache_tokens"] == capacity
-    assert result.figures["acceptance_length"] == expected["acceptance_length"]
-    return expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
@@ -158,12 +76,6 @@ def test_eagle3(
     assert metrics["acceptance_length"] > 1.2
 
 
-def cycling_samples() -> list[Sample]:
-    """The right drafts want 0 or 1 as the first token."""
-    bodies = [random_prompt(180 + i, n, V - 2) for i, n in enumerate((20, 1, 4, 25, 12))]
-    return [([i % 2, *(token + 2 for token in body)], 60) for i, body in enumerate(bodies)]
-
-
 @pytest.mark.parametrize("method", ["pard", "p_eagle"])
 @pytest.mark.parametrize("options", ["plain", "tight", "shallow"])
 def test_parallel_drafts(
@@ -207,10 +119,8 @@ def test_mtp_modules(
     flags: tuple[Any, ...],
     options: str,
 ) -> None:
-    """Each drafts at its own depth. They want 0 or 1 as the first token; two texts begin alike."""
-    bodies = [random_prompt(190 + i, n, V - 2) for i, n in enumerate((20, 3, 4, 25))]
-    bodies.append([*bodies[0][:17], 5, 6])
-    cases = [([i % 2, *(token + 2 for token in body)], 60) for i, body in enumerate(bodies)]
+    """Each drafts at its own depth."""
+    cases = deep_samples()
     temperature = 0.8 if options == "tight" else 0.0
     metrics = assert_equal(
         program, modules_engine, tmp_path, speculation, flags, options, temperature, cases

@@ -407,7 +407,8 @@ def as_tensorrt(folder: Path, options: TensorRTConfig = _PLAIN) -> EngineConfig:
 
 
 def write_plan(engine: EngineConfig, graph: Path, **changes: Any) -> None:
-    """The engine file beside a graph."""
+    """The engine file beside a graph. What has no limits of its own is as long as the caches."""
+    whole = (engine.layout.tokens_per_block,) * 3
     inputs = onnx.load(str(graph), load_external_data=False).graph.input
     profiles = []
     for limits in _profiles(engine):
@@ -415,7 +416,7 @@ def write_plan(engine: EngineConfig, graph: Path, **changes: Any) -> None:
         for value in inputs:
             dims = value.type.tensor_type.shape.dim
             shapes[value.name] = [
-                [limits[d.dim_param][i] if d.dim_param else d.dim_value for d in dims]
+                [limits.get(d.dim_param, whole)[i] if d.dim_param else d.dim_value for d in dims]
                 for i in range(3)
             ]
         profiles.append(shapes)

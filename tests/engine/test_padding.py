@@ -124,6 +124,8 @@ def test_rows_of_an_idle_call_see_one_position(cut_views: bool) -> None:
         assert mask.shape == (3, 1, 5, VIEW_STEP if cut_views else LENGTH)
         assert (mask.sum(-1) == 1).all()
     assert (call.write_indices + 5 == LENGTH).all()
+
+
 @pytest.mark.parametrize(
     ("count", "most", "expected"), [(1, 8, 1), (3, 8, 4), (8, 8, 8), (9, 12, 12), (5, 7, 7)]
 )

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <trtspec/kv_cache.hpp>
 #include <utility>
 #include <vector>
 
@@ -23,47 +24,49 @@ namespace trtspec {
 // and continues under the same prefix identity.
 //
 // Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
-class KVCacheManager {
+class KVCacheManager final : public KVCache {
  public:
   // lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
   // p is made of the target's features at p and of token p + 1); they are part of its key.
   // Throws std::invalid_argument for sizes below 1 or a negative lookahead.
   KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse = true,
                  std::int64_t lookahead = 0);
-  ~KVCacheManager();
+  ~KVCacheManager() override;
   KVCacheManager(KVCacheManager&&) noexcept;
   KVCacheManager& operator=(KVCacheManager&&) noexcept;
 
-  std::int64_t num_blocks() const;
-  std::int64_t block_size() const;
+  std::int64_t num_blocks() const override;
+  std::int64_t block_size() const override;
   // Token rows in the whole cache.
-  std::int64_t capacity() const { return num_blocks() * block_size(); }
+  std::int64_t capacity() const override { return num_blocks() * block_size(); }
+  bool is_pooled() const override { return true; }
   // Blocks that reserve can hand out: free ones and cached ones that may be evicted.
-  std::int64_t num_free_blocks() const;
+  std::int64_t num_free_blocks() const override;
 
   // Length of the longest cached prefix: a multiple of block_size, at most tokens.size() - 1, since
   // the last token's row must be computed to have its logits.
-  std::int64_t match(std::span<const std::int64_t> tokens) const;
+  std::int64_t match(std::span<const std::int64_t> tokens) const override;
   // Starts a sequence on the first num_cached rows of the cached prefix of `tokens` (at most
   // match(tokens), a multiple of block_size); they count as committed.
-  void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached);
+  void begin(std::int64_t request, std::span<const std::int64_t> tokens,
+             std::int64_t num_cached) override;
   // Rows of the request whose K/V is valid.
-  std::int64_t committed(std::int64_t request) const;
+  std::int64_t committed(std::int64_t request) const override;
   // Rows in the blocks of the request that were offered for reuse (all committed ones, where there
   // is no reuse): commit need not be told the tokens before that.
   std::int64_t offered(std::int64_t request) const;
   // Of every request that has begun, its id and `committed`, by rising id.
   std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const;
   // Blocks of the request in order of position; valid until the next change of the request.
-  std::span<const std::int32_t> block_table(std::int64_t request) const;
+  std::span<const std::int32_t> block_table(std::int64_t request) const override;
   // Row of the cache that holds the K/V of a reserved position: block_size rows for each block
   // before its own, and its place in it.
   std::int64_t slot(std::int64_t request, std::int64_t position) const;
   // Most tokens for which reserve would succeed now.
-  std::int64_t room(std::int64_t request) const;
+  std::int64_t room(std::int64_t request) const override;
   // Makes the table cover num_tokens rows in all. False, and nothing changed, if there are not
   // enough blocks. Never shrinks.
-  bool reserve(std::int64_t request, std::int64_t num_tokens);
+  bool reserve(std::int64_t request, std::int64_t num_tokens) override;
   // Rows 0 .. num_committed - 1 now hold the K/V of that many verified tokens. Offers newly full
   // blocks for reuse and returns blocks beyond the committed rows.
   //
@@ -72,7 +75,7 @@ class KVCacheManager {
   // known. num_committed: at least the committed length so far, at most what is reserved, and at
   // most first + tokens.size().
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
-              std::int64_t num_committed);
+              std::int64_t num_committed) override;
   // Keeps at most the first num_tokens committed rows; returns how many were kept.
   //
   // The kept rows must still be those of the request's tokens, and `lookahead` tokens after them
@@ -80,12 +83,12 @@ class KVCacheManager {
   // rewritten: if that row lies inside a block of the reuse table, the block leaves the table when
   // this request is its only holder; held by others as well, this request lets go of it, and the
   // kept length falls to the block's start. Whole blocks behind stay reusable.
-  std::int64_t rewind(std::int64_t request, std::int64_t num_tokens);
+  std::int64_t rewind(std::int64_t request, std::int64_t num_tokens) override;
   // Ends the sequence: blocks in the reuse table stay cached, others are free again.
-  void free(std::int64_t request);
+  void free(std::int64_t request) override;
 
   // Throws std::logic_error unless the books balance; walks all blocks, for tests and debugging.
-  void check_invariants() const;
+  void check_invariants() const override;
 
  private:
   struct Impl;

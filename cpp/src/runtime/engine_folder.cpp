@@ -5,6 +5,7 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <set>
 #include <trtspec/files.hpp>
 #include <trtspec/json.hpp>
 #include <trtspec/ops_version.hpp>
@@ -34,16 +35,15 @@ std::vector<std::int64_t> read_ids(const Json& json) {
   return ids;
 }
 
-std::int64_t read_window(const Json& json) {
+std::vector<std::int64_t> read_windows(const Json& json) {
   const Json* window = json.find("sliding_window");
-  if (!window || window->is_null()) return 0;
+  if (!window || window->is_null()) return {0};
+  const std::int64_t size = window->as_int(1, kMaxSize);
   const Json* layers = json.find("sliding_layers");
-  bool slides = true;
-  if (layers && !layers->is_null()) {
-    const auto items = layers->items();
-    slides = std::any_of(items.begin(), items.end(), [](const Json& x) { return x.as_bool(); });
-  }
-  return slides ? window->as_int(1, kMaxSize) : 0;
+  if (!layers || layers->is_null()) return {size};
+  std::set<std::int64_t> windows;
+  for (const Json& slides : layers->items()) windows.insert(slides.as_bool() ? size : 0);
+  return {windows.begin(), windows.end()};
 }
 
 DecoderShape read_decoder(const Json& json) {
@@ -57,7 +57,7 @@ DecoderShape read_decoder(const Json& json) {
       .num_kv_heads = read_size(json, "num_kv_heads", kMaxHeads),
       .head_dim = read_size(json, "head_dim", kMaxHeads),
       .eos_token_ids = read_ids(json.at("eos_token_ids")),
-      .min_window = read_window(json),
+      .windows = read_windows(json),
   };
   return shape;
 }
@@ -71,31 +71,41 @@ DraftShape read_network(const Json& json) {
           EagleShape{.version = version.as_int(),
                      .draft_vocab_size = read_size(json, "draft_vocab_size"),
                      .hidden_in = layers * read_size(json, "target_hidden_size", kMaxWidth)},
-          0};
+          0, std::nullopt};
 }
 
 DraftShape read_draft(const Json& json) {
   const Json& kind = json.at("kind");
   const std::string& name = kind.as_string();
-  if (name == "model" || name == "pard") return {read_decoder(json), std::nullopt, 0};
   if (name == "mtp_modules") {
     DraftShape shape = read_network(json.at("module"));
     shape.num_modules = read_size(json, "num_modules", kMaxLayers);
     shape.decoder.num_layers *= shape.num_modules;
     return shape;
   }
-  if (name != "eagle" && name != "mtp" && name != "p_eagle") {
+  const bool is_language_model = name == "model" || name == "pard";
+  if (!is_language_model && name != "eagle" && name != "mtp" && name != "p_eagle") {
     kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
   }
-  return read_network(json);
+  DraftShape shape = is_language_model
+                         ? DraftShape{read_decoder(json), std::nullopt, 0, std::nullopt}
+                         : read_network(json);
+  if (name == "pard" || name == "p_eagle") {
+    shape.mask_token = json.at("mask_token").as_int(0, shape.decoder.vocab_size - 1);
+  }
+  return shape;
+}
+
+Backend read_backend(const Json& backend) {
+  const std::string& name = backend.as_string();
+  if (name == "aoti") return Backend::aoti;
+  if (name == "onnx") return Backend::onnx;
+  backend.refuse("an engine of backend '" + name +
+                 "' runs in Python only; rebuild it with --backend aoti or onnx");
 }
 
 BuildLimits read_build(const Json& json) {
-  const Json& backend = json.at("backend");
-  if (backend.as_string() != "aoti") {
-    backend.refuse("an engine of backend '" + backend.as_string() +
-                   "' is not compiled and runs in Python only; rebuild it with --backend aoti");
-  }
+  const Backend backend = read_backend(json.at("backend"));
   const Json* device = json.find("device");
   if (device && device->as_string() != "cpu") {
     device->refuse("an engine for '" + device->as_string() +
@@ -106,7 +116,8 @@ BuildLimits read_build(const Json& json) {
   if (name != "float32" && name != "bfloat16" && name != "float16") {
     dtype.refuse("'" + name + "' is not one of float32, bfloat16, float16");
   }
-  return {.dtype = name,
+  return {.backend = backend,
+          .dtype = name,
           .max_batch_size = read_size(json, "max_batch_size"),
           .max_seq_len = read_size(json, "max_seq_len"),
           .max_num_tokens = read_size(json, "max_num_tokens"),
@@ -185,6 +196,13 @@ std::int64_t attention_elements(const DecoderShape& shape) {
 
 }  // namespace
 
+const char* name_of(Backend backend) { return backend == Backend::aoti ? "aoti" : "onnx"; }
+
+std::int64_t DecoderShape::min_window() const {
+  const auto found = std::find_if(windows.begin(), windows.end(), [](auto w) { return w > 0; });
+  return found == windows.end() ? 0 : *found;
+}
+
 std::int64_t DecoderShape::layer_elements() const {
   return num_layers * (attention_elements(*this) + 3 * hidden_size * intermediate_size);
 }
@@ -246,7 +264,7 @@ EngineFolder EngineFolder::read(const std::string& path) {
   }
   try {
     EngineFolder folder = read_config(path, json);
-    check_environment(folder);
+    if (folder.build.backend == Backend::aoti) check_environment(folder);
     return folder;
   } catch (const Error& error) {
     const std::string what = error.what();
@@ -255,16 +273,20 @@ EngineFolder EngineFolder::read(const std::string& path) {
   }
 }
 
+std::int64_t EngineFolder::speculative_rows() const {
+  if (!speculation) return kDefaultTreeRows;
+  const RolloutShape shape = speculation->shape(speculation->num_steps);
+  return std::max({kDefaultTreeRows, shape.num_nodes + 1, 1 + shape.num_rollout_rows});
+}
+
 CacheLayout EngineFolder::layout() const {
-  std::int64_t rows = kDefaultTreeRows;
-  if (speculation) {
-    const RolloutShape shape = speculation->shape(speculation->num_steps);
-    rows = std::max({rows, shape.num_nodes + 1, 1 + shape.num_rollout_rows});
-  }
   const auto divided_up = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
+  const std::int64_t rows = speculative_rows(), tokens = build.max_seq_len + rows;
+  const std::int64_t words = divided_up(rows, TokenTree::kBitsPerWord);
+  if (build.backend == Backend::onnx) return {tokens + rows, 1, words, /*is_linear=*/true};
   return {.tokens_per_block = build.tokens_per_block,
-          .blocks_per_sequence = divided_up(build.max_seq_len + rows, build.tokens_per_block),
-          .mask_words = divided_up(rows, TokenTree::kBitsPerWord)};
+          .blocks_per_sequence = divided_up(tokens, build.tokens_per_block),
+          .mask_words = words};
 }
 
 std::int64_t EngineFolder::target_weight_bytes() const {

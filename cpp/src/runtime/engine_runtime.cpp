@@ -6,6 +6,9 @@
 #include <array>
 #include <fstream>
 #include <string>
+#include <trtspec/kv_cache_manager.hpp>
+#include <trtspec/linear_kv_cache_manager.hpp>
+#include <trtspec/runtime/open_engine.hpp>
 #include <utility>
 
 namespace trtspec {
@@ -30,8 +33,17 @@ std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, s
   return *asked;
 }
 
+std::unique_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
+                                    bool enable_reuse, std::int64_t lookahead = 0) {
+  if (layout.is_linear) {
+    return std::make_unique<LinearKVCacheManager>(num_blocks, layout.tokens_per_block);
+  }
+  return std::make_unique<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
+                                          lookahead);
+}
+
 std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
-                                      AotiEngine* engine, ResourceManager& resources) {
+                                      SessionEngine* engine, ResourceManager& resources) {
   if (speculation.method == Method::none) return std::make_unique<NoDrafter>();
   if (speculation.method == Method::ngram) {
     return std::make_unique<NGramDrafter>(NGramOptions{
@@ -86,7 +98,7 @@ void Speculation::check(const EngineFolder& folder) const {
   if (method == Method::none) return;
   const std::string length = "max_draft_len=" + std::to_string(max_draft_len);
   if (max_draft_len < 1) throw Error(length + " must be at least 1");
-  const std::int64_t window = folder.target.min_window;
+  const std::int64_t window = folder.target.min_window();
   if (window > 0 && max_draft_len >= window) {
     throw Error(length + " reaches past the target's sliding window of " + std::to_string(window) +
                 " tokens; lower it to " + std::to_string(window - 1) + " or less");
@@ -143,22 +155,27 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
     throw Error("kv_cache_free_memory_fraction=" + std::to_string(fraction) +
                 " must be above 0 and at most 1");
   }
-  const std::int64_t size = folder.build.tokens_per_block;
+  const CacheLayout layout = folder.layout();
+  const std::int64_t size = layout.tokens_per_block;
   std::int64_t token_bytes = folder.target.kv_elements_per_token();
   if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_elements_per_token();
   token_bytes *= folder.element_bytes();
-  const std::int64_t wanted = limits.max_batch_size * (limits.max_seq_len + size);
+  const std::int64_t wanted =
+      limits.max_batch_size * (layout.is_linear ? size : limits.max_seq_len + size);
   const auto affordable =
       static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction) / token_bytes;
   const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
   if (tokens < size) {
     throw Error("the KV cache would hold " + std::to_string(tokens) +
-                " tokens, less than one block of " + std::to_string(size) +
+                " tokens, less than one " + (layout.is_linear ? "slot" : "block") + " of " +
+                std::to_string(size) +
                 "; raise kv_cache_max_tokens or kv_cache_free_memory_fraction (" +
                 std::to_string(token_bytes) + " bytes a token)");
   }
   const auto spare = [&](std::int64_t rows) {
-    return options.max_tokens ? 0 : limits.max_batch_size * ((rows + size - 1) / size);
+    return options.max_tokens || layout.is_linear
+               ? 0
+               : limits.max_batch_size * ((rows + size - 1) / size);
   };
   const std::int64_t base = tokens / size;
   return {.target = base + spare(needs.max_nodes),
@@ -175,20 +192,21 @@ std::int64_t available_memory() {
 }
 
 EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
-                             const Speculation& speculation, const KvCacheOptions& kv) {
+                             const Speculation& speculation, const KvCacheOptions& kv,
+                             const std::string& onnxruntime) {
   speculation.check(folder);
   const DrafterNeeds needs = speculation.needs(folder);
   const CacheBlocks blocks = CacheBlocks::of(folder, limits, needs, kv, available_memory());
-  const Weights weights = map_weights(folder.target_weights());
-  target_ = AotiEngine::open_target(folder, weights, blocks.target);
-  const std::int64_t size = folder.build.tokens_per_block;
-  std::optional<KVCacheManager> draft_cache;
+  const CacheLayout layout = folder.layout();
+  const EngineOpener opener(folder, onnxruntime);
+  target_ = opener.target(blocks.target);
+  std::unique_ptr<KVCache> draft_cache;
   if (needs.has_draft_cache) {
-    draft_ = AotiEngine::open_draft(folder, weights, blocks.draft);
-    draft_cache.emplace(blocks.draft, size, kv.enable_block_reuse, needs.lookahead);
+    draft_ = opener.draft(blocks.draft);
+    draft_cache = make_cache(layout, blocks.draft, kv.enable_block_reuse, needs.lookahead);
   }
   resources_ = std::make_unique<ResourceManager>(
-      KVCacheManager(blocks.target, size, kv.enable_block_reuse), std::move(draft_cache));
+      make_cache(layout, blocks.target, kv.enable_block_reuse), std::move(draft_cache));
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
 }

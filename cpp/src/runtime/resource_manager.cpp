@@ -7,35 +7,38 @@
 
 namespace trtspec {
 
-ResourceManager::ResourceManager(KVCacheManager target, std::optional<KVCacheManager> draft)
+ResourceManager::ResourceManager(std::unique_ptr<KVCache> target, std::unique_ptr<KVCache> draft)
     : target_(std::move(target)), draft_(std::move(draft)) {
-  reuse_step_ = target_.block_size();
-  if (draft_) reuse_step_ = std::lcm(reuse_step_, draft_->block_size());
+  reuse_step_ = largest_block_ = target_->block_size();
+  if (draft_) {
+    reuse_step_ = std::lcm(reuse_step_, draft_->block_size());
+    largest_block_ = std::max(largest_block_, draft_->block_size());
+  }
 }
 
-const KVCacheManager& ResourceManager::draft() const {
+const KVCache& ResourceManager::draft() const {
   if (!draft_) throw std::logic_error("there is no draft cache");
   return *draft_;
 }
 
 std::int64_t ResourceManager::begin(const Request& request) {
-  std::int64_t num_cached = target_.match(request.tokens);
+  std::int64_t num_cached = target_->match(request.tokens);
   if (draft_ && num_cached > 0) {
     num_cached = std::min(num_cached, draft_->match(request.tokens));
     num_cached -= num_cached % reuse_step_;
   }
-  target_.begin(request.id, request.tokens, num_cached);
+  target_->begin(request.id, request.tokens, num_cached);
   if (draft_) draft_->begin(request.id, request.tokens, num_cached);
   return num_cached;
 }
 
 bool ResourceManager::reserve(const Request& request, std::int64_t target_tokens,
                               std::int64_t draft_tokens) {
-  if (!draft_ || draft_tokens == 0) return target_.reserve(request.id, target_tokens);
+  if (!draft_ || draft_tokens == 0) return target_->reserve(request.id, target_tokens);
   // The draft is asked first what it could give, rather than rolling the target back after the
   // draft's refusal: a rollback could not bring back the cached blocks evicted for it.
   if (draft_tokens > draft_->room(request.id)) return false;
-  if (!target_.reserve(request.id, target_tokens)) return false;
+  if (!target_->reserve(request.id, target_tokens)) return false;
   if (!draft_->reserve(request.id, draft_tokens)) {
     throw std::logic_error("the draft cache refused what it had room for");
   }
@@ -47,37 +50,37 @@ void ResourceManager::commit(const Request& request, std::int64_t target_committ
   if (draft_ && draft_committed > target_committed) {
     throw std::logic_error("the draft cannot be ahead of the target");
   }
-  target_.commit(request.id, request.tokens, 0, target_committed);
+  target_->commit(request.id, request.tokens, 0, target_committed);
   if (draft_) draft_->commit(request.id, request.tokens, 0, draft_committed);
 }
 
 std::int64_t ResourceManager::rewind(const Request& request, std::int64_t num_tokens) {
   const std::int64_t kept =
-      target_.rewind(request.id, std::min(num_tokens, target_committed(request)));
+      target_->rewind(request.id, std::min(num_tokens, target_committed(request)));
   if (draft_) draft_->rewind(request.id, std::min(kept, draft_committed(request)));
   return kept;
 }
 
 void ResourceManager::free(const Request& request) {
-  target_.free(request.id);
+  target_->free(request.id);
   if (draft_) draft_->free(request.id);
 }
 
 std::int64_t ResourceManager::room(const Request& request) const {
-  const std::int64_t room = target_.room(request.id);
+  const std::int64_t room = target_->room(request.id);
   return draft_ ? std::min(room, draft_->room(request.id)) : room;
 }
 
 double ResourceManager::usage() const {
-  const auto usage_of = [](const KVCacheManager& cache) {
+  const auto usage_of = [](const KVCache& cache) {
     return 1.0 - static_cast<double>(cache.num_free_blocks()) /
                      static_cast<double>(cache.num_blocks());
   };
-  return draft_ ? std::max(usage_of(target_), usage_of(*draft_)) : usage_of(target_);
+  return draft_ ? std::max(usage_of(*target_), usage_of(*draft_)) : usage_of(*target_);
 }
 
 void ResourceManager::check_invariants() const {
-  target_.check_invariants();
+  target_->check_invariants();
   if (draft_) draft_->check_invariants();
 }
 

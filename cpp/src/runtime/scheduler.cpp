@@ -40,10 +40,6 @@ Scheduler::Scheduler(ResourceManager& resources, const SchedulerLimits& limits,
                      " K/V of its own, but a draft KV cache is ",
                      resources.has_draft() ? "present" : "missing"));
   }
-  largest_block_ = resources.target().block_size();
-  if (resources.has_draft()) {
-    largest_block_ = std::max(largest_block_, resources.draft().block_size());
-  }
 }
 
 void Scheduler::check_fits(const Request& request) const {
@@ -54,7 +50,7 @@ void Scheduler::check_fits(const Request& request) const {
     throw Error(text(parts, " do not fit max_seq_len=", limits_.max_seq_len,
                      ", or leave no output; shorten the prompt or lower max_tokens"));
   }
-  const auto check = [&](const char* name, const KVCacheManager& cache, std::int64_t extra,
+  const auto check = [&](const char* name, const KVCache& cache, std::int64_t extra,
                          const char* noun) {
     if (total + extra <= cache.capacity()) return;
     throw Error(text(parts, " + ", extra, " ", noun, " = ", total + extra, " tokens, but the ",
@@ -151,10 +147,10 @@ ScheduledRequest Scheduler::extend(Request& request, std::int64_t start, std::in
 }
 
 void Scheduler::admit(std::vector<ScheduledRequest>& items, std::int64_t spare) {
-  // Rows that a running request will soon ask for: the rest of its prompt, and a block to go on.
-  // Without it a newcomer would compute its prompt only to be the next victim.
+  // Rows that the running requests will soon ask for: the rest of their prompts, and a block each
+  // to go on. Without it a newcomer would compute its prompt only to be the next victim.
   const auto pledge = [this](const ScheduledRequest& item) {
-    return item.request->size() - item.start - item.num_rows + largest_block_;
+    return resources_.pledge(item.request->size() - item.start - item.num_rows);
   };
   std::int64_t pledged = 0;
   for (const ScheduledRequest& item : items) pledged += pledge(item);

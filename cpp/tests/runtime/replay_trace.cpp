@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <trtspec/json.hpp>
+#include <trtspec/kv_cache_manager.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
@@ -177,8 +178,9 @@ class Replay {
         target_(toy::Kind::target, model(false),
                 {number("tokens_per_block"), number("blocks_per_sequence"), number("mask_words")},
                 number("num_blocks"), calls("failing_target_calls")),
-        resources_(trtspec::KVCacheManager(number("num_blocks"), number("tokens_per_block"),
-                                           scenario.at("enable_block_reuse").as_bool()),
+        resources_(std::make_unique<trtspec::KVCacheManager>(
+                       number("num_blocks"), number("tokens_per_block"),
+                       scenario.at("enable_block_reuse").as_bool()),
                    draft_cache()) {
     if (has_draft()) {
       draft_.emplace(kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
@@ -263,11 +265,11 @@ class Replay {
             .num_nodes = draft_number("num_draft_tokens") - 1};
   }
 
-  std::optional<trtspec::KVCacheManager> draft_cache() const {
-    if (!has_draft()) return std::nullopt;
-    return trtspec::KVCacheManager(number("draft_num_blocks"), number("draft_tokens_per_block"),
-                                   scenario_.at("enable_block_reuse").as_bool(),
-                                   kind() == "eagle" ? 1 : 0);
+  std::unique_ptr<trtspec::KVCache> draft_cache() const {
+    if (!has_draft()) return nullptr;
+    return std::make_unique<trtspec::KVCacheManager>(
+        number("draft_num_blocks"), number("draft_tokens_per_block"),
+        scenario_.at("enable_block_reuse").as_bool(), kind() == "eagle" ? 1 : 0);
   }
 
   std::unique_ptr<trtspec::Drafter> make_drafter() {

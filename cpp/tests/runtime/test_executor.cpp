@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <trtspec/error.hpp>
+#include <trtspec/kv_cache_manager.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
@@ -43,7 +44,8 @@ class Run {
                 world.failing_target_calls),
         draft_(world.drafter == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(0),
                {kBlock, 20, 1}, world.num_blocks),
-        resources_(trtspec::KVCacheManager(world.num_blocks, kBlock), draft_cache(world)),
+        resources_(std::make_unique<trtspec::KVCacheManager>(world.num_blocks, kBlock),
+                   draft_cache(world)),
         executor_(target_, resources_, make_drafter(world.drafter),
                   {world.max_batch_size, world.max_num_tokens, kMaxSeqLen}) {}
 
@@ -83,9 +85,10 @@ class Run {
     return {.vocab = kVocab, .text_vocab = kVocab, .salt = 12345, .period = 3, .regularity = 60,
             .skill = 80, .nan_every = nan_every, .topk = 2, .num_steps = 3, .num_nodes = 6};
   }
-  static std::optional<trtspec::KVCacheManager> draft_cache(const World& world) {
-    if (world.drafter != "draft_model" && world.drafter != "eagle") return std::nullopt;
-    return trtspec::KVCacheManager(world.num_blocks, kBlock, true, world.drafter == "eagle");
+  static std::unique_ptr<trtspec::KVCache> draft_cache(const World& world) {
+    if (world.drafter != "draft_model" && world.drafter != "eagle") return nullptr;
+    return std::make_unique<trtspec::KVCacheManager>(world.num_blocks, kBlock, true,
+                                                     world.drafter == "eagle");
   }
   std::unique_ptr<trtspec::Drafter> make_drafter(const std::string& name) {
     const auto shape = trtspec::RolloutShape::dynamic(2, 3, 7);
@@ -206,7 +209,7 @@ void test_limits_are_checked() {
                                             .regularity = 0, .skill = 0, .nan_every = 0, .topk = 0,
                                             .num_steps = 0, .num_nodes = 0},
                         {kBlock, 4, 1}, 4);
-  trtspec::ResourceManager resources(trtspec::KVCacheManager(4, kBlock));
+  trtspec::ResourceManager resources(std::make_unique<trtspec::KVCacheManager>(4, kBlock));
   const auto make = [&](trtspec::SchedulerLimits limits) {
     trtspec::Executor(target, resources, std::make_unique<trtspec::NoDrafter>(), limits);
   };

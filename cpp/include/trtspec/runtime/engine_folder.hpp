@@ -1,8 +1,9 @@
 // EngineFolder: the contract of a folder that trtspec-build wrote, from its config.json.
 //
 //   config.json        format version, models, build, speculation, fingerprints, environment
-//   target/            model.pt2, weights.safetensors
-//   draft/             model.pt2, rollout.pt2, weights.safetensors      (with a draft)
+//   target/            weights.safetensors; model.pt2 (backend aoti)
+//   draft/             weights.safetensors; model.pt2, rollout.pt2 (aoti)      (with a draft)
+//   *.onnx             graphs of backend onnx, whose initialisers lie in the weight files
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,12 @@ struct DecoderShape {
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::vector<std::int64_t> eos_token_ids;
-  // The shortest sliding window of its layers in tokens; 0: every layer sees everything.
-  std::int64_t min_window;
+  // The sliding windows of its layers in tokens, rising, 0 for none: a linear cache has a mask of
+  // each.
+  std::vector<std::int64_t> windows;
+
+  // The shortest sliding window; 0: every layer sees everything.
+  std::int64_t min_window() const;
 
   // Elements of K and V of one token over all layers.
   std::int64_t kv_elements_per_token() const { return 2 * num_layers * num_kv_heads * head_dim; }
@@ -48,13 +53,21 @@ struct DraftShape {
   DecoderShape decoder;
   std::optional<EagleShape> eagle;  // none for a draft model
   std::int64_t num_modules = 0;     // see `RolloutShape`; `decoder` has the layers of all
+  // The id of the rows by which it guesses in one pass; of a draft that does.
+  std::optional<std::int64_t> mask_token;
 
   // Elements of the weights that one of its passes reads, head included; of one module where there
   // are several.
   std::int64_t weight_elements() const;
 };
 
+enum class Backend { aoti, onnx };
+
+// "aoti" or "onnx".
+const char* name_of(Backend backend);
+
 struct BuildLimits {
+  Backend backend;
   std::string dtype;  // float32, bfloat16 or float16
   std::int64_t max_batch_size;
   std::int64_t max_seq_len;
@@ -97,16 +110,23 @@ struct EngineFolder {
   Environment environment;
 
   // Reads and checks a folder's contract, before any weight is read. Throws Error for no or an
-  // unreadable config, another format version, values that cannot be, an engine that was not
-  // compiled, or an environment that the compiled code does not fit; file and value are named.
+  // unreadable config, another format version, values that cannot be, an engine that runs in Python
+  // only, or an environment that compiled code does not fit; file and value are named.
   static EngineFolder read(const std::string& path);
 
-  // Block tables reach past max_seq_len by the rows a step writes before it accepts them.
+  // Block tables reach past max_seq_len by the rows a step writes before it accepts them; a linear
+  // cache by those and by as many rows of padding.
   CacheLayout layout() const;
+  // Most rows behind a request's committed tokens: those verified, or those of a rollout.
+  std::int64_t speculative_rows() const;
   std::string target_model() const { return path + "/target/model.pt2"; }
   std::string target_weights() const { return path + "/target/weights.safetensors"; }
   std::string draft_model() const { return path + "/draft/model.pt2"; }
   std::string draft_rollout() const { return path + "/draft/rollout.pt2"; }
+  std::string target_graph() const { return path + "/target.onnx"; }
+  std::string draft_graph(const std::string& name) const {
+    return path + "/draft-" + name + ".onnx";
+  }
   std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
   std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }
   // Bytes of the weights that a pass of the target reads (norms and biases left out).

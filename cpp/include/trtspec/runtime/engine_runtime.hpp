@@ -8,11 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
-#include <trtspec/runtime/aoti_engine.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
+#include <trtspec/runtime/session_engine.hpp>
 
 namespace trtspec {
 
@@ -56,16 +57,16 @@ const char* name_of(Speculation::Method method);
 Speculation::Method method_named(std::string_view name);
 
 struct KvCacheOptions {
-  bool enable_block_reuse = true;
+  bool enable_block_reuse = true;  // of paged caches; linear ones share nothing
   // Tokens that the caches hold at most, over all requests; none: as many as free_memory_fraction
   // of the available memory takes, and never more than full requests in a full batch can use.
   std::optional<std::int64_t> max_tokens;
   double free_memory_fraction = 0.5;
 };
 
-// Blocks of the target's and the draft's cache: one budget in tokens, shared out by bytes. Each
-// request of a full batch may need its drafts on top of its own tokens. free_bytes: of memory, to
-// take the fraction of. Throws Error if not even one block fits.
+// Blocks, or slots, of the target's and the draft's cache: one budget in tokens, shared out by
+// bytes. Each request of a full batch may need its drafts on top of its own tokens, for which a
+// slot has room. free_bytes: of memory, to take the fraction of. Throws Error if not even one fits.
 struct CacheBlocks {
   std::int64_t target;
   std::int64_t draft;  // 0 without a draft cache
@@ -82,20 +83,24 @@ std::int64_t available_memory();
 // Owns everything that an executor runs on. Not thread-safe.
 class EngineRuntime {
  public:
-  // Throws Error for anything that the folder, the limits or the memory do not allow.
+  // onnxruntime: the library for a folder of backend onnx; see OnnxRuntime::load. Throws Error for
+  // anything that the folder, the limits or the memory do not allow.
   EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
-                const Speculation& speculation, const KvCacheOptions& kv);
+                const Speculation& speculation, const KvCacheOptions& kv,
+                const std::string& onnxruntime = "");
 
   Executor& executor() { return *executor_; }
-  const AotiEngine& target() const { return *target_; }
-  const AotiEngine* draft() const { return draft_.get(); }  // null without a draft engine
+  const SessionEngine& target() const { return *target_; }
+  const SessionEngine* draft() const { return draft_.get(); }  // null without a draft engine
   const ResourceManager& resources() const { return *resources_; }
   // Tokens that the target's cache holds.
-  std::int64_t kv_cache_tokens() const { return resources_->target().capacity(); }
+  std::int64_t kv_cache_tokens() const {
+    return resources_->target().num_blocks() * resources_->target().block_size();
+  }
 
  private:
-  std::unique_ptr<AotiEngine> target_;
-  std::unique_ptr<AotiEngine> draft_;
+  std::unique_ptr<SessionEngine> target_;
+  std::unique_ptr<SessionEngine> draft_;
   std::unique_ptr<ResourceManager> resources_;
   std::unique_ptr<Executor> executor_;
 };

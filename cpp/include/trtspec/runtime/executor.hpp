@@ -1,7 +1,7 @@
 // Executor: the loop that drives the engines, one step at a time. It decides as the Python
 // PyExecutor does, step by step; a recorded trace replayed through both holds them together.
 //
-//   ResourceManager resources(KVCacheManager(num_blocks, layout.tokens_per_block), draft_cache);
+//   ResourceManager resources(std::make_unique<KVCacheManager>(num_blocks, size), draft_cache);
 //   auto drafter = std::make_unique<EagleDrafter>(draft_engine, resources, shape);
 //   Executor executor(target_engine, resources, std::move(drafter), limits);
 //   executor.add(Request::create(0, prompt, options, limits.max_seq_len, eos_token_ids));

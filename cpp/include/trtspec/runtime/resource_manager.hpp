@@ -2,24 +2,24 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
-#include <trtspec/kv_cache_manager.hpp>
+#include <trtspec/kv_cache.hpp>
 #include <trtspec/runtime/request.hpp>
 
 namespace trtspec {
 
-// The only caller of the two KVCacheManagers; without a draft cache all draft lengths are 0 and
+// The only one that moves the two KVCaches; without a draft cache all draft lengths are 0 and
 // ignored. At step boundaries the draft's committed length is at most the target's. Broken
 // conditions throw std::logic_error.
 class ResourceManager {
  public:
-  explicit ResourceManager(KVCacheManager target,
-                           std::optional<KVCacheManager> draft = std::nullopt);
+  explicit ResourceManager(std::unique_ptr<KVCache> target,
+                           std::unique_ptr<KVCache> draft = nullptr);
 
-  bool has_draft() const { return draft_.has_value(); }
-  const KVCacheManager& target() const { return target_; }
-  const KVCacheManager& draft() const;
+  bool has_draft() const { return draft_ != nullptr; }
+  const KVCache& target() const { return *target_; }
+  const KVCache& draft() const;
 
   // Starts a request on the prefix that both caches hold (a hit in one alone would leave the other
   // with rows nobody wrote); returns its length, committed in both.
@@ -36,11 +36,16 @@ class ResourceManager {
   // Returns all blocks of a request.
   void free(const Request& request);
 
+  // Rows of the blocks that all requests share which a running one will soon ask for, if so much of
+  // its prompt is not fed yet: those, and a block to go on.
+  std::int64_t pledge(std::int64_t num_tokens) const {
+    return target_->is_pooled() ? num_tokens + largest_block_ : 0;
+  }
   // Most rows that the request could hold now: in both caches, in the target's.
   std::int64_t room(const Request& request) const;
-  std::int64_t target_room(const Request& request) const { return target_.room(request.id); }
+  std::int64_t target_room(const Request& request) const { return target_->room(request.id); }
   std::int64_t target_committed(const Request& request) const {
-    return target_.committed(request.id);
+    return target_->committed(request.id);
   }
   // 0 without a draft cache.
   std::int64_t draft_committed(const Request& request) const {
@@ -48,7 +53,7 @@ class ResourceManager {
   }
   // Blocks in order of position; valid until the next change of the request.
   std::span<const std::int32_t> target_block_table(const Request& request) const {
-    return target_.block_table(request.id);
+    return target_->block_table(request.id);
   }
   std::span<const std::int32_t> draft_block_table(const Request& request) const {
     return draft().block_table(request.id);
@@ -59,9 +64,10 @@ class ResourceManager {
   void check_invariants() const;
 
  private:
-  KVCacheManager target_;
-  std::optional<KVCacheManager> draft_;
+  std::unique_ptr<KVCache> target_;
+  std::unique_ptr<KVCache> draft_;
   std::int64_t reuse_step_;
+  std::int64_t largest_block_;
 };
 
 }  // namespace trtspec

@@ -73,7 +73,6 @@ class Scheduler {
   ResourceManager& resources_;
   SchedulerLimits limits_;
   DrafterNeeds needs_;
-  std::int64_t largest_block_;
   std::vector<Request*> running_;  // in order of arrival
   std::deque<Request*> waiting_;   // in order of arrival, all after the running ones
   std::map<std::int64_t, std::unique_ptr<Request>> requests_;

@@ -1,0 +1,73 @@
+// SessionEngine: a ModelEngine over the sessions of an engine folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <trtspec/runtime/engine_folder.hpp>
+#include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/session.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// What the calls of an engine had to read at the least: every weight once a pass, and the K/V of
+// every request's rows.
+struct EngineTraffic {
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_bytes = 0;
+};
+
+// How often a call of a session passes over its weights, and their bytes over all passes.
+struct Passes {
+  std::int64_t count = 1;
+  std::int64_t weight_bytes = 0;
+};
+
+// Packs rows, owns the K/V caches, counts and times its calls. Not thread-safe.
+//
+// A cache is [blocks, block_size, kv_heads, head_dim] or, in a linear layout, whose blocks are
+// slots, [slots, kv_heads, length, head_dim].
+class SessionEngine final : public ModelEngine {
+ public:
+  struct Part {
+    std::unique_ptr<Session> session;
+    Passes passes;
+  };
+
+  // With zeroed caches of num_blocks blocks; `rollout` is empty for a target.
+  SessionEngine(const EngineFolder& folder, const DecoderShape& shape, std::int64_t num_blocks,
+                Part model, Part rollout = {});
+
+  const CacheLayout& layout() const override { return layout_; }
+  std::int64_t vocab_size() const override { return shape_.vocab_size; }
+  Output forward(std::span<const RowGroup> groups) override;
+  void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) override;
+  Rollout rollout(std::span<const RowGroup> groups, const SamplingColumns& sampling,
+                  const at::Tensor& hidden) override;
+  void compact(std::span<const std::int64_t> src_slots,
+               std::span<const std::int64_t> dst_slots) override;
+  std::int64_t num_calls() const override { return num_calls_; }
+  double seconds() const override { return seconds_; }
+
+  const EngineTraffic& traffic() const { return traffic_; }
+
+ private:
+  std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
+                              std::span<const RowGroup> groups);
+  // Of each row, the rows of its heads in a linear cache, in the order of the rows.
+  std::vector<std::int64_t> rows_of_heads(std::span<const std::int64_t> slots) const;
+
+  CacheLayout layout_;
+  DecoderShape shape_;
+  std::int64_t kv_bytes_per_token_;
+  Part model_;
+  Part rollout_;
+  std::vector<at::Tensor> caches_;  // K of every layer, then V
+  std::int64_t num_calls_ = 0;
+  double seconds_ = 0.0;
+  EngineTraffic traffic_;
+};
+
+}  // namespace trtspec

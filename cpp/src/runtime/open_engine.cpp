@@ -1,0 +1,134 @@
+#include "trtspec/runtime/open_engine.hpp"
+
+#include <stdexcept>
+#include <trtspec/runtime/aoti_session.hpp>
+#include <trtspec/runtime/networks.hpp>
+#include <trtspec/runtime/rollouts.hpp>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+// Prefix of the names of what a draft borrows of its target.
+constexpr const char* kBorrowed = "target.";
+constexpr std::size_t kFirstMask = 3;  // among a graph's inputs
+
+std::size_t num_caches(const DecoderShape& shape) {
+  return static_cast<std::size_t>(2 * shape.num_layers);
+}
+
+at::Tensor find(const Weights& weights, const std::string& name) {
+  const auto found = weights.find(name);
+  return found == weights.end() ? at::Tensor() : found->second;
+}
+
+}  // namespace
+
+EngineOpener::EngineOpener(const EngineFolder& folder, const std::string& onnxruntime)
+    : folder_(folder) {
+  if (folder.build.backend == Backend::onnx) onnxruntime_ = OnnxRuntime::load(onnxruntime);
+  target_weights_ = map_weights(folder.target_weights());
+}
+
+std::unique_ptr<SessionEngine> EngineOpener::target(std::int64_t num_blocks) const {
+  const DecoderShape& shape = folder_.target;
+  std::unique_ptr<Session> session;
+  if (onnxruntime_) {
+    const std::size_t caches = num_caches(shape);
+    session = std::make_unique<TargetNetwork>(
+        linear_graph(folder_.target_graph(), target_weights_, shape, caches), caches);
+  } else {
+    session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
+  }
+  return std::make_unique<SessionEngine>(
+      folder_, shape, num_blocks,
+      SessionEngine::Part{std::move(session), {1, folder_.target_weight_bytes()}});
+}
+
+std::unique_ptr<SessionEngine> EngineOpener::draft(std::int64_t num_blocks) const {
+  if (!folder_.draft) throw std::logic_error(folder_.path + " has no draft to open");
+  const Weights own = map_weights(folder_.draft_weights());
+  DraftSessions sessions;
+  if (onnxruntime_) {
+    sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);
+  } else {
+    sessions = {std::make_unique<AotiSession>(folder_.draft_model(), own, target_weights_),
+                std::make_unique<AotiSession>(folder_.draft_rollout(), own, target_weights_)};
+  }
+  // Of several modules a call reads each once, either way.
+  const bool once = folder_.draft->num_modules > 0 || folder_.speculation->in_one_pass();
+  const std::int64_t passes = once ? 1 : folder_.speculation->num_steps;
+  const std::int64_t bytes = folder_.rollout_weight_bytes();
+  return std::make_unique<SessionEngine>(
+      folder_, folder_.draft->decoder, num_blocks,
+      SessionEngine::Part{std::move(sessions.model), {1, bytes / passes}},
+      SessionEngine::Part{std::move(sessions.rollout), {passes, bytes}});
+}
+
+EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) const {
+  const DraftShape& draft = *folder_.draft;
+  Weights weights = own;
+  for (const auto& [name, tensor] : target_weights_) weights[kBorrowed + name] = tensor;
+  const std::size_t caches = num_caches(draft.decoder);
+  const auto path = [&](const char* name) { return folder_.draft_graph(name); };
+  auto network = std::make_shared<DraftNetwork>(
+      DraftNetwork::Parts{
+          .pass = linear_graph(path("pass"), weights, draft.decoder, caches),
+          .head = graph(path("head"), weights),
+          .fuse = draft.eagle ? graph(path("fuse"), weights) : nullptr,
+          .token_map = find(own, "token_map"),
+          .mask_hidden = find(own, "mask_hidden")},
+      caches);
+  const SpeculationContract& built = *folder_.speculation;
+  const TreeShape shape{built.topk, built.num_steps, built.num_draft_tokens, built.choices};
+  const std::int64_t length = folder_.layout().tokens_per_block;
+  std::unique_ptr<Session> rollout;
+  if (draft.mask_token) {
+    rollout = std::make_unique<ParallelRollout>(network, shape, length, *draft.mask_token);
+  } else {
+    rollout = std::make_unique<TreeRollout>(network, shape, length);
+  }
+  return {std::make_unique<DraftFeed>(network), std::move(rollout)};
+}
+
+EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) const {
+  const DraftShape& draft = *folder_.draft;
+  const std::size_t caches = num_caches(draft.decoder);
+  const auto count = static_cast<std::size_t>(draft.num_modules);
+  std::vector<DraftNetwork> depths;
+  for (std::size_t depth = 0; depth < count; ++depth) {
+    const std::string number = std::to_string(depth), prefix = "depths." + number + ".";
+    Weights weights = own;
+    for (const auto& [name, tensor] : target_weights_) {
+      weights[prefix + kBorrowed + name] = tensor;
+    }
+    depths.emplace_back(
+        DraftNetwork::Parts{.pass = linear_graph(folder_.draft_graph("pass-" + number), weights,
+                                                 draft.decoder, caches / count),
+                            .head = graph(folder_.draft_graph("head-" + number), weights),
+                            .fuse = nullptr,
+                            .token_map = find(own, prefix + "token_map"),
+                            .mask_hidden = {}},
+        caches / count);
+  }
+  const auto stack = std::make_shared<ModuleStack>(std::move(depths), caches);
+  return {std::make_unique<ModulesFeed>(stack), std::make_unique<VanillaRollout>(stack)};
+}
+
+std::unique_ptr<OnnxSession> EngineOpener::graph(const std::string& path, const Weights& weights,
+                                                 std::size_t num_caches) const {
+  return std::make_unique<OnnxSession>(onnxruntime_, path, weights, num_caches);
+}
+
+LinearGraph EngineOpener::linear_graph(const std::string& path, const Weights& weights,
+                                       const DecoderShape& shape, std::size_t num_caches) const {
+  std::unique_ptr<OnnxSession> session = graph(path, weights, num_caches);
+  const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
+  return LinearGraph(std::move(session), {.length = folder_.layout().tokens_per_block,
+                                          .widest = folder_.speculative_rows(),
+                                          .windows = shape.windows,
+                                          .cuts_masks = !mask.empty() && mask.back() < 0});
+}
+
+}  // namespace trtspec

@@ -1,0 +1,115 @@
+#include "trtspec/runtime/session_engine.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <trtspec/kv_compact.hpp>
+#include <trtspec/runtime/packing.hpp>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+at::ScalarType torch_dtype(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  return name == "bfloat16" ? at::kBFloat16 : at::kHalf;
+}
+
+}  // namespace
+
+SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
+                             std::int64_t num_blocks, Part model, Part rollout)
+    : layout_(folder.layout()),
+      shape_(shape),
+      kv_bytes_per_token_(shape.kv_elements_per_token() * folder.element_bytes()),
+      model_(std::move(model)),
+      rollout_(std::move(rollout)) {
+  const at::TensorOptions options = at::dtype(torch_dtype(folder.build.dtype));
+  std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
+                                     shape_.head_dim};
+  if (layout_.is_linear) std::swap(sizes[1], sizes[2]);
+  for (std::int64_t i = 0; i < 2 * shape_.num_layers; ++i) {
+    caches_.push_back(at::zeros(sizes, options));
+  }
+}
+
+SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
+  auto [inputs, logits_rows] = pack(groups, layout_);
+  const std::int64_t wanted = logits_rows.size(0);
+  // A compiled engine wants at least one logits row; the middle of a prefill wants none.
+  inputs.push_back(wanted > 0 ? logits_rows : at::zeros({1}, at::dtype(at::kLong)));
+  std::vector<at::Tensor> outputs = run(model_, std::move(inputs), groups);
+  Output output{.logits = outputs.at(0).narrow(0, 0, wanted), .hidden = {}};
+  if (outputs.size() > 1) output.hidden = outputs[1];
+  return output;
+}
+
+void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
+  std::vector<at::Tensor> inputs = pack(groups, layout_).rows;
+  inputs.push_back(hidden);
+  run(model_, std::move(inputs), groups);
+}
+
+SessionEngine::Rollout SessionEngine::rollout(std::span<const RowGroup> groups,
+                                              const SamplingColumns& sampling,
+                                              const at::Tensor& hidden) {
+  if (!rollout_.session) throw std::logic_error("this engine was opened without a rollout");
+  auto [inputs, last_rows] = pack(groups, layout_);
+  inputs.push_back(last_rows);
+  inputs.insert(inputs.end(), sampling.begin(), sampling.end());
+  if (hidden.defined()) inputs.push_back(hidden);
+  const std::vector<at::Tensor> outputs = run(rollout_, std::move(inputs), groups);
+  return {.tokens = outputs.at(0), .parents = outputs.at(1), .scores = outputs.at(2)};
+}
+
+void SessionEngine::compact(std::span<const std::int64_t> src_slots,
+                            std::span<const std::int64_t> dst_slots) {
+  if (src_slots.size() != dst_slots.size()) {
+    throw std::logic_error("compact: as many source as destination slots are needed");
+  }
+  // A linear cache is one of slots * heads blocks with one head each: it is moved head by head.
+  std::vector<std::int64_t> of_heads[2];
+  if (layout_.is_linear) {
+    of_heads[0] = rows_of_heads(src_slots);
+    of_heads[1] = rows_of_heads(dst_slots);
+    src_slots = of_heads[0];
+    dst_slots = of_heads[1];
+  }
+  std::vector<void*> data;
+  for (const at::Tensor& cache : caches_) data.push_back(cache.mutable_data_ptr());
+  const at::Tensor& first = caches_.front();
+  const std::int64_t row = layout_.is_linear ? first.stride(2) : first.stride(1);
+  kv_compact(data.data(), static_cast<std::int64_t>(data.size()),
+             row * static_cast<std::int64_t>(first.element_size()), first.numel() / row,
+             src_slots.data(), dst_slots.data(), static_cast<std::int64_t>(src_slots.size()));
+}
+
+std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots) const {
+  const std::int64_t length = layout_.tokens_per_block, heads = shape_.num_kv_heads;
+  std::vector<std::int64_t> rows;
+  for (const std::int64_t slot : slots) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      rows.push_back((slot / length * heads + head) * length + slot % length);
+    }
+  }
+  return rows;
+}
+
+std::vector<at::Tensor> SessionEngine::run(Part& part, std::vector<at::Tensor> inputs,
+                                           std::span<const RowGroup> groups) {
+  inputs.insert(inputs.end(), caches_.begin(), caches_.end());
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<at::Tensor> outputs = part.session->run(std::move(inputs));
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  ++num_calls_;
+  traffic_.weight_bytes += part.passes.weight_bytes;
+  for (const RowGroup& group : groups) {
+    traffic_.kv_bytes +=
+        part.passes.count * (group.context + group.num_rows()) * kv_bytes_per_token_;
+  }
+  return outputs;
+}
+
+}  // namespace trtspec
