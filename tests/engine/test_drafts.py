@@ -22,6 +22,7 @@ from trtspec.engine.drafts import (
     draft_from_dict,
     draft_to_dict,
 )
+from trtspec.engine.lowering import DRAFT_GRAPHS
 from trtspec.errors import ConfigError
 
 MODEL = ModelConfig("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
@@ -55,3 +56,7 @@ def test_a_kind(name: str) -> None:
 def test_a_kind_must_be_said() -> None:
     with pytest.raises(KeyError, match="kind"):
         draft_from_dict(MODEL.to_dict())
+
+
+def test_every_kind_is_lowered() -> None:
+    assert set(DRAFT_GRAPHS) == set(DRAFT_KINDS)

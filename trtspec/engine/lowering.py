@@ -28,7 +28,6 @@ from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.errors import ConfigError
 from trtspec.models.linear_rows import MaskKind
 from trtspec.models.lowered import (
     LinearContext,
@@ -50,7 +49,7 @@ MARGINALS_GRAPH = "marginals.onnx"
 VERDICT = ("sampled", "accepted_rows", "num_emitted")
 """What a target's graph with plugins returns besides, see `LinearVerify`."""
 
-_DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
+DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
     ModelConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
     EagleConfig.kind: (FUSE_GRAPH, PASS_GRAPH, HEAD_GRAPH),
     MtpConfig.kind: (FUSE_GRAPH, PASS_GRAPH, HEAD_GRAPH),
@@ -60,7 +59,7 @@ _DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
     DFlashConfig.kind: (CONTEXT_GRAPH, PASS_GRAPH, HEAD_GRAPH),
     MtpModulesConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
 }
-"""Of each kind of draft network, or of each module of one; others cannot be lowered."""
+"""Of each kind of draft network, or of each module of one."""
 
 _BATCH, _ROWS, _WANTED = 2, 4, 5  # all different, and from _BATCH + 1: export cannot confuse them
 _MAX_ROWS = 1 << 20
@@ -90,21 +89,11 @@ class LoweredGraph:
 
 
 def lowered_graph_names(engine: EngineConfig) -> list[str]:
-    """The ONNX files of an engine folder, relative to it.
-
-    Raises:
-        ConfigError: a draft that cannot be lowered.
-    """
-    names = [TARGET_GRAPH]
-    for draft in engine.drafts:
-        kind = draft.network.kind
-        if kind not in _DRAFT_GRAPHS:
-            raise ConfigError(
-                f"drafts of kind {kind!r} are not available on backend {engine.build.backend!r} "
-                f"(available there: {', '.join(_DRAFT_GRAPHS)}); use backend 'aoti'"
-            )
-        names += lowered_files(draft).values()
-    return names
+    """The ONNX files of an engine folder, relative to it."""
+    return [
+        TARGET_GRAPH,
+        *(file for draft in engine.drafts for file in lowered_files(draft).values()),
+    ]
 
 
 def lowered_files(draft: EngineDraft) -> dict[str, str]:
@@ -168,7 +157,7 @@ def mask_name(kind: MaskKind) -> str:
 
 def _parts(network: DraftConfig) -> dict[str, _Part]:
     """What the graphs of a network are over, by their names."""
-    graphs = _DRAFT_GRAPHS[network.kind]
+    graphs = DRAFT_GRAPHS[network.kind]
     if not isinstance(network, MtpModulesConfig):
         return {graph: _Part(graph, "", network) for graph in graphs}
     return {
