@@ -28,7 +28,7 @@ LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_seq_len": 256, "max_num_toke
 TREE = {"method": "eagle3", "num_speculative_tokens": 4, "topk": 3, "num_draft_tokens": 12}
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 SAMPLED = [SamplingParams(48, temperature=0.8, seed=i, ignore_eos=True) for i in range(4)]
-METHODS: dict[str, Any] = {"none": False, "ngram": {"method": "ngram"}, "eagle3": None}
+METHODS: dict[str, Any] = {"none": False, "eagle3": None}
 
 
 @pytest.fixture(scope="module")
