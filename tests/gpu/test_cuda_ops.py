@@ -1,0 +1,77 @@
+"""The kernels that cuda-python launches on torch's tensors give what the CPU's ops give."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.ops import cuda_driver, cuda_ops
+from trtspec.ops.acceptance import accept
+from trtspec.ops.kv_compact import kv_compact
+from trtspec.ops.sampling import COLUMN_DTYPES, sample
+from trtspec.ops.tree_mask import tree_mask
+
+from ..ops.test_tree_mask import LENGTH, random_call
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+    pytest.mark.skipif(not cuda_driver.is_available(), reason="no cuda-python or no NVRTC"),
+]
+
+
+def on_cuda(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.cuda() for tensor in tensors]
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 7), (5, 2049), (40, 32000)])
+def test_sample(rows: int, vocab: int) -> None:
+    noise = torch.Generator().manual_seed(rows)
+    logits = 4 * torch.randn(rows, vocab, generator=noise)
+    columns = [torch.zeros(rows, dtype=kind) for kind in COLUMN_DTYPES]
+    columns[0] = torch.arange(rows) % 3 * 0.5
+    columns[1] = (torch.arange(rows) % 4 * 5).int()
+    columns[2] = torch.where(torch.arange(rows) % 2 == 0, 1.0, 0.9)
+    columns[4], columns[6] = torch.arange(rows) - 2, torch.arange(rows)
+    found = cuda_ops.sample(*on_cuda([logits, *columns]))
+    assert torch.equal(found.cpu(), sample(logits, *columns))
+
+
+def test_accept() -> None:
+    rng = random.Random(4)
+    counts = [rng.randint(1, 40) for _ in range(9)]
+    starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
+    total = starts[-1]
+    sampled = torch.tensor([rng.randrange(3) for _ in range(total)])
+    tokens = torch.tensor([rng.randrange(3) for _ in range(total)])
+    above = [rng.randrange(row) if row else -1 for count in counts for row in range(count)]
+    given = [sampled, tokens, torch.tensor(above).int(), torch.tensor(starts).int()]
+    walked, emitted = accept(*given)
+    rows, count = (x.cpu() for x in cuda_ops.accept(*on_cuda(given)))
+    assert torch.equal(count, emitted) and (emitted > 2).any()
+    assert torch.equal(rows[:, : walked.shape[1]], walked)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_kv_compact(dtype: torch.dtype) -> None:
+    caches = [torch.randn(6, 16, 2, 24).to(dtype) for _ in range(4)]
+    source, wanted = torch.tensor([9, 14, 40, -1]), torch.tensor([8, 9, 39, 3])
+    moved = on_cuda(caches)
+    cuda_ops.kv_compact(moved[:2], moved[2:], source.cuda(), wanted.cuda())
+    kv_compact(caches[:2], caches[2:], source, wanted)
+    for found, expected in zip(moved, caches, strict=True):
+        assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float16])
+def test_tree_mask(seed: int, dtype: torch.dtype) -> None:
+    call = random_call(random.Random(seed))
+    sizes = {"width": 5, "length": LENGTH, "sliding_window": seed % 2 * 7}
+    on_device = {name: tensor.cuda() for name, tensor in call.items()}
+    found = tree_mask(**on_device, **sizes, dtype=dtype)
+    assert torch.equal(found.cpu(), tree_mask(**call, **sizes, dtype=dtype))
