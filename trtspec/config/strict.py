@@ -213,7 +213,8 @@ def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
             try:
                 return _check(label, value, option, error)
             except TrtspecError as e:
-                failures.append((option, e))
+                # Without its frames: they hold this list, and whoever asked, until a collection.
+                failures.append((option, e.with_traceback(None)))
         # a list or mapping that fits one shape only deserves the precise message of that shape
         shaped = [e for o, e in failures if isinstance(value, _container_of(o))]
         raise shaped[0] if len(shaped) == 1 else refusal
