@@ -38,7 +38,7 @@ def last_error(response: httpx.Response) -> dict[str, Any]:
 def both(pool: ThreadPoolExecutor, server: Server) -> list[Future[httpx.Response]]:
     """A plain request and a stream, both under way with some tokens."""
     futures = [pool.submit(server.post, json=body) for body in (LONG, STREAM)]
-    wait_until(lambda: server.llm.get_metrics()["num_steps"] >= 4, "both run")
+    wait_until(lambda: server.llm.get_metrics()["num_steps"] >= 40, "both run")
     return futures
 
 
