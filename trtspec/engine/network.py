@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.padding import PaddedCall, idle_call, padded_calls, rounded
+from trtspec.engine.padding import PaddedCall, Padding
 from trtspec.engine.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
@@ -54,11 +54,7 @@ class LinearGraph:
         """``length``, ``widest``, ``slot_counts``, ``cut_views``: see `padded_calls`; ``kinds``: of
         the masks that the graph reads."""
         self._session = session
-        self._length = length
-        self._widest = widest
-        self._kinds = tuple(kinds)
-        self._slot_counts = tuple(slot_counts)
-        self._cut_views = cut_views
+        self._padding = Padding(length, widest, kinds, slot_counts, cut_views)
         self._staging = Staging(torch.device(device))
 
     def run(
@@ -78,7 +74,7 @@ class LinearGraph:
         results: list[Tensor] = []
         caches = (*k_caches, *v_caches)
         input_ids, rows, logits_rows = _on_host(input_ids, rows, logits_rows)
-        for call in self._calls(rows, len(caches[0])):
+        for call in self._padding.calls(rows, len(caches[0])):
             for slot in call.begins:
                 for cache in caches:
                     cache[slot].zero_()
@@ -100,30 +96,9 @@ class LinearGraph:
                 result[call.packed] = output[call.places]
         return results
 
-    def _calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
-        counts = [count for count in self._slot_counts if count <= num_slots]
-        calls = padded_calls(
-            rows, self._length, self._widest, self._kinds, counts, cut_views=self._cut_views
-        )
-        return calls or [self._idle(rows, num_slots)]
-
-    def _idle(self, rows: PackedRows, num_slots: int) -> PaddedCall:
-        """For rows that are all padding, of as many requests as the cache has slots for."""
-        requests = min(len(rows.context_lens), num_slots)
-        count = max(1, min(len(rows.positions) // requests, self._widest))
-        if self._slot_counts:
-            count = rounded(count, self._widest)
-        return idle_call(requests, count, self._length, len(self._kinds), cut_views=self._cut_views)
-
     def _wanted(self, call: PaddedCall, logits_rows: Tensor) -> list[Tensor]:
-        """See `_wanted`; where calls are rounded, there is a place for each slot, or for each
-        row."""
         wanted, places = _wanted(call, logits_rows)
-        if self._slot_counts and call.num_rows <= self._widest:
-            rows = 1 if len(places) <= call.num_slots else call.num_rows
-            missing = max(0, call.num_slots * rows - len(places))
-            places = torch.cat([places, places.new_zeros(missing)])
-        return [wanted, places]
+        return [wanted, self._padding.pad_places(call, places)]
 
 
 class TargetNetwork(nn.Module):

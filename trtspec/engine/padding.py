@@ -85,6 +85,42 @@ class _Span:
     num_rows: int
 
 
+@dataclass(frozen=True)
+class Padding:
+    """How the rows of a graph's calls are padded; the fields are those of `padded_calls`."""
+
+    length: int
+    widest: int
+    kinds: Sequence[MaskKind] = ()
+    slot_counts: Sequence[int] = ()
+    cut_views: bool = False
+
+    def calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
+        """At least one call: where all ``rows`` are padding, one of padding alone, of as many
+        requests as fit the ``num_slots`` of the caches."""
+        counts = [count for count in self.slot_counts if count <= num_slots]
+        calls = padded_calls(
+            rows, self.length, self.widest, self.kinds, counts, cut_views=self.cut_views
+        )
+        if calls:
+            return calls
+        requests = min(len(rows.context_lens), num_slots)
+        count = max(1, min(len(rows.positions) // requests, self.widest))
+        if self.slot_counts:
+            count = rounded(count, self.widest)
+        masks = len(self.kinds)
+        return [idle_call(requests, count, self.length, masks, cut_views=self.cut_views)]
+
+    def pad_places(self, call: PaddedCall, places: Tensor) -> Tensor:
+        """Wanted ``places [n]`` among a call's rows; where calls are rounded, one for each slot or
+        for each row, so that few sizes occur."""
+        if not self.slot_counts or call.num_rows > self.widest:
+            return places
+        rows = 1 if len(places) <= call.num_slots else call.num_rows
+        missing = max(0, call.num_slots * rows - len(places))
+        return torch.cat([places, places.new_zeros(missing)])
+
+
 def padded_calls(
     rows: PackedRows,
     length: int,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.engine.network import GraphSession
-from trtspec.engine.padding import PaddedCall, idle_call, padded_calls, rounded
+from trtspec.engine.padding import PaddedCall, Padding
 from trtspec.engine.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.ops.sampling import SamplingColumns
@@ -34,9 +34,8 @@ class VerifyNetwork(nn.Module):
         """``length``, ``widest``, ``slot_counts``: see `padded_calls`; a tree has at most
         ``widest`` rows."""
         super().__init__()
-        self._slot_counts = tuple(slot_counts)
         self._session = session
-        self._length = length
+        self._padding = Padding(length, widest, slot_counts=slot_counts)  # the graph makes masks
         self._widest = widest
         self._device = torch.device(device)
         self._staging = Staging(self._device)
@@ -66,13 +65,12 @@ class VerifyNetwork(nn.Module):
         accepted = torch.full((requests, self._widest), -1, dtype=torch.int32, device=self._device)
         emitted = torch.zeros(requests, dtype=torch.int32, device=self._device)
         results: list[Tensor] = []
-        for call in self._calls(rows, len(caches[0])):
+        for call in self._padding.calls(rows, len(caches[0])):
             for slot in call.begins:
                 for cache in caches:
                     cache[slot].zero_()
             trees = _trees(call, logits_rows, row_start)
-            if self._slot_counts and call.num_rows <= self._widest:
-                trees = trees.rounded(call)
+            trees = replace(trees, places=self._padding.pad_places(call, trees.places))
             given = [
                 *(call.pad(input_ids), call.positions, call.write_indices),
                 *_seen(call, rows),
@@ -99,18 +97,6 @@ class VerifyNetwork(nn.Module):
             emitted[judged] = call_emitted[slots]
         return (*results, sampled, accepted, emitted)
 
-    def _calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
-        """Without masks, which the graph makes."""
-        counts = [count for count in self._slot_counts if count <= num_slots]
-        calls = padded_calls(rows, self._length, self._widest, (), counts)
-        if calls:
-            return calls
-        requests = min(len(rows.context_lens), num_slots)
-        count = max(1, min(len(rows.positions) // requests, self._widest))
-        if self._slot_counts:
-            count = rounded(count, self._widest)
-        return [idle_call(requests, count, self._length, 0)]
-
 
 @dataclass(frozen=True)
 class _Trees:
@@ -126,12 +112,6 @@ class _Trees:
     row_start: Tensor
     judged: Tensor
     slots: Tensor
-
-    def rounded(self, call: PaddedCall) -> _Trees:
-        """With a place for each slot, or for each row, so that few sizes occur."""
-        rows = 1 if len(self.places) <= call.num_slots else call.num_rows
-        missing = max(0, call.num_slots * rows - len(self.places))
-        return replace(self, places=torch.cat([self.places, self.places.new_zeros(missing)]))
 
     def take(self, values: Tensor) -> Tensor:
         """``values`` of the wanted rows, and zeros for places that nobody wants ``[R]``."""
