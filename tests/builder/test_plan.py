@@ -87,7 +87,7 @@ def test_a_device_that_is_not_here(models: TinyModels, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=rf"{asked} torch .* finds no CUDA device; .*nvidia-smi"):
         plan_of(models.folder("llama"), device="cuda")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch._C._dispatch_has_kernel_for_dispatch_key", lambda op, key: False)
+    monkeypatch.setattr("trtspec.ops.native.HAS_CUDA_OPS", False)
     with pytest.raises(ConfigError, match=rf"{asked} this installation .*libtrtspec_cuda_ops\.so"):
         plan_of(models.folder("llama"), device="auto")
 
@@ -98,7 +98,7 @@ def test_engines_of_other_gpus_are_other_engines(
     """The graphs and the engine are keyed by the device and its architecture; the plan names it."""
     target = models.folder("llama")
     plans = [plan_of(target)]
-    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
     for capability in ("8.0", "9.0"):
         monkeypatch.setattr(folder_module, "compute_capability", lambda c=capability: c)
         monkeypatch.setattr(folder_module, "gpu_name", lambda: "NVIDIA H200")

@@ -18,6 +18,7 @@ from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
+from trtspec.engine.device import device_problem
 from trtspec.engine.folder import EngineConfig, Environment, is_engine_folder
 from trtspec.errors import ConfigError, EngineError
 
@@ -118,10 +119,22 @@ def test_a_device_that_is_not_here(folder: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(EngineError, match=rf"{built} torch .* finds no CUDA device; check"):
         open_folder(folder)
 
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("trtspec.ops.native.HAS_CUDA_OPS", False)
+    monkeypatch.setattr("trtspec.engine.device.register_cuda_ops", lambda: False)
+    with pytest.raises(EngineError, match=rf"{built} this installation .* has no CUDA ops .*nvcc"):
+        open_folder(folder)
+    edit(folder, lambda data: data["build"].update(backend="tensorrt"))
+    with pytest.raises(EngineError, match=r"no CUDA ops .* trtspec\[cuda\], or rebuild"):
+        open_folder(folder)
+    monkeypatch.setattr("trtspec.engine.device.register_cuda_ops", lambda: True)
+    assert device_problem("cuda", "tensorrt") is None, "the kernels are compiled when needed"
+    assert device_problem("cuda") is not None
+
 
 def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The architecture must match, the name need not."""
-    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
     monkeypatch.setattr(module, "compute_capability", lambda: "8.6")
     monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA RTX A4000")
     gpu = {"gpu": "NVIDIA A10", "compute_capability": "8.6"}
@@ -137,7 +150,7 @@ def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tensorrt_engine_of_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPU and version must match, what else was there at the build need not."""
-    monkeypatch.setattr(module, "device_problem", lambda device: None)
+    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
     monkeypatch.setattr(module, "compute_capability", lambda: "9.0")
     monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(module, "require_cuda_python", lambda: None)

@@ -12,7 +12,7 @@ from torch import Tensor
 from trtspec.ops import cuda_driver, cuda_ops
 from trtspec.ops.acceptance import accept
 from trtspec.ops.kv_compact import kv_compact
-from trtspec.ops.sampling import COLUMN_DTYPES, sample
+from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 from trtspec.ops.tree_mask import tree_mask
 
 from ..ops.test_tree_mask import LENGTH, random_call
@@ -28,17 +28,36 @@ def on_cuda(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.cuda() for tensor in tensors]
 
 
-@pytest.mark.parametrize(("rows", "vocab"), [(1, 7), (5, 2049), (40, 32000)])
-def test_sample(rows: int, vocab: int) -> None:
-    noise = torch.Generator().manual_seed(rows)
+def sampling_rows(rows: int, vocab: int, noise: torch.Generator) -> tuple[Tensor, list[Tensor]]:
+    """Random logits, and sampling values that differ from row to row."""
     logits = 4 * torch.randn(rows, vocab, generator=noise)
     columns = [torch.zeros(rows, dtype=kind) for kind in COLUMN_DTYPES]
     columns[0] = torch.arange(rows) % 3 * 0.5
     columns[1] = (torch.arange(rows) % 4 * 5).int()
     columns[2] = torch.where(torch.arange(rows) % 2 == 0, 1.0, 0.9)
     columns[4], columns[6] = torch.arange(rows) - 2, torch.arange(rows)
+    return logits, columns
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 7), (5, 2049), (40, 32000)])
+def test_sample(rows: int, vocab: int) -> None:
+    noise = torch.Generator().manual_seed(rows)
+    logits, columns = sampling_rows(rows, vocab, noise)
     found = cuda_ops.sample(*on_cuda([logits, *columns]))
     assert torch.equal(found.cpu(), sample(logits, *columns))
+
+
+@pytest.mark.parametrize(("rows", "vocab", "k"), [(1, 7, 4), (5, 2049, 8), (40, 32000, 4)])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_draft_candidates(rows: int, vocab: int, k: int, is_mapped: bool) -> None:
+    noise = torch.Generator().manual_seed(rows)
+    logits, columns = sampling_rows(rows, vocab, noise)
+    mapped = [torch.randperm(4 * vocab, generator=noise)[:vocab]] if is_mapped else []
+    on_device = on_cuda([logits, *columns, *mapped])
+    ids, logprobs = cuda_ops.draft_candidates(*on_device, *[None][: not is_mapped], k)
+    expected = draft_candidates(logits, *columns, mapped[0] if mapped else None, k)
+    assert torch.equal(ids.cpu(), expected[0])
+    torch.testing.assert_close(logprobs.cpu(), expected[1], rtol=1e-5, atol=1e-5)
 
 
 def test_accept() -> None:

@@ -18,7 +18,7 @@ from trtspec.errors import BuildError
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens
 
-_PROBLEM = device_problem("cuda") or (
+_PROBLEM = device_problem("cuda", "tensorrt") or (
     "TensorRT is not installed"
     if trt is None
     else "cuda-python is not installed"

@@ -13,9 +13,9 @@ from torch import Tensor
 from trtspec.ops import cuda_driver, cuda_ops, native
 from trtspec.ops import tree_mask as masks
 from trtspec.ops.acceptance import accept
-from trtspec.ops.cuda_launch import sample_workspace
 from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
-from trtspec.ops.sampling import COLUMN_DTYPES, sample
+from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
+from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 
 STREAM = 7
 
@@ -25,6 +25,14 @@ def at(pointer: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     count = torch.Size(shape).numel() * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(pointer)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def columns_at(params: SamplingRows, rows: int) -> list[Tensor]:
+    names = [name for name, _ in SamplingRows._fields_]
+    return [
+        at(getattr(params, name), (rows,), kind)
+        for name, kind in zip(names, COLUMN_DTYPES, strict=True)
+    ]
 
 
 class HostKernels:
@@ -45,13 +53,30 @@ class HostKernels:
     ) -> None:
         assert stream == STREAM
         at(workspace, (sample_workspace(rows, vocab),), torch.uint8).fill_(0xFF)
-        names = [name for name, _ in SamplingRows._fields_]
-        columns = [
-            at(getattr(params, name), (rows,), kind)
-            for name, kind in zip(names, COLUMN_DTYPES, strict=True)
-        ]
-        found = sample(at(logits, (rows, vocab), torch.float32), *columns)
+        found = sample(at(logits, (rows, vocab), torch.float32), *columns_at(params, rows))
         at(ids, (rows,), torch.int64).copy_(found)
+
+    def draft_candidates(
+        self,
+        logits: int,
+        rows: int,
+        vocab: int,
+        params: SamplingRows,
+        token_map: int | None,
+        k: int,
+        ids: int,
+        logprobs: int,
+        workspace: int,
+        stream: int,
+    ) -> None:
+        assert stream == STREAM
+        at(workspace, (candidates_workspace(rows, vocab, k),), torch.uint8).fill_(0xFF)
+        mapped = None if token_map is None else at(token_map, (vocab,), torch.int64)
+        found = draft_candidates(
+            at(logits, (rows, vocab), torch.float32), *columns_at(params, rows), mapped, k
+        )
+        at(ids, (rows, k), torch.int64).copy_(found[0])
+        at(logprobs, (rows, k), torch.float32).copy_(found[1])
 
     def accept(self, params: AcceptParams, stream: int) -> None:
         assert stream == STREAM and params.emitted is None and params.src_slots is None
@@ -111,6 +136,20 @@ def test_sample(kernels: HostKernels) -> None:
         cuda_ops.sample(logits, columns[0], columns[4], *columns[2:])
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_draft_candidates(kernels: HostKernels, is_mapped: bool) -> None:
+    noise = torch.Generator().manual_seed(1)
+    logits = torch.randn(301, 5, generator=noise).T  # not contiguous
+    columns = [torch.ones(5, dtype=kind) for kind in COLUMN_DTYPES]
+    columns[1] = torch.tensor([0, 5, 0, 3, 1], dtype=torch.int32)
+    token_map = torch.arange(602)[::2] if is_mapped else None
+    found = cuda_ops.draft_candidates(logits, *columns, token_map, 4)
+    expected = draft_candidates(logits, *columns, token_map, 4)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    with pytest.raises(RuntimeError, match=r"draft_candidates: a tensor is torch.int32"):
+        cuda_ops.draft_candidates(logits, *columns, torch.arange(301).int(), 4)
+
+
 def test_accept(kernels: HostKernels) -> None:
     sampled = torch.tensor([5, 6, 7, 8, 9])
     tokens = torch.tensor([0, 5, 6, 0, 8])
@@ -164,5 +203,5 @@ def test_registered_where_they_are_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert register()
     assert given == {
         f"trtspec::{name}": ("cuda", getattr(cuda_ops, name))
-        for name in ("sample", "accept", "kv_compact")
+        for name in ("sample", "draft_candidates", "accept", "kv_compact")
     }

@@ -18,6 +18,7 @@ from trtspec.ops import cuda_launch
 from trtspec.ops.cuda_driver import Compiled, Grid
 from trtspec.ops.cuda_launch import CudaKernels
 from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
+from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -214,13 +215,41 @@ def test_sample(
     kernels.sample(logits, rows, vocab, columns, 5000, 1 << 20, STREAM)
     call = ("sample", logits, rows, vocab, *fields_of(columns), 5000, 1 << 20)
     lines = recorded(recorder, *call)
-    assert cuda_launch.sample_workspace(rows, vocab) <= int(next(lines))
+    assert sample_workspace(rows, vocab) <= int(next(lines))
     compare(device, lines)
     # The parts of the workspace lie one behind the other, and the last one ends with it.
     *_, pick = device.launches
     found = int.from_bytes(pick.arguments[0], "little") - (1 << 20)
     chunks = -(-vocab // 2048)
-    assert found + 16 * rows * chunks <= cuda_launch.sample_workspace(rows, vocab)
+    assert found + 16 * rows * chunks <= sample_workspace(rows, vocab)
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab", "k", "token_map"),
+    [(1, 1, 1, None), (3, 2048, 4, 9000), (5, 2049, 10, None), (64, 151936, 1024, 9000)],
+)
+def test_draft_candidates(
+    device: FakeDevice,
+    kernels: CudaKernels,
+    recorder: Path,
+    rows: int,
+    vocab: int,
+    k: int,
+    token_map: int | None,
+) -> None:
+    columns = SamplingRows(
+        **{name: 1000 + i for i, (name, _) in enumerate(SamplingRows._fields_)},
+    )
+    rest = (k, 5000, 6000, 1 << 20)
+    kernels.draft_candidates(4096, rows, vocab, columns, token_map, *rest, STREAM)
+    call = (4096, rows, vocab, *fields_of(columns), token_map or 0, *rest)
+    lines = recorded(recorder, "draft_candidates", *call)
+    workspace = candidates_workspace(rows, vocab, k)
+    assert workspace <= int(next(lines))
+    compare(device, lines)
+    *_, merge = device.launches
+    sums = int.from_bytes(merge.arguments[2], "little") - (1 << 20)
+    assert sums + 8 * rows * -(-vocab // 2048) <= workspace
 
 
 def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) -> None:
@@ -228,6 +257,7 @@ def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) ->
     kernels.tree_mask(TreeMaskParams(requests=3, width=0, length=9), STREAM)
     kernels.kv_compact([4096], 64, 0, 0, 0, STREAM)
     kernels.sample(4096, 0, 100, SamplingRows(), 0, 0, STREAM)
+    kernels.draft_candidates(4096, 0, 100, SamplingRows(), None, 4, 0, 0, 0, STREAM)
     assert device.launches == []
 
 
@@ -238,6 +268,8 @@ def test_refusals(device: FakeDevice, kernels: CudaKernels) -> None:
         kernels.kv_compact([4096], 64, 0, 0, 6145, STREAM)
     with pytest.raises(ConfigError, match="got 4194304"):
         kernels.sample(4096, 1, 1 << 22, SamplingRows(), 0, 0, STREAM)
+    with pytest.raises(ConfigError, match="k must be 1 to 1024 on CUDA, got 1025"):
+        kernels.draft_candidates(4096, 1, 9, SamplingRows(), None, 1025, 0, 0, 0, STREAM)
     with pytest.raises(ValueError, match="4"):
         kernels.tree_mask(TreeMaskParams(kind=4, requests=1, width=1, length=1), STREAM)
     assert device.launches == []

@@ -203,13 +203,13 @@ def _environment(build: BuildConfig) -> Environment:
         check_compute_capability(capability)
         if capability is not None:
             return replace(Environment.here(), compute_capability=capability, tensorrt=version)
-        if device_problem(build.device) is not None:
+        if device_problem(build.device, build.backend) is not None:
             raise ConfigError(
                 f"there is no GPU here to build for; say which with --compute_capability "
                 f"({version} builds for {', '.join(buildable_capabilities() or ['none'])})"
             )
         return replace(Environment.here(build.device), tensorrt=version)
-    problem = device_problem(build.device)
+    problem = device_problem(build.device, build.backend)
     if problem is not None:
         raise ConfigError(
             f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"

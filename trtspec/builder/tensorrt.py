@@ -124,7 +124,7 @@ def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
 
 
 def _build_failure(name: str, options: TensorRTConfig, said: str) -> str:
-    if options.refits_at_load and device_problem("cuda") is not None:
+    if options.refits_at_load and device_problem("cuda", "tensorrt") is not None:
         asked = " and ".join(
             f"--{flag}" for flag in ("strip_plan", "refit") if getattr(options, flag)
         )

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from trtspec.ops import native as native  # registers the custom ops
+from trtspec.ops.cuda_ops import register_cuda_ops
 
-_AN_OP = "trtspec::paged_tree_attention"
 
-
-def device_problem(device: str) -> str | None:
+def device_problem(device: str, backend: str = "aoti") -> str | None:
     """Why nothing can be built for or run on ``device`` (cpu or cuda) here; None if it can.
 
-    A sentence part that follows "but" and ends with the remedy.
+    TensorRT brings its own attention: what runs between its engines needs no library of CUDA ops.
+    The answer is a sentence part that follows "but" and ends with the remedy.
     """
     if device == "cpu":
         return None
@@ -26,12 +26,15 @@ def device_problem(device: str) -> str | None:
             f"torch {torch.__version__} finds no CUDA device; check the driver (nvidia-smi) and "
             "CUDA_VISIBLE_DEVICES"
         )
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(_AN_OP, "CUDA"):
-        return (
-            "this installation of trtspec has no CUDA ops (trtspec/lib/libtrtspec_cuda_ops.so); "
-            "install trtspec again where nvcc is found"
-        )
-    return None
+    if native.HAS_CUDA_OPS or (backend == "tensorrt" and register_cuda_ops()):
+        return None
+    remedy = "install trtspec again where nvcc is found"
+    if backend == "tensorrt":
+        remedy += ", or pip install trtspec[cuda]"
+    return (
+        "this installation of trtspec has no CUDA ops (trtspec/lib/libtrtspec_cuda_ops.so); "
+        + remedy
+    )
 
 
 def gpu_name() -> str:

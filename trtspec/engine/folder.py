@@ -248,7 +248,7 @@ class EngineConfig:
 
     def _check_environment(self, folder: Path) -> None:
         device = self.build.device
-        problem = device_problem(device)
+        problem = device_problem(device, self.build.backend)
         if problem is not None:
             gpu, capability = self.environment.gpu, self.environment.compute_capability
             other = "--backend onnx" if self.build.backend == "tensorrt" else "--device cpu"

@@ -31,6 +31,7 @@ from trtspec.ops.cuda_params import (
     TreeMaskParams,
     layout_checks,
 )
+from trtspec.ops.cuda_sampling import CHUNK, ROW_PLAN_BYTES, TOKEN_SCORE_BYTES, SamplingPlans
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SOURCE_ROOTS = (_PACKAGE / "lib" / "cuda", _PACKAGE.parent)
@@ -39,20 +40,19 @@ SOURCE_ROOTS = (_PACKAGE / "lib" / "cuda", _PACKAGE.parent)
 MAX_COMPACT_PAIRS = 6144
 """The most rows that one kv_compact moves."""
 
+MAX_CANDIDATES = 1024
+"""The greatest k of draft_candidates."""
+
 _WARP = 32
 _ACCEPT_WARPS = 4
 _MASK_THREADS = 256
 _MOVE_THREADS = 256
 _MOVE_SHARED_BYTES = MAX_COMPACT_PAIRS * 16
 _MOVE_WIDEST_SLICE = 512
-_CHUNK = 2048  # tokens of a row that one block samples from
 _CHUNK_THREADS = 256
 _PLAN_THREADS = 1024
 _PICK_WARPS = 4
-_ROW_PLAN_BYTES = 96
-_TOKEN_SCORE_BYTES = 16
 _PLAN_MEMORY_BYTES = 49432
-_ALIGNMENT = 256  # of the parts of a workspace
 
 _MASKS = {
     # the element in C++, and the bits for seen and hidden
@@ -112,15 +112,19 @@ SOURCES = {
         ),
         Source(
             "sampling.cu",
-            ("chunk_maxima", "plan_rows", "sample_chunks", "pick_tokens"),
             (
-                ("kChunk", _CHUNK),
+                *("chunk_maxima", "plan_rows", "sample_chunks", "pick_tokens"),
+                *("draft_chunks", "merge_candidates"),
+            ),
+            (
+                ("kMaxCandidates", MAX_CANDIDATES),
+                ("kChunk", CHUNK),
                 ("kChunkThreads", _CHUNK_THREADS),
                 ("kPlanThreads", _PLAN_THREADS),
                 ("kPickWarps", _PICK_WARPS),
                 ("kLanes", _WARP),
-                ("sizeof(RowPlan)", _ROW_PLAN_BYTES),
-                ("sizeof(TokenScore)", _TOKEN_SCORE_BYTES),
+                ("sizeof(RowPlan)", ROW_PLAN_BYTES),
+                ("sizeof(TokenScore)", TOKEN_SCORE_BYTES),
                 ("sizeof(PlanMemory)", _PLAN_MEMORY_BYTES),
                 *layout_checks("SamplingRows", SamplingRows),
             ),
@@ -163,19 +167,6 @@ def compile_kernels(source: Source, architecture: int) -> Compiled:
         [f"trtspec::cuda::{kernel}" for kernel in source.kernels],
         source.options,
     )
-
-
-def sample_workspace(rows: int, vocab: int) -> int:
-    """Bytes of device memory, aligned to 256, that `CudaKernels.sample` works in."""
-    return sum(_sample_parts(rows, vocab))
-
-
-def _sample_parts(rows: int, vocab: int) -> tuple[int, int, int]:
-    """Bytes for the maxima of chunks, the plans of rows, the best tokens of chunks."""
-    chunks = rows * -(-vocab // _CHUNK)
-    sizes = (4 * chunks, _ROW_PLAN_BYTES * rows, _TOKEN_SCORE_BYTES * chunks)
-    maxima, plans, found = (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
-    return maxima, plans, found
 
 
 class CudaKernels:
@@ -222,51 +213,59 @@ class CudaKernels:
         stream: int,
     ) -> None:
         """``trtspec::cuda::sample``; ConfigError for a vocabulary of 2^22 tokens or more."""
-        if not 1 <= vocab < 1 << 22:
-            raise ConfigError(f"sample: the vocabulary must have 1 to 2^22 - 1 tokens, got {vocab}")
+        plans = SamplingPlans("sample", logits, rows, vocab, params, None, workspace)
         if rows <= 0:
             return
-        chunks = -(-vocab // _CHUNK)
-        maxima_bytes, plans_bytes, _ = _sample_parts(rows, vocab)
-        pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-        maxima = pointer(workspace)
-        plans = pointer(workspace + maxima_bytes)
-        found = pointer(workspace + maxima_bytes + plans_bytes)
-        aligned = ctypes.c_bool(vocab % 4 == 0 and logits % 16 == 0)
-        of_rows = (pointer(logits), long(vocab))
-        no_map = pointer(None)
-        for kernel, blocks, threads, shared_bytes, arguments in (
+        chunks, pointer = ctypes.c_int(plans.chunks), ctypes.c_void_p
+        found = (pointer(plans.found), ctypes.c_int64(rows), chunks, pointer(ids))
+        self._launch_plans(plans, stream)
+        of_chunks = (pointer(plans.plans), pointer(plans.maxima), chunks, plans.aligned)
+        for kernel, blocks, threads, arguments in (
+            ("sample_chunks", rows * plans.chunks, _CHUNK_THREADS, (*of_chunks, found[0])),
+            ("pick_tokens", -(-rows // _PICK_WARPS), _PICK_WARPS * _WARP, found),
+        ):
+            self._launch("sampling.cu", kernel, (blocks, 1, 1), threads, arguments, stream)
+
+    def draft_candidates(
+        self,
+        logits: int,
+        rows: int,
+        vocab: int,
+        params: SamplingRows,
+        token_map: int | None,
+        k: int,
+        ids: int,
+        logprobs: int,
+        workspace: int,
+        stream: int,
+    ) -> None:
+        """``trtspec::cuda::draft_candidates``; ConfigError for a vocabulary of 2^22 tokens or more,
+        or a k that is not 1 to MAX_CANDIDATES."""
+        if not 1 <= k <= MAX_CANDIDATES:
+            raise ConfigError(f"draft_candidates: k must be 1 to {MAX_CANDIDATES} on CUDA, got {k}")
+        listed = min(k, CHUNK)
+        plans = SamplingPlans(
+            "draft_candidates", logits, rows, vocab, params, token_map, workspace, listed
+        )
+        if rows <= 0:
+            return
+        pointer, integer = ctypes.c_void_p, ctypes.c_int
+        held, found, sums = pointer(plans.plans), pointer(plans.found), pointer(plans.sums)
+        chunks, count = integer(plans.chunks), integer(listed)
+        self._launch_plans(plans, stream)
+        for kernel, blocks, arguments in (
             (
-                "chunk_maxima",
-                rows * chunks,
-                _CHUNK_THREADS,
-                0,
-                (*of_rows, integer(chunks), aligned, maxima),
+                "draft_chunks",
+                rows * plans.chunks,
+                (held, chunks, plans.aligned, count, found, sums),
             ),
             (
-                "plan_rows",
+                "merge_candidates",
                 rows,
-                _PLAN_THREADS,
-                _PLAN_MEMORY_BYTES,
-                (*of_rows, params, no_map, maxima, integer(chunks), plans),
-            ),
-            (
-                "sample_chunks",
-                rows * chunks,
-                _CHUNK_THREADS,
-                0,
-                (plans, maxima, integer(chunks), aligned, found),
-            ),
-            (
-                "pick_tokens",
-                -(-rows // _PICK_WARPS),
-                _PICK_WARPS * _WARP,
-                0,
-                (found, long(rows), integer(chunks), pointer(ids)),
+                (*(held, found, sums, chunks, count), integer(k), pointer(ids), pointer(logprobs)),
             ),
         ):
-            grid = (blocks, 1, 1)
-            self._launch("sampling.cu", kernel, grid, threads, arguments, stream, shared_bytes)
+            self._launch("sampling.cu", kernel, (blocks, 1, 1), _CHUNK_THREADS, arguments, stream)
 
     def kv_compact(
         self,
@@ -314,6 +313,30 @@ class CudaKernels:
                 stream,
                 slice_bytes * pairs,
             )
+
+    def _launch_plans(self, plans: SamplingPlans, stream: int) -> None:
+        """The maxima of the chunks and the plans of the rows, into the workspace."""
+        pointer, chunks = ctypes.c_void_p, ctypes.c_int(plans.chunks)
+        of_rows = (pointer(plans.logits), ctypes.c_int64(plans.vocab))
+        maxima, token_map = pointer(plans.maxima), pointer(plans.token_map)
+        for kernel, blocks, threads, shared_bytes, arguments in (
+            (
+                "chunk_maxima",
+                plans.rows * plans.chunks,
+                _CHUNK_THREADS,
+                0,
+                (*of_rows, chunks, plans.aligned, maxima),
+            ),
+            (
+                "plan_rows",
+                plans.rows,
+                _PLAN_THREADS,
+                _PLAN_MEMORY_BYTES,
+                (*of_rows, plans.params, token_map, maxima, chunks, pointer(plans.plans)),
+            ),
+        ):
+            grid = (blocks, 1, 1)
+            self._launch("sampling.cu", kernel, grid, threads, arguments, stream, shared_bytes)
 
     def _launch(
         self,

@@ -1,5 +1,6 @@
 """The ops between engines on CUDA tensors where their compiled library is missing, as beside
-TensorRT from PyPI: `sample`, `accept` and `kv_compact`, launched by way of cuda-python.
+TensorRT from PyPI: `sample`, `draft_candidates`, `accept` and `kv_compact`, launched by way of
+cuda-python.
 
 The kernels are those of the library, compiled when they are first used (see `cuda_launch`), on
 torch's current stream. What they are given is checked for devices and dtypes alone.
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from trtspec.ops import cuda_driver, native
-from trtspec.ops.cuda_launch import CudaKernels, kernels_of, sample_workspace
+from trtspec.ops.cuda_launch import CudaKernels, kernels_of
 from trtspec.ops.cuda_params import AcceptParams, SamplingRows
+from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 
@@ -30,6 +32,7 @@ def register_cuda_ops() -> bool:
     if not cuda_driver.is_available():
         return False
     torch.library.impl("trtspec::sample", "cuda", sample)
+    torch.library.impl("trtspec::draft_candidates", "cuda", draft_candidates)
     torch.library.impl("trtspec::accept", "cuda", accept)
     torch.library.impl("trtspec::kv_compact", "cuda", kv_compact)
     return True
@@ -41,13 +44,53 @@ def sample(logits: Tensor, *columns: Tensor) -> Tensor:
     rows, vocab = logits.shape
     ids = logits.new_empty(rows, dtype=torch.int64)
     scratch = logits.new_empty(sample_workspace(rows, vocab), dtype=torch.uint8)
-    named = zip(SamplingColumns._fields, of_rows, strict=True)
-    params = SamplingRows(**{name: column.data_ptr() for name, column in named})
+    params = _params(of_rows)
     kernels, stream = kernels_on(logits)
     kernels.sample(
         logits.data_ptr(), rows, vocab, params, ids.data_ptr(), scratch.data_ptr(), stream
     )
     return ids
+
+
+def draft_candidates(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seed: Tensor,
+    sample_index: Tensor,
+    output_index: Tensor,
+    token_map: Tensor | None,
+    k: int,
+) -> tuple[Tensor, Tensor]:
+    """`trtspec.ops.sampling.draft_candidates`."""
+    columns = (temperature, top_k, top_p, min_p, seed, sample_index, output_index)
+    given, kinds = [logits, *columns], [torch.float32, *COLUMN_DTYPES]
+    if token_map is not None:
+        given.append(token_map)
+        kinds.append(torch.int64)
+    logits, *of_rows = _checked("draft_candidates", given, kinds)
+    rows, vocab = logits.shape
+    mapped = of_rows.pop() if token_map is not None else None
+    ids = logits.new_empty((rows, k), dtype=torch.int64)
+    logprobs = logits.new_empty((rows, k))
+    scratch = logits.new_empty(candidates_workspace(rows, vocab, k), dtype=torch.uint8)
+    params = _params(of_rows)
+    kernels, stream = kernels_on(logits)
+    kernels.draft_candidates(
+        logits.data_ptr(),
+        rows,
+        vocab,
+        params,
+        None if mapped is None else mapped.data_ptr(),
+        k,
+        ids.data_ptr(),
+        logprobs.data_ptr(),
+        scratch.data_ptr(),
+        stream,
+    )
+    return ids, logprobs
 
 
 def accept(
@@ -92,6 +135,11 @@ def kv_compact(
         kernels.kv_compact(
             caches, row_bytes, source.data_ptr(), wanted.data_ptr(), len(source), stream
         )
+
+
+def _params(columns: Sequence[Tensor]) -> SamplingRows:
+    named = zip(SamplingColumns._fields, columns, strict=True)
+    return SamplingRows(**{name: column.data_ptr() for name, column in named})
 
 
 def _checked(op: str, tensors: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> list[Tensor]:

@@ -63,6 +63,20 @@ int main() {
       take(workspace);
       std::printf("%zu\n", cuda::sample_workspace(rows, vocab));
       error = cuda::sample(logits, rows, vocab, p, ids, workspace, stream);
+    } else if (call == "draft_candidates") {
+      const float* logits = nullptr;
+      std::int64_t rows = 0, vocab = 0, k = 0;
+      SamplingRows p{};
+      const std::int64_t* token_map = nullptr;
+      std::int64_t* ids = nullptr;
+      float* logprobs = nullptr;
+      void* workspace = nullptr;
+      take(logits), take(rows), take(vocab), take(p.temperature), take(p.top_k), take(p.top_p);
+      take(p.min_p), take(p.seed), take(p.sample_index), take(p.output_index), take(token_map);
+      take(k), take(ids), take(logprobs), take(workspace);
+      std::printf("%zu\n", cuda::draft_candidates_workspace(rows, vocab, k));
+      error = cuda::draft_candidates(logits, rows, vocab, p, token_map, k, ids, logprobs, workspace,
+                                     stream);
     }
     std::printf(error == cudaSuccess ? ".\n" : "error\n");
   }
