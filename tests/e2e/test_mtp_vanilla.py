@@ -253,9 +253,9 @@ def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
     def final(self: EagleDrafter, batch: Any, outcomes: Any) -> Any:
         lengths = accepted(self, batch, outcomes)
         for i, item in enumerate(batch.items):
-            states = torch.cat(self._pending[item.request.id])
+            states = self._pending[item.request.id].joined()
             if not item.is_generation and len(states) > 1:
-                self._pending[item.request.id] = [states[1:]]
+                self._pending[item.request.id].replace(states[1:])
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 

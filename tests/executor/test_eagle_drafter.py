@@ -326,7 +326,8 @@ class Schedule:
         assert set(pending) <= {r.id for r in self.scheduler._running}, "states of nobody are held"
         assert not self.drafter._fed
         for id, parts in pending.items():
-            states = torch.cat(parts)
+            states = parts.joined()
+            assert len(states) == parts.num_rows
             request = self.live[id]
             rows = self.resources.draft_caches[0].committed(request) + len(states)
             assert rows == self.resources.target_committed(request)
@@ -403,7 +404,7 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
         def step(self) -> None:
             super().step()
             if has_room:
-                waiting = [sum(map(len, parts)) for parts in self.drafter._pending.values()]
+                waiting = [parts.num_rows for parts in self.drafter._pending.values()]
                 assert max(waiting, default=0) <= 3 + self.world.depth + self.world.modules
 
     room = {"spare_rows": 100, "spare_blocks": 100, "draft_spare_blocks": 100} if has_room else {}
@@ -430,9 +431,9 @@ class KeepsRollout(EagleDrafter):
     def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
         lengths = super().on_accepted(batch, accepted)
         for i, item in enumerate(batch.items):
-            states = torch.cat(self._pending[item.request.id])
+            states = self._pending[item.request.id].joined()
             if item.is_generation and len(states) > 1:
-                self._pending[item.request.id] = [states[1:]]
+                self._pending[item.request.id].replace(states[1:])
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 

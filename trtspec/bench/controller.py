@@ -4,9 +4,11 @@
 
 One engine folder serves all settings: no speculation, chains of fixed lengths cut from one rollout,
 and `adaptive=True`. A rate is the chance that a draft is accepted once the one before it was
-(`simulate_acceptance`), so the text means nothing. Rounds alternate between the settings, so that a
-drifting machine treats all alike; a cell of the table compares medians over its rounds. A fixed
-setting that is far behind after the first round takes no part in the others.
+(`simulate_acceptance`), so the text means nothing. In every round each setting runs once, and every
+second round goes backwards, so that a drifting machine treats all alike. Speeds are medians over
+the rounds; the best fixed setting is that of the highest, and adaptive's share of it the median of
+its shares in the same round. A fixed setting that is far behind after the first round takes no part
+in the others.
 """
 
 from __future__ import annotations
@@ -53,14 +55,13 @@ def tokens_per_second(rival: Rival) -> list[float]:
 
 def measure_cell(
     rivals: Sequence[Rival], prompts: Sequence[list[int]], args: argparse.Namespace
-) -> dict[str, float]:
-    """Median tokens per second of each setting for one batch."""
-    params = SamplingParams(max_tokens=args.max_tokens, seed=0, ignore_eos=True)
-    warm_up = SamplingParams(max_tokens=args.warm_up, seed=1, ignore_eos=True)
+) -> dict[str, list[float]]:
+    """Tokens per second of each setting for one batch, by round."""
+    warm_up = SamplingParams(max_tokens=args.warm_up, seed=0, ignore_eos=True)
     for rival in rivals:
         rival.seconds.clear()
         is_adaptive = rival.name == ADAPTIVE
-        short = SamplingParams(max_tokens=8, seed=1, ignore_eos=True)
+        short = SamplingParams(max_tokens=8, seed=0, ignore_eos=True)
         rival.llm.generate(list(prompts), warm_up if is_adaptive else short, use_tqdm=False)
     left = list(rivals)
     for i in range(args.rounds):
@@ -68,17 +69,19 @@ def measure_cell(
             bests = {rival.name: max(tokens_per_second(rival)) for rival in rivals}
             least = _BEHIND * max(bests.values())
             left = [c for c in rivals if c.name == ADAPTIVE or bests[c.name] >= least]
-        for rival in left:
+        # By the seed, other drafts are accepted in every round.
+        params = SamplingParams(max_tokens=args.max_tokens, seed=1 + i, ignore_eos=True)
+        for rival in left if i % 2 == 0 else reversed(left):
             rival.run(prompts, params)
-    return {c.name: median(tokens_per_second(c)) for c in rivals}
+    return {c.name: tokens_per_second(c) for c in rivals}
 
 
-def report(batch: int, rate: float, speeds: Mapping[str, float]) -> tuple[str, float]:
+def report(batch: int, rate: float, speeds: Mapping[str, Sequence[float]]) -> tuple[str, float]:
     """A line of the table, and adaptive's speed as a share of the best fixed setting's."""
-    fixed = {name: speed for name, speed in speeds.items() if name != ADAPTIVE}
-    best = max(fixed, key=lambda name: fixed[name])
-    share = speeds[ADAPTIVE] / fixed[best]
-    numbers = " ".join(f"{speed:8.1f}" for speed in speeds.values())
+    medians = {name: median(rounds) for name, rounds in speeds.items()}
+    best = max((name for name in medians if name != ADAPTIVE), key=lambda name: medians[name])
+    share = median(own / other for own, other in zip(speeds[ADAPTIVE], speeds[best], strict=True))
+    numbers = " ".join(f"{speed:8.1f}" for speed in medians.values())
     return f"{batch:5} {rate:5.2f} {numbers}   {best:>5} {share:6.3f}", share
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -224,10 +224,14 @@ def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequenc
     for group, j in zip(groups, judged, strict=True):
         rows += [first + row for row in j.accepted.rows]
         first += group.num_rows
-    gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
+    # Copied in any case: the engine may write its next states over these.
+    if len(rows) == first:
+        gathered = hidden.clone()
+    else:
+        gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
     shares = torch.split(gathered, [len(j.accepted.rows) for j in judged])
     for j, share in zip(judged, shares, strict=True):
-        j.accepted = replace(j.accepted, hidden=share)
+        j.accepted = Accepted(j.accepted.rows, j.accepted.tokens, share)
 
 
 def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:

@@ -15,14 +15,18 @@ from trtspec.speculative.costs import CostCurve
 
 Floats = npt.NDArray[np.float64]
 
-FIRST_PAUSE = 16
-LONGEST_PAUSE = 512
-NEXT_PAUSE = 2
-"""Steps after which what does not pay is tried again: 16 at first, twice as many each time, 2 after
-a try that did pay."""
+FIRST_PAUSE = 64
+LONGEST_PAUSE = 1024
+NEXT_PAUSE = 16
+"""What does not pay is tried again after so many times the seconds that a try takes: after 64 at
+first, twice as many each time, after 16 while tries do pay. So tries take 1.6 % of the time at
+first, 0.1 % in the end, and never more than 6 %."""
 
+_MOST_WORTH = 2.0  # of a try, in the price of one
+_LEAST_WORTH = 0.25  # that is to be noticed; less is not told from luck
 _WARM_UP = 3  # steps at the start in which everything runs
 _REST_WEIGHT = 0.1
+_REST = 16  # steps that are taken like the one before, without weighing what does not pay
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _SETTLED = 16  # steps that a new way of working must last to be reported
 
@@ -40,7 +44,7 @@ class Outlook:
     """What a drafter that costs engine time is expected to give this step.
 
     chances [B, W]: those of the best nodes of each request, falling along a row. None: nothing is
-    known of it yet. seconds: what its call should take.
+    known of it yet. seconds: what its call should take, with a share of what it has to catch up.
     """
 
     chances: Floats | None
@@ -50,29 +54,52 @@ class Outlook:
 @dataclass(frozen=True)
 class Trial:
     """A request that drafts were tried with. nodes: those of its tree that were verified. gain:
-    tokens that it emitted beyond what was expected without the trial."""
+    tokens that it emitted beyond what was expected without the trial. seconds: of drafting."""
 
     nodes: int
     gain: float
+    seconds: float
 
 
 class _Pause:
-    """When something that does not pay is tried again."""
+    """When something that does not pay is tried again.
+
+    A try that pays may have been luck. So their worth is summed up, never below nothing: while the
+    sum is positive they follow each other soon, and those that do not pay bring it down again
+    (Page's cumulative sum, by which a change of a mean is noticed early).
+    """
 
     def __init__(self) -> None:
-        self._steps = 0
+        self._waited = 0.0
         self._length = FIRST_PAUSE
+        self._cost = 0.0  # seconds of the last try
+        self._credit = 0.0
 
-    def is_over(self) -> bool:
-        """Called once for each step without it; the next pause is twice as long."""
-        self._steps += 1
-        if self._steps < self._length:
+    def left(self, cost: float) -> float:
+        """Seconds to the next try; `cost`: what it should take, if there was none yet."""
+        length = NEXT_PAUSE if self._credit > 0 else self._length
+        return length * (self._cost or cost) - self._waited
+
+    def is_over(self, waited: float, cost: float) -> bool:
+        """Called when `waited` seconds more have passed without it. If so, the next one begins."""
+        self._waited += waited
+        if self.left(cost) > 0:
             return False
-        self._steps, self._length = 0, min(2 * self._length, LONGEST_PAUSE)
+        self._waited = 0.0
         return True
 
-    def restart(self, length: int) -> None:
-        self._steps, self._length = 0, length
+    def judge(self, tokens: float, price: float, cost: float) -> None:
+        """A try took `cost` seconds and brought that many tokens, for which time was spent that
+        brings `price` tokens otherwise."""
+        self._cost = cost
+        worth = min(tokens - price, _MOST_WORTH * price) / price if price > 0 else _MOST_WORTH
+        self._credit = max(self._credit + worth - _LEAST_WORTH, 0.0)
+        if not self._credit:
+            self._length = min(2 * self._length, LONGEST_PAUSE)
+
+    def restart(self) -> None:
+        """It pays now."""
+        self._waited, self._length, self._credit = 0.0, FIRST_PAUSE, 0.0
 
 
 class _Pace:
@@ -83,9 +110,10 @@ class _Pace:
         self._steps = 0
         self._tokens = self._seconds = 0.0
 
-    def observe(self, tokens: float, seconds: float) -> None:
-        self._steps += 1
-        weight = max(1.0 / self._steps, 1.0 / _PACE_MEMORY)
+    def observe(self, tokens: float, seconds: float, steps: int) -> None:
+        """That of a step, and of so many like it in all."""
+        self._steps += steps
+        weight = min(max(steps / self._steps, steps / _PACE_MEMORY), 1.0)
         self._tokens += weight * (tokens - self._tokens)
         self._seconds += weight * (seconds - self._seconds)
 
@@ -124,8 +152,22 @@ class Controller:
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._rest = 0.0  # seconds of a step around drafting and verifying
         self._steps = 0
+        self._rest_load: Load | None = None  # of steps in which no engine was worth its call
+        self._rest_left = self._rested = 0
+        self._stands_for = 1  # steps: that which is weighed, and those before it that were not
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
+
+    def rests(self, load: Load) -> bool:
+        """Whether a step of so much, for which there is no draft yet, is to be like the one before
+        it, without drafts: weighing it anew would change nothing. Then `plan`, `count` and `report`
+        are left out."""
+        if self._rest_left <= 0 or load != self._rest_load:
+            return False
+        self._rest_left -= 1
+        self._rested += 1
+        self._is_trying_rows = False
+        return True
 
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
@@ -133,7 +175,9 @@ class Controller:
         """Begin a step: which engines draft, where the other drafters gave nodes of the chances
         ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
         request, to see what becomes of it."""
-        self._steps += 1
+        self._stands_for = 1 + self._rested
+        self._steps += self._stands_for
+        self._rest_left = self._rested = 0
         self._tried = []
         while len(self._pauses) < len(engines):
             self._pauses.append(_Pause())
@@ -151,15 +195,23 @@ class Controller:
             self._otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
         chosen, tried = [], []
+        usual = self._target.at(load.rows) + self._rest
+        waited = usual * self._stands_for
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
-                pause.restart(FIRST_PAUSE)
+                pause.restart()
                 chosen.append(i)
             elif outlook.chances is None:
                 chosen.append(i)
-            elif pause.is_over():
+            elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
                 tried.append(i)
+        if not chosen and not tried and usual > 0 and not cheap.any():
+            lefts = [
+                pause.left(outlook.seconds)
+                for outlook, pause in zip(engines, self._pauses, strict=True)
+            ]
+            self._rest_load, self._rest_left = load, min(int(min(lefts) / usual), _REST)
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:
@@ -171,7 +223,8 @@ class Controller:
         if self._adapts and self._steps > _WARM_UP:
             best = int(worths.argmax())
         if not self._tried:
-            self._pace(load).observe(float(tokens[best]), float(seconds[best]) + self._rest)
+            total = float(seconds[best]) + self._rest
+            self._pace(load).observe(float(tokens[best]), total, self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
@@ -180,7 +233,9 @@ class Controller:
         self._is_trying_rows = False
         if not self._sees_all and best < most:
             # Nothing is learned of what is not verified: now and then, try one more.
-            if not self._tried and self._verifying.is_over():
+            row = float(seconds[best + 1] - seconds[best])
+            waited = float(seconds[best]) + self._rest
+            if not self._tried and self._verifying.is_over(waited, row):
                 self._is_trying_rows, self._otherwise = True, float(worths[best])
             if self._tried or self._is_trying_rows:
                 best += 1
@@ -203,16 +258,18 @@ class Controller:
         if pace is None:
             return
         if self._is_trying_rows:
+            row = self._target.at(load.rows + nodes) - self._target.at(load.rows + nodes - 1)
             worth = tokens - pace * (spent + self._target.at(load.rows + nodes))
-            if worth > self._otherwise:
-                self._verifying.restart(NEXT_PAUSE)
+            price = pace * row
+            self._verifying.judge(worth - self._otherwise + price, price, row)
         if tried is None:
             return
+        usual = self._target.at(load.rows)
+        own = tried.seconds + self._target.at(load.rows + tried.nodes) - usual
         # As if all requests had been drafted for, and had fared as this one.
-        rows = self._target.at(load.rows + tried.nodes * load.requests) - self._target.at(load.rows)
+        rows = self._target.at(load.rows + tried.nodes * load.requests) - usual
         for pause, outlook in self._tried:
-            if load.requests * tried.gain > pace * (outlook.seconds + rows):
-                pause.restart(NEXT_PAUSE)
+            pause.judge(load.requests * tried.gain, pace * (outlook.seconds + rows), own)
 
     def report(self, load: Load, engines: Sequence[str], verified: int) -> None:
         """Log what a step did if that is another way of working than before, and stays."""
@@ -222,7 +279,7 @@ class Controller:
             self._new_regime = regime, 0
             return
         name, steps = self._new_regime
-        self._new_regime = regime, steps + 1 if name == regime else 1
+        self._new_regime = regime, self._stands_for + (steps if name == regime else 0)
         if self._new_regime[1] < _SETTLED:
             return
         self._regime = regime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,14 @@ Floats = npt.NDArray[np.float64]
 PROFILE_SECONDS = 2.0
 """What profiling one curve may take; sizes beyond go on as the last ones rise."""
 
+_MOST_SET_UPS, _SETTLED = 4, 0.7
+"""First calls set things up: so many at most, until one takes more than this share of the last."""
+
 _CURVE_WEIGHT = 0.05
 _OFFSET_WEIGHT = 0.1
+_MOST_OFFSET = 0.5  # of the curve: what differs more was profiled while the machine was busy
+_PROFILED_WEIGHT = 0.1  # of a point that was only profiled, in calls that are seen of one
+_WIDEST_GAP = 1.6  # of sizes that are read between; what is seen in a wider one is a point itself
 _OUTLIER = 3.0  # times what was expected: a pause of the machine is no cost of the rows
 _OUTDATED = 8  # observations by which the curve hardly changes
 _LARGEST = 1 << 16
@@ -25,97 +31,136 @@ class CostCurve:
     draft.
 
     A running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), made non-decreasing and read by linear
-    interpolation. What long contexts, the work around a call and the machine's mood add changes
-    faster than the curve, and alike for all sizes: an offset of its own follows it.
+    interpolation; the first calls that are seen of a size count most, whatever the profile said.
+    What long contexts, the work around a call and the machine's mood add changes faster than the
+    curve, and alike for all sizes: an offset of its own follows it.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
+        self._points: list[int] = []  # sizes, rising
+        self._seconds: list[float] = []  # of these, without the offset
+        self._seen: list[float] = []  # calls of these
         self._offset = 0.0
         self._num_observed = 0
-        self._known: tuple[Floats, Floats] | None = None
+        self._curve = np.zeros(0)  # by size, from 0 on; empty: outdated
 
     @property
     def is_measured(self) -> bool:
-        return bool(self._seconds)
+        return bool(self._points)
 
     def profile(self, timed: Callable[[int], float | None], largest: int) -> None:
         """Measure calls of the sizes up to `largest`, the smallest first: `timed` makes a call of a
-        size and returns its seconds, or None if it cannot. Each is the better of two, within
+        size and returns its seconds, or None if it cannot. Each is the better of two, within about
         PROFILE_SECONDS in all."""
-        spent = timed(1)  # the first call sets things up
+        settling = timed(1)
+        for _ in range(_MOST_SET_UPS):
+            if settling is None:
+                return
+            before, settling = settling, timed(1)
+            if settling is None or settling > _SETTLED * before:
+                break
+        spent = 0.0
         for size in [size for size in _SIZES if size < largest] + [largest]:
-            for _ in range(2):
-                if spent is None or spent > PROFILE_SECONDS:
-                    return
-                seconds = timed(size)
-                assert seconds is not None, "what could be timed once can be again"
-                spent += seconds
-                self._seconds[size] = min(seconds, self._seconds.get(size, seconds))
-        self._known = None
+            if spent > PROFILE_SECONDS:
+                return
+            pair = [seconds for seconds in (timed(size), timed(size)) if seconds is not None]
+            assert len(pair) == 2, "what could be timed once can be again"
+            spent += sum(pair)
+            self._set(size, min(pair))
 
     def observe(self, size: int, seconds: float) -> None:
         """A call of that size took that long."""
-        if not self.is_measured:
-            self._seconds[size] = seconds
-        expected = self.at(size)
+        points = self._points
+        high = bisect_left(points, size)
+        if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
+            # What was expected here says nothing of other sizes.
+            self._set(size, seconds - self._offset)
+            return
+        known = self._known(size)
+        expected, most = max(known + self._offset, 0.0), _MOST_OFFSET * known
         if self._num_observed:
             seconds = min(seconds, _OUTLIER * expected)
-        error = seconds - expected
-        self._offset += max(_OFFSET_WEIGHT, 1 / (1 + self._num_observed)) * error
+        weight = max(_OFFSET_WEIGHT, 1 / (1 + self._num_observed))
+        offset = self._offset + weight * (seconds - expected)
+        self._offset = min(max(offset, -most), most)
         self._num_observed += 1
-        if size > max(self._seconds):
-            self._seconds[size] = seconds - self._offset
-        else:
-            self._bend(size, seconds - self._offset)
+        self._bend(size, seconds - self._offset)
         if self._num_observed % _OUTDATED == 0 or self._num_observed < _OUTDATED:
-            self._known = None
+            self._curve = self._curve[:0]
 
     def at(self, size: int) -> float:
         """Expected seconds of one call; 0 before anything was measured."""
-        return float(self.over(np.array((size,)))[0])
+        return max(self._known(size) + self._offset, 0.0)
 
     def over(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Expected seconds of calls of `sizes [m]`."""
-        if not self._seconds:
-            return np.zeros(len(sizes))
-        if self._known is None:
-            self._known = self._curve()
-        points, curve = self._known
-        seconds: Floats = np.interp(sizes, points, curve)
-        if len(curve) > 1:
-            # Beyond what was seen the mean slope goes on; a flat end would make rows free.
-            slope = (curve[-1] - curve[0]) / (points[-1] - points[0])
-            seconds += slope * np.maximum(sizes - points[-1], 0)
-        return np.maximum(seconds + self._offset, 0.0)
+        if not len(self._curve) or sizes.max(initial=0) >= len(self._curve):
+            self._draw(int(sizes.max(initial=0)))
+        return np.maximum(self._curve[sizes] + self._offset, 0.0)
 
     def table(self) -> str:
         """The curve as text, in milliseconds by size."""
-        if not self._seconds:
+        if not self.is_measured:
             return "nothing measured"
-        points = np.array(sorted(self._seconds))
-        pairs = zip(points, self.over(points), strict=True)
-        return ", ".join(f"{size}: {seconds * 1e3:.2f}" for size, seconds in pairs)
+        return ", ".join(f"{size}: {self.at(size) * 1e3:.2f}" for size in self._points)
+
+    def _known(self, size: int) -> float:
+        """The curve at that size, without the offset."""
+        if size >= len(self._curve):
+            self._draw(size)
+        return float(self._curve[size])
+
+    def _set(self, size: int, seconds: float) -> None:
+        """Make a point of it."""
+        place = bisect_left(self._points, size)
+        if place < len(self._points) and self._points[place] == size:
+            self._seconds[place] = seconds
+        else:
+            self._points.insert(place, size)
+            self._seconds.insert(place, seconds)
+            self._seen.insert(place, 0.0)
+        self._curve = self._curve[:0]
 
     def _bend(self, size: int, own: float) -> None:
         """Draw the points on both sides of a size towards what it took without the offset."""
-        points = sorted(self._seconds)
-        above = bisect_left(points, size)
-        high, low = points[above], points[max(above - 1, 0)]
-        share = (size - low) / (high - low) if high > low else 1.0
-        between = (1 - share) * self._seconds[low] + share * self._seconds[high]
-        step = _CURVE_WEIGHT * (own - between)
-        self._seconds[high] += share * step
-        if low < high:
-            self._seconds[low] += (1 - share) * step
+        points, seconds = self._points, self._seconds
+        high = bisect_left(points, size)
+        low = max(high - 1, 0)
+        width = points[high] - points[low]
+        share = (size - points[low]) / width if width else 1.0
+        between = (1 - share) * seconds[low] + share * seconds[high]
+        for place, part in ((high, share), (low, 1 - share if width else 0.0)):
+            self._seen[place] += part
+            weight = max(_CURVE_WEIGHT, 1 / max(self._seen[place], 1.0))
+            seconds[place] += weight * part * (own - between)
 
-    def _curve(self) -> tuple[Floats, Floats]:
-        points = sorted(self._seconds)
-        raw = np.array([self._seconds[point] for point in points])
-        # The mean of the least curve above and of the greatest below is itself non-decreasing.
-        above = np.maximum.accumulate(raw)
-        below = np.minimum.accumulate(raw[::-1])[::-1]
-        return np.array(points, np.float64), (above + below) / 2
+    def _draw(self, size: int) -> None:
+        """Read the points into the curve, for sizes up to twice that one."""
+        sizes = np.arange(2 * max(size, self._points[-1] if self._points else 1) + 1)
+        if not self._points:
+            self._curve = np.zeros(len(sizes))
+            return
+        known = _rising(self._seconds, [_PROFILED_WEIGHT + seen for seen in self._seen])
+        self._curve = np.interp(sizes, self._points, known)
+        first, last = self._points[0], self._points[-1]
+        if last > first:
+            # Beyond what was seen the mean slope goes on; a flat end would make rows free.
+            slope = (known[-1] - known[0]) / (last - first)
+            self._curve += slope * np.maximum(sizes - last, 0)
+
+
+def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The non-decreasing values nearest to these, by weighted squares: neighbours that fall are
+    replaced by their mean (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    for value, weight in zip(values, weights, strict=True):
+        pool = value, weight, 1
+        while pools and pools[-1][0] > pool[0]:
+            mean, total, count = pools.pop()
+            both = total + pool[1]
+            pool = (mean * total + pool[0] * pool[1]) / both, both, count + pool[2]
+        pools.append(pool)
+    return [mean for mean, _, count in pools for _ in range(count)]
 
 
 def _grid(largest: int) -> list[int]:

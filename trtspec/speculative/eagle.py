@@ -17,6 +17,27 @@ from trtspec.executor.resources import DraftCache
 from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
+class _Pending:
+    """States of a request that have not been fed for good: parts, joined only when they are."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self.num_rows = 0
+
+    def append(self, hidden: Tensor) -> None:
+        """``hidden [rows, n*H]``."""
+        self._parts.append(hidden)
+        self.num_rows += len(hidden)
+
+    def joined(self) -> Tensor:
+        """All ``[num_rows, n*H]``, which may be held on to."""
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+
+    def replace(self, hidden: Tensor) -> None:
+        """Keep these instead."""
+        self._parts, self.num_rows = [hidden], len(hidden)
+
+
 class EagleDrafter(CachedRolloutDrafter):
     """Rolls out an EAGLE network behind the target's newest states.
 
@@ -36,8 +57,8 @@ class EagleDrafter(CachedRolloutDrafter):
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, config: TreeDecodingConfig) -> None:
         super().__init__(engine, cache, self.needs_of(config))
-        # By request [rows, n*H], together those behind the draft cache's committed.
-        self._pending: dict[int, list[Tensor]] = {}
+        # By request, those behind the draft cache's committed.
+        self._pending: dict[int, _Pending] = {}
         self._fed: dict[int, int] = {}
         # Of the rows that are fed up to the newest state, so many read a token not known yet.
         self._not_final = max(cache.lookahead - 1, 0)
@@ -53,12 +74,15 @@ class EagleDrafter(CachedRolloutDrafter):
         groups = []
         states = []
         for request in requests:
-            hidden = torch.cat(self._pending.pop(request.id))
+            pending = self._pending[request.id]
+            hidden = pending.joined()
             start = self._cache.committed(request)
             final = max(len(hidden) - self._not_final, 0)
             self._fed[request.id] = start + final
             if final < len(hidden):
-                self._pending[request.id] = [hidden[final:]]
+                pending.replace(hidden[final:])
+            else:
+                del self._pending[request.id]
             groups.append(self._group(request, start, len(hidden)))
             states.append(hidden)
         return groups, torch.cat(states)
@@ -75,19 +99,19 @@ class EagleDrafter(CachedRolloutDrafter):
             request, hidden = item.request, outcome.hidden
             assert hidden is not None, "the target hands out its states"
             start = self._fed.pop(request.id, self._cache.committed(request))
-            pending = self._pending.setdefault(request.id, [])
-            num_pending = sum(map(len, pending))
+            pending = self._pending.setdefault(request.id, _Pending())
+            num_pending = pending.num_rows
             pending.append(hidden)
             fed = 0 if item.is_generation else num_pending + len(hidden) - 1
             if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
                 fed = min(num_pending, num_pending + len(hidden) - 1)
             final = max(fed - self._not_final, 0)
             if final:
-                whole = torch.cat(pending)
+                whole = pending.joined()
                 groups.append(self._group(request, start, fed))
                 states.append(whole[:fed])
                 # A copy: a view would keep the states of the whole chunk.
-                self._pending[request.id] = [whole[final:].clone()]
+                pending.replace(whole[final:].clone())
             lengths.append((start + final,))
         if groups:
             self._engine.feed(groups, torch.cat(states))

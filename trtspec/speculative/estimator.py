@@ -15,6 +15,7 @@ NUM_LEVELS = 20
 
 _TRUST_IN_DRAFTER = 2.0  # nodes that a drafter's own probability counts for
 _TRUST_IN_LEVEL = 16.0  # nodes that the average over all depths counts for
+_MOST_NEW = 64  # of so many observations, one more changes the estimates little
 _MEMORY = 512.0  # nodes of a cell after which older ones count half
 _NOISE = 1.5  # standard deviations
 _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
@@ -88,6 +89,7 @@ class AcceptanceEstimator:
         self._accepted = list(self._verified)
         self._own = np.array([_clip(chance) for chance in _level_middles()])
         self._gains = np.zeros(0, np.float32)
+        self._num_observed = self._num_new = 0  # nodes; new: since the gains were estimated
         self._update()
 
     def calibrate(
@@ -95,7 +97,7 @@ class AcceptanceEstimator:
     ) -> TokenTree:
         """The tree with the ln of the estimated chance of every path as its scores. `cells`: see
         `cells_of`; `exponent`: see `Drift`."""
-        if self._is_outdated:
+        if self._num_new * _MOST_NEW > self._num_observed:
             self._update()
         gains = self._gains[cells]
         if exponent != 1.0:
@@ -127,12 +129,13 @@ class AcceptanceEstimator:
                 self._accepted[cell] *= 0.5
             self._verified[cell] += 1.0
             self._accepted[cell] += was_taken
-        self._is_outdated = True
+        self._num_new += len(taken)
+        self._num_observed += len(taken)
         return int(tree.rows[2, reached[-1] + 1]), sum(taken), expected
 
     def _update(self) -> None:
         """Estimate all chances anew."""
-        self._is_outdated = False
+        self._num_new = 0
         verified = np.array(self._verified).reshape(NUM_DEPTHS, NUM_LEVELS)
         accepted = np.array(self._accepted).reshape(NUM_DEPTHS, NUM_LEVELS)
         pooled = (accepted.sum(0) + _TRUST_IN_DRAFTER * self._own) / (

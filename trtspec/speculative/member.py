@@ -25,8 +25,10 @@ _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
 _LEARNED = 64  # rows before an engine is judged
 _FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
+_CATCHES_UP_FOR = 16  # steps that what it catches up in one is an investment for
+_CATCH_UP_WEIGHT = 0.3
 _PROFILE_WEIGHT = 0.1
-_PROFILED = 2  # trees of a step that the profile takes in
+_PROFILE_EVERY, _PROFILED = 4, 2  # steps, and trees of such a step, that the profile takes in
 
 
 class Member:
@@ -42,6 +44,7 @@ class Member:
         self.drafter = drafter
         self._engine = engine
         self.cost = CostCurve()
+        self._catch_up = 0.0  # seconds for a row
         self._estimator = AcceptanceEstimator()
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
@@ -49,6 +52,8 @@ class Member:
         self._drafted: dict[int, int] = {}  # tokens of a request when it was last drafted for
         self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
         self._num_profiled = 0
+        self._num_steps = 0
+        self._is_trial = False
         self._num_rows = 0
 
     @property
@@ -64,15 +69,23 @@ class Member:
         self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
 
     def draft(
-        self, items: Sequence[ScheduledRequest], clock: Callable[[], float]
+        self,
+        items: Sequence[ScheduledRequest],
+        clock: Callable[[], float],
+        is_trial: bool = False,
     ) -> list[TokenTree]:
         """Its trees for these items of a step, which may have nodes; their scores are the ln of the
-        chances of their paths."""
+        chances of their paths. ``is_trial``: it drafts seldom, so as much is learned as can be."""
+        self._is_trial = is_trial
         behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
         self.drafter.prepare_draft_tokens(ScheduledBatch(tuple(items)))
+        seconds = clock() - began
         if self.has_engine and behind <= _FEW_BEHIND * len(items):
-            self.cost.observe(len(items), clock() - began)
+            self.cost.observe(len(items), seconds)
+        elif self.has_engine:
+            more = max(seconds - self.cost.at(len(items)), 0.0) / behind
+            self._catch_up += _CATCH_UP_WEIGHT * (more - self._catch_up)
         trees = []
         for item in items:
             request = item.request
@@ -92,11 +105,15 @@ class Member:
 
     def outlook(self, items: Sequence[ScheduledRequest]) -> Outlook:
         """What it would give these requests, before it is asked."""
+        seconds = self.cost.at(len(items))
         if self._profile is None or self._num_rows < _LEARNED:
-            return Outlook(None, self.cost.at(len(items)))
+            return Outlook(None, seconds)
+        behind = sum(self.num_behind(item.request) for item in items)
+        if behind > _FEW_BEHIND * len(items):
+            seconds += self._catch_up * behind / _CATCHES_UP_FOR
         drifts = [self._drifts.get(item.request.id, self._drift) for item in items]
         exponents = np.array([drift.exponent for drift in drifts])
-        return Outlook(self._profile ** exponents[:, None], self.cost.at(len(items)))
+        return Outlook(self._profile ** exponents[:, None], seconds)
 
     def learn(
         self,
@@ -127,7 +144,11 @@ class Member:
                 )
             for each in (drift, self._drift):
                 each.observe(rows, hits, expected)
-        if self.has_engine:
+        self._num_steps += 1
+        is_due = (
+            self._is_trial or self._num_rows < _LEARNED or self._num_steps % _PROFILE_EVERY == 0
+        )
+        if self.has_engine and is_due:
             # By what is known now, so that a single try tells as much as it can.
             for draft in islice(drafts.values(), _PROFILED):
                 self._update_profile(self._estimator.calibrate(*draft))

@@ -64,22 +64,8 @@ class UnionDrafter:
         if items:
             drafts = [member.draft(items, self._clock) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
-            outlooks = [member.outlook(items) for member in self._engines]
-            cheap = _ranked(trees) if outlooks else None
-            chosen, tried = self._controller.plan(load, cheap, outlooks)
-            asked = [self._engines[i] for i in chosen]
-            step.spent = sum(outlooks[i].seconds for i in chosen)
-            if asked:
-                drafts = [member.draft(items, self._clock) for member in asked]
-                trees = _merged([trees, *drafts] if self._cheap else drafts)
-            if tried:
-                self._try(step, items, trees, [self._engines[i] for i in tried])
-            trees = [_best(tree, item.max_nodes) for tree, item in zip(trees, items, strict=True)]
-            counts = self._share(load, trees, step.spent)
-            for item, tree, count in zip(items, trees, counts, strict=True):
-                item.request.draft = _best(tree, count)
-            step.nodes = sum(counts)
-            self._controller.report(load, [member.name for member in asked], step.nodes)
+            if any(map(len, trees)) or not self._controller.rests(load):
+                self._draft(step, items, trees)
         step.drafted = self._clock()
 
     def on_accepted(
@@ -91,7 +77,8 @@ class UnionDrafter:
         for item, outcome in zip(batch.items, accepted, strict=True):
             step.tokens += len(outcome.tokens)
             if item.request is step.tried:
-                step.trial = Trial(len(item.request.draft), len(outcome.tokens) - step.expected)
+                gain = len(outcome.tokens) - step.expected
+                step.trial = Trial(len(item.request.draft), gain, step.trying)
         for member in self._members:
             member.learn(batch, accepted, self._has_own_rule)
         kept = [member.drafter.on_accepted(batch, accepted) for member in self._members]
@@ -113,6 +100,31 @@ class UnionDrafter:
         for member in self._engines:
             logger.info("%s drafts in ms by requests: %s", member.name, member.cost.table())
 
+    def _draft(
+        self, step: _Step, items: Sequence[ScheduledRequest], trees: list[TokenTree]
+    ) -> None:
+        """Have the engines draft beside the trees of the other members where that pays, and give
+        each request those of its nodes that are worth a row."""
+        load = step.load
+        outlooks = [member.outlook(items) for member in self._engines]
+        cheap = _ranked(trees) if outlooks else None
+        chosen, tried = self._controller.plan(load, cheap, outlooks)
+        asked = [self._engines[i] for i in chosen]
+        step.spent = sum(outlooks[i].seconds for i in chosen)
+        began = self._clock()
+        if asked:
+            drafts = [member.draft(items, self._clock) for member in asked]
+            trees = _merged([trees, *drafts] if self._cheap else drafts)
+        if tried:
+            self._try(step, items, trees, [self._engines[i] for i in tried])
+        step.drafting = self._clock() - began
+        trees = [_best(tree, item.max_nodes) for tree, item in zip(trees, items, strict=True)]
+        counts = self._share(load, trees, step.spent)
+        for item, tree, count in zip(items, trees, counts, strict=True):
+            item.request.draft = _best(tree, count)
+        step.nodes = sum(counts)
+        self._controller.report(load, [member.name for member in asked], step.nodes)
+
     def _try(
         self,
         step: _Step,
@@ -126,10 +138,12 @@ class UnionDrafter:
         step.expected = 1.0
         if len(trees[place]):
             step.expected += float(np.exp(_scores(trees[place])).sum())
+        began = self._clock()
         for member in members:
-            drafts = member.draft(items[place : place + 1], self._clock)
+            drafts = member.draft(items[place : place + 1], self._clock, is_trial=True)
             trees[place] = TokenTree.merge([trees[place], *drafts])
-            step.spent += member.cost.at(1)
+        step.trying = self._clock() - began
+        step.spent += step.trying
 
     def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
         """How many nodes of each tree are verified."""
@@ -153,7 +167,7 @@ class UnionDrafter:
         self.target_cost.observe(load.rows + step.nodes, verifying)
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
-        rest = own - verifying - step.spent + min(now - step.ended, own / 2)
+        rest = own - verifying - step.drafting + min(now - step.ended, own / 2)
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
         )
@@ -180,10 +194,10 @@ class _Step:
         self.is_pure = is_pure
         self.began = began
         self.drafted = self.judged = self.ended = 0.0
-        self.spent = 0.0  # on engines, as expected
+        self.spent = self.drafting = 0.0  # on engines, as expected and as it was
         self.nodes = self.tokens = 0
         self.tried: Request | None = None  # the request of a trial, the tokens expected without
-        self.expected = 0.0
+        self.expected = self.trying = 0.0  # trying: seconds
         self.trial: Trial | None = None
 
 
