@@ -110,6 +110,10 @@ class PlainKVCacheManager:
         held = len(self._sequences[request_id].blocks)
         return (held + len(self._free) + len(self._cached)) * self.block_size
 
+    def covers(self, request_id: int, num_tokens: int) -> bool:
+        """Whether so many rows in all are reserved."""
+        return num_tokens <= len(self._sequences[request_id].blocks) * self.block_size
+
     def reserve(self, request_id: int, num_tokens: int) -> bool:
         """Make the table cover `num_tokens` rows in all. False, and nothing changed, if there are
         not enough blocks. Never shrinks."""

@@ -106,6 +106,8 @@ class Pair:
             blocks = self.cache.block_table(request).tolist()
             assert blocks == self.plain.block_table(request).tolist()
             self.ask("room", request)
+            for rows in (len(blocks) * self.block, len(blocks) * self.block + 1):
+                self.ask("covers", request, rows)
             self.ask("match", text)
             positions = range(len(blocks) * self.block)
             slots = self.cache.slots(request, positions)

@@ -4,11 +4,11 @@
 
 One engine folder serves all settings: no speculation, chains of fixed lengths cut from one rollout,
 and `adaptive=True`. A rate is the chance that a draft is accepted once the one before it was
-(`simulate_acceptance`), so the text means nothing. In every round each setting runs once, and every
-second round goes backwards, so that a drifting machine treats all alike. Speeds are medians over
-the rounds; the best fixed setting is that of the highest, and adaptive's share of it the median of
-its shares in the same round. A fixed setting that is far behind after the first round takes no part
-in the others.
+(`simulate_acceptance`), so the text means nothing. In every round each setting runs once, in an
+order drawn anew, so that a machine that drifts from second to second treats all alike. Speeds are
+medians over the rounds; the best fixed setting is that of the highest, and adaptive's share of it
+the median of its shares in the same round. Fixed settings that are behind after some rounds take no
+part in the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -26,7 +27,7 @@ from trtspec.llmapi.build import build
 from trtspec.llmapi.llm import LLM
 
 ADAPTIVE = "adaptive"
-_TRIALS, _BEHIND = 1, 0.75
+_LEAST = {1: 0.75, 5: 0.9}
 """A fixed setting that is below this share of the best after so many rounds is out."""
 
 
@@ -63,15 +64,15 @@ def measure_cell(
         is_adaptive = rival.name == ADAPTIVE
         short = SamplingParams(max_tokens=8, seed=0, ignore_eos=True)
         rival.llm.generate(list(prompts), warm_up if is_adaptive else short, use_tqdm=False)
-    left = list(rivals)
+    left, rng = list(rivals), Random(0)
     for i in range(args.rounds):
-        if i == _TRIALS:
-            bests = {rival.name: max(tokens_per_second(rival)) for rival in rivals}
-            least = _BEHIND * max(bests.values())
-            left = [c for c in rivals if c.name == ADAPTIVE or bests[c.name] >= least]
+        if i in _LEAST:
+            speeds = {c.name: median(tokens_per_second(c)) for c in left}
+            least = _LEAST[i] * max(speeds.values())
+            left = [c for c in left if c.name == ADAPTIVE or speeds[c.name] >= least]
         # By the seed, other drafts are accepted in every round.
         params = SamplingParams(max_tokens=args.max_tokens, seed=1 + i, ignore_eos=True)
-        for rival in left if i % 2 == 0 else reversed(left):
+        for rival in rng.sample(left, len(left)):
             rival.run(prompts, params)
     return {c.name: tokens_per_second(c) for c in rivals}
 
@@ -79,8 +80,10 @@ def measure_cell(
 def report(batch: int, rate: float, speeds: Mapping[str, Sequence[float]]) -> tuple[str, float]:
     """A line of the table, and adaptive's speed as a share of the best fixed setting's."""
     medians = {name: median(rounds) for name, rounds in speeds.items()}
-    best = max((name for name in medians if name != ADAPTIVE), key=lambda name: medians[name])
-    share = median(own / other for own, other in zip(speeds[ADAPTIVE], speeds[best], strict=True))
+    own = speeds[ADAPTIVE]
+    lasted = [name for name in medians if name != ADAPTIVE and len(speeds[name]) == len(own)]
+    best = max(lasted, key=lambda name: medians[name])
+    share = median(a / b for a, b in zip(own, speeds[best], strict=True))
     numbers = " ".join(f"{speed:8.1f}" for speed in medians.values())
     return f"{batch:5} {rate:5.2f} {numbers}   {best:>5} {share:6.3f}", share
 

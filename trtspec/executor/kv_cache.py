@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,17 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
+
+
+@dataclass
+class _Known:
+    """What the last call that changed a request's books said of it: most questions of a step are
+    answered by it, in a fiftieth of the time that a call into the books takes."""
+
+    committed: int
+    covered: int  # rows of its blocks
+    offered: int  # rows of the blocks that were offered for reuse
+    table: Tensor | None = None
 
 
 class KVCacheManager:
@@ -50,13 +62,12 @@ class KVCacheManager:
         self.enable_reuse = enable_reuse
         self.lookahead = lookahead
         self._books = books
-        # What every step calls: to look a method up takes a third of the time of calling it.
-        self._committed = books.committed
+        # What every step may call: to look a method up takes a third of the time of calling it.
         self._room = books.room
         self._reserve = books.reserve
         self._commit = books.commit
         self._block_table = books.block_table
-        self._offered: dict[int, int] = {}  # of each request, as the last call that changed it said
+        self._known: dict[int, _Known] = {}
 
     @property
     def capacity(self) -> int:
@@ -77,20 +88,23 @@ class KVCacheManager:
         """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
         `match(tokens)`, a multiple of block_size); they count as committed."""
         read = tokens if num_cached else ()
-        self._offered[request_id] = self._books.begin(request_id, read, num_cached)
+        offered = self._books.begin(request_id, read, num_cached)
+        self._known[request_id] = _Known(num_cached, num_cached, offered)
 
     def committed(self, request_id: int) -> int:
         """Rows of the request whose K/V is valid."""
-        return int(self._committed(request_id))
+        return self._of(request_id).committed
 
     def committed_lengths(self) -> dict[int, int]:
         """`committed` of every request that has begun, by request id."""
         return dict(zip(*self._books.committed_lengths(), strict=True))
 
     def block_table(self, request_id: int) -> Tensor:
-        """Blocks of the request in order of position: int32 [n], a copy."""
-        table: Tensor = self._block_table(request_id)
-        return table
+        """Blocks of the request in order of position: int32 [n], not to be written to."""
+        known = self._of(request_id)
+        if known.table is None:
+            known.table = self._block_table(request_id)
+        return known.table
 
     def slots(self, request_id: int, positions: Sequence[int]) -> Tensor:
         """Rows of the cache that hold the K/V of reserved positions: int64 [n]."""
@@ -101,10 +115,20 @@ class KVCacheManager:
         """Most tokens for which `reserve` would succeed now."""
         return int(self._room(request_id))
 
+    def covers(self, request_id: int, num_tokens: int) -> bool:
+        """Whether so many rows in all are reserved."""
+        return num_tokens <= self._of(request_id).covered
+
     def reserve(self, request_id: int, num_tokens: int) -> bool:
         """Make the table cover `num_tokens` rows in all. False, and nothing changed, if there are
         not enough blocks. Never shrinks."""
-        return bool(self._reserve(request_id, num_tokens))
+        known = self._of(request_id)
+        if num_tokens <= known.covered:
+            return True
+        if not self._reserve(request_id, num_tokens):
+            return False
+        self._cover(known, num_tokens)
+        return True
 
     def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
         """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
@@ -115,9 +139,12 @@ class KVCacheManager:
         tokens after it are known. num_committed: at least the committed length so far, at most what
         is reserved.
         """
-        first = self._offered.get(request_id, 0)
+        known = self._of(request_id)
+        first = known.offered
         read = tokens[first : num_committed + self.lookahead]
-        self._offered[request_id] = self._commit(request_id, read, first, num_committed)
+        known.offered = self._commit(request_id, read, first, num_committed)
+        known.committed = num_committed
+        self._cover(known, num_committed)
 
     def rewind(self, request_id: int, num_tokens: int) -> int:
         """Keep at most the first `num_tokens` committed rows; returns how many were kept.
@@ -129,15 +156,37 @@ class KVCacheManager:
         go of it, and the kept length falls to the block's start. Whole blocks behind stay
         reusable: their content was verified.
         """
-        kept: int
-        kept, self._offered[request_id] = self._books.rewind(request_id, num_tokens)
-        return kept
+        known = self._of(request_id)
+        known.committed, known.offered = self._books.rewind(request_id, num_tokens)
+        self._cover(known, known.committed)
+        return known.committed
 
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""
         self._books.free(request_id)
-        del self._offered[request_id]
+        del self._known[request_id]
 
     def check_invariants(self) -> None:
         """RuntimeError unless the books balance; walks all blocks, for tests and debugging."""
         self._books.check_invariants()
+        lengths = {request_id: known.committed for request_id, known in self._known.items()}
+        if lengths != self.committed_lengths():
+            raise RuntimeError(f"KV cache: committed {self.committed_lengths()}, not {lengths}")
+        for request_id, known in self._known.items():
+            table = self._block_table(request_id)
+            if known.covered != len(table) * self.block_size or (
+                known.table is not None and not known.table.equal(table)
+            ):
+                raise RuntimeError(f"KV cache: request {request_id} has {table}, not {known}")
+
+    def _cover(self, known: _Known, num_tokens: int) -> None:
+        """The blocks are those for so many rows now."""
+        covered = -(-num_tokens // self.block_size) * self.block_size
+        if covered != known.covered:
+            known.covered, known.table = covered, None
+
+    def _of(self, request_id: int) -> _Known:
+        try:
+            return self._known[request_id]
+        except KeyError:
+            raise RuntimeError(f"KV cache: request {request_id} has not begun") from None

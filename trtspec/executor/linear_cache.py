@@ -74,7 +74,7 @@ class LinearKVCacheManager:
         return {request_id: s.committed for request_id, s in self._sequences.items()}
 
     def block_table(self, request_id: int) -> Tensor:
-        """The request's slot, int32 [1]; [0] before its first reservation."""
+        """The request's slot, int32 [1]; [0] before its first reservation; not to be written to."""
         slot = self._of(request_id).slot
         return torch.tensor([] if slot is None else [slot], dtype=torch.int32)
 
@@ -90,6 +90,10 @@ class LinearKVCacheManager:
         """Most tokens for which `reserve` would succeed now."""
         has_slot = self._of(request_id).slot is not None
         return self.block_size if has_slot or self._free else 0
+
+    def covers(self, request_id: int, num_tokens: int) -> bool:
+        """Whether so many rows in all are reserved."""
+        return num_tokens <= self._of(request_id).reserved
 
     def reserve(self, request_id: int, num_tokens: int) -> bool:
         """Make room for `num_tokens` rows in all. False, and nothing changed, if there is none."""

@@ -219,18 +219,19 @@ class PyExecutor:
 
 def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequence[_Judged]) -> None:
     """Give every request the states of its accepted rows, gathered at once."""
-    rows: list[int] = []
-    first = 0
-    for group, j in zip(groups, judged, strict=True):
-        rows += [first + row for row in j.accepted.rows]
-        first += group.num_rows
+    fed = sum(group.num_rows for group in groups)
+    counts = [len(j.accepted.rows) for j in judged]
     # Copied in any case: the engine may write its next states over these.
-    if len(rows) == first:
+    if sum(counts) == fed:
         gathered = hidden.clone()
     else:
+        rows: list[int] = []
+        first = 0
+        for group, j in zip(groups, judged, strict=True):
+            rows += [first + row for row in j.accepted.rows]
+            first += group.num_rows
         gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
-    shares = torch.split(gathered, [len(j.accepted.rows) for j in judged])
-    for j, share in zip(judged, shares, strict=True):
+    for j, share in zip(judged, torch.split(gathered, counts), strict=True):
         j.accepted = Accepted(j.accepted.rows, j.accepted.tokens, share)
 
 

@@ -30,7 +30,7 @@ class DraftCache:
         return self._manager.committed(request.id)
 
     def block_table(self, request: Request) -> Tensor:
-        """The request's blocks in order of position: int32 [n], a copy."""
+        """The request's blocks in order of position: int32 [n], not to be written to."""
         return self._manager.block_table(request.id)
 
 
@@ -72,7 +72,7 @@ class ResourceManager:
         # The drafts are asked first what they could give, rather than rolling back after a refusal:
         # a rollback could not bring back the cached blocks evicted for it.
         for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
-            if tokens > draft.room(request.id):
+            if not draft.covers(request.id, tokens) and tokens > draft.room(request.id):
                 return False
         if not self.target.reserve(request.id, target_tokens):
             return False
@@ -123,7 +123,7 @@ class ResourceManager:
         return self.target.committed(request.id)
 
     def target_block_table(self, request: Request) -> Tensor:
-        """The target's blocks in order of position: int32 [n], a copy."""
+        """The target's blocks in order of position: int32 [n], not to be written to."""
         return self.target.block_table(request.id)
 
     def target_slots(self, request: Request, positions: Sequence[int]) -> Tensor:

@@ -24,10 +24,10 @@ class _Pending:
         self._parts: list[Tensor] = []
         self.num_rows = 0
 
-    def append(self, hidden: Tensor) -> None:
-        """``hidden [rows, n*H]``."""
+    def append(self, hidden: Tensor, num_rows: int) -> None:
+        """``hidden [num_rows, n*H]``."""
         self._parts.append(hidden)
-        self.num_rows += len(hidden)
+        self.num_rows += num_rows
 
     def joined(self) -> Tensor:
         """All ``[num_rows, n*H]``, which may be held on to."""
@@ -98,13 +98,17 @@ class EagleDrafter(CachedRolloutDrafter):
         for item, outcome in zip(batch.items, accepted, strict=True):
             request, hidden = item.request, outcome.hidden
             assert hidden is not None, "the target hands out its states"
-            start = self._fed.pop(request.id, self._cache.committed(request))
-            pending = self._pending.setdefault(request.id, _Pending())
-            num_pending = pending.num_rows
-            pending.append(hidden)
-            fed = 0 if item.is_generation else num_pending + len(hidden) - 1
+            start = self._fed.pop(request.id, None)
+            if start is None:
+                start = self._cache.committed(request)
+            pending = self._pending.get(request.id)
+            if pending is None:
+                pending = self._pending[request.id] = _Pending()
+            num_pending, count = pending.num_rows, len(outcome.rows)
+            pending.append(hidden, count)
+            fed = 0 if item.is_generation else num_pending + count - 1
             if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
-                fed = min(num_pending, num_pending + len(hidden) - 1)
+                fed = min(num_pending, num_pending + count - 1)
             final = max(fed - self._not_final, 0)
             if final:
                 whole = pending.joined()
