@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,10 +29,11 @@ def make(
     batch: int = 4,
     rows: int = 64,
     max_seq_len: int = 64,
+    rests: Callable[[int], bool] | None = None,
 ) -> Scheduler:
     drafts = [KVCacheManager(number, 4) for number in draft_blocks]
     resources = ResourceManager(KVCacheManager(blocks, 4), drafts)
-    return Scheduler(resources, batch, rows, max_seq_len, needs)
+    return Scheduler(resources, batch, rows, max_seq_len, needs, rests)
 
 
 def add(scheduler: Scheduler, id: int, prompt: int, max_tokens: int = 8, base: int = 0) -> Request:
@@ -313,3 +315,26 @@ def test_prompts_are_checked() -> None:
     request = Request.create(0, [1] * 7, SamplingParams(), 0, max_seq_len=8)
     assert (request.max_output_tokens, request.remaining_tokens) == (1, 1)
     assert (request.output_tokens, request.num_output_tokens, request.is_finished) == ([], 0, False)
+
+
+def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
+    asked: list[int] = []
+
+    def rests(requests: int) -> bool:
+        asked.append(requests)
+        return len(asked) % 2 == 1
+
+    scheduler = make(32, 32, needs=replace(MODEL, caches=(DraftCacheNeeds(slots=8),)), rests=rests)
+    add(scheduler, 0, 5)
+    assert rows(run(scheduler)) == [(0, 0, 5, 0)] and not asked
+    add(scheduler, 1, 3)
+    free = [cache.num_free_blocks for cache in scheduler._resources.drafts]
+    batch = scheduler.schedule()  # the newcomer's prompt is fed all the same
+    assert rows(batch) == [(0, 5, 1, 0), (1, 0, 3, 0)] and asked == [1]
+    assert scheduler._resources.drafts[0].num_free_blocks == free[0] - 1
+    for item, emitted in zip(batch.items, (1, 1), strict=True):
+        item.request.tokens.append(7)
+        committed = item.start + item.num_rows
+        draft = [5] if item.is_generation else [committed]
+        scheduler._resources.commit(item.request, committed + emitted - 1, draft)
+    assert rows(run(scheduler)) == [(0, 6, 1, 3), (1, 3, 1, 3)] and asked == [1, 2]

@@ -87,8 +87,8 @@ class World:
     def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:
         """Tokens a second over that many steps."""
         began, before = self.now, self.tokens
-        most = drafter.needs.max_nodes
         for _ in range(steps):
+            most = 0 if drafter.rests(len(requests)) else drafter.needs.max_nodes
             batch = ScheduledBatch(
                 tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from trtspec.errors import ConfigError, RequestError
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
@@ -47,9 +48,12 @@ class Scheduler:
         max_num_tokens: int,
         max_seq_len: int,
         draft_reserve: DrafterNeeds,
+        rests: Callable[[int], bool] | None = None,
     ) -> None:
-        """max_num_tokens: rows of a step over all requests, draft nodes included. ConfigError if
-        it cannot hold one row of each of max_batch_size requests."""
+        """max_num_tokens: rows of a step over all requests, draft nodes included. rests: asked in
+        every step, with the number of requests that generate, whether none of them is to draft;
+        left out, all may. ConfigError if max_num_tokens cannot hold one row of each of
+        max_batch_size requests."""
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size={max_batch_size} must be at least 1")
         if max_num_tokens < max_batch_size:
@@ -68,6 +72,7 @@ class Scheduler:
         self.max_seq_len = max_seq_len
         self._resources = resources
         self._needs = draft_reserve
+        self._rests = rests
         self._running: list[Request] = []  # in order of arrival
         self._waiting: deque[Request] = deque()  # in order of arrival, all after the running ones
         self._requests: dict[int, Request] = {}
@@ -148,8 +153,12 @@ class Scheduler:
         kept = 1 if may_admit and self._waiting else 0
         spare -= kept
         items: list[ScheduledRequest] = []
+        drafts = True
+        if self._rests is not None:
+            generating = sum(start == len(request.tokens) - 1 for request, start in ready)
+            drafts = not (generating and self._rests(generating))
         for request, start in ready:
-            item = self._extend(request, start, spare)
+            item = self._extend(request, start, spare, drafts)
             spare -= item.num_rows + item.max_nodes - 1
             items.append(item)
         if kept:
@@ -176,12 +185,16 @@ class Scheduler:
             index += 1
         return ready
 
-    def _extend(self, request: Request, start: int, spare: int) -> ScheduledRequest:
-        """Pass 2: draft nodes, or a longer chunk, for a request that has one row; `spare` more
-        rows are left."""
+    def _extend(
+        self, request: Request, start: int, spare: int, drafts: bool = True
+    ) -> ScheduledRequest:
+        """Pass 2: draft nodes (if `drafts`), or a longer chunk, for a request that has one row;
+        `spare` more rows are left."""
         resources = self._resources
         total = len(request.tokens)
         if start == total - 1:
+            if not drafts:
+                return ScheduledRequest(request, start, 1, True, 0, True)
             nodes = min(self._needs.useful_nodes(request.remaining_tokens), spare)
             slots = [total + cache.slots for cache in self._needs.caches]
             if nodes > 0 and not resources.reserve(request, total + nodes, slots):

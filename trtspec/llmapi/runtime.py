@@ -39,6 +39,7 @@ from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.log import logger
 from trtspec.speculative.registry import DraftEngine, Steps, drafter_needs, make_drafter
+from trtspec.speculative.union import UnionDrafter
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,8 @@ def open_executor(
             for number, cache in zip(draft_blocks, needs.caches, strict=True)
         ],
     )
-    scheduler = Scheduler(
-        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs
-    )
     drafter: Drafter = NoDrafter()
-    rule = None
+    rule = rests = None
     if speculation is not None:
         own_caches = iter(resources.draft_caches)
         engines = [
@@ -162,8 +160,13 @@ def open_executor(
             for draft, session in zip(drafts, opened, strict=True)
         ]
         steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
-        drafter = wrap_drafter(make_drafter(speculation, engines, steps))
+        made = make_drafter(speculation, engines, steps)
+        drafter = wrap_drafter(made)
         rule = _acceptance_rule(speculation)
+        rests = made.rests if isinstance(made, UnionDrafter) else None
+    scheduler = Scheduler(
+        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, rests
+    )
     metrics = ExecutorMetrics(target, opened)
     return PyExecutor(target, resources, scheduler, drafter, rule, metrics), target, opened
 

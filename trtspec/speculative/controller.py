@@ -152,17 +152,17 @@ class Controller:
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._rest = 0.0  # seconds of a step around drafting and verifying
         self._steps = 0
-        self._rest_load: Load | None = None  # of steps in which no engine was worth its call
+        self._rest_requests = 0  # of steps in which no engine was worth its call
         self._rest_left = self._rested = 0
         self._stands_for = 1  # steps: that which is weighed, and those before it that were not
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
-    def rests(self, load: Load) -> bool:
-        """Whether a step of so much, for which there is no draft yet, is to be like the one before
-        it, without drafts: weighing it anew would change nothing. Then `plan`, `count` and `report`
-        are left out."""
-        if self._rest_left <= 0 or load != self._rest_load:
+    def rests(self, requests: int) -> bool:
+        """Whether a step in which so many requests generate, for which there is no draft yet, is to
+        be like the one before it, without drafts: weighing it anew would change nothing. Then
+        `plan`, `count` and `report` are left out."""
+        if self._rest_left <= 0 or requests != self._rest_requests:
             return False
         self._rest_left -= 1
         self._rested += 1
@@ -211,7 +211,8 @@ class Controller:
                 pause.left(outlook.seconds)
                 for outlook, pause in zip(engines, self._pauses, strict=True)
             ]
-            self._rest_load, self._rest_left = load, min(int(min(lefts) / usual), _REST)
+            self._rest_left = min(int(min(lefts) / usual), _REST)
+            self._rest_requests = load.requests
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:

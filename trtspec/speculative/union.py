@@ -51,6 +51,11 @@ class UnionDrafter:
         self._clock = clock
         self._step: _Step | None = None
 
+    def rests(self, requests: int) -> bool:
+        """Whether a step in which so many requests generate is to have no drafts; asked once a
+        step, before it is scheduled, so that no room is made for any."""
+        return not self._cheap and self._controller.rests(requests)
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         began = self._clock()
         if self._step is not None:
@@ -64,7 +69,8 @@ class UnionDrafter:
         if items:
             drafts = [member.draft(items, self._clock) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
-            if any(map(len, trees)) or not self._controller.rests(load):
+            # Without such members, the scheduler has asked already.
+            if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
         step.drafted = self._clock()
 
