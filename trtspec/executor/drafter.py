@@ -77,7 +77,7 @@ class DrafterNeeds:
         return self.max_nodes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Accepted:
     """Outcome of one scheduled request.
 

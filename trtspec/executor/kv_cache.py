@@ -140,7 +140,9 @@ class KVCacheManager:
         is reserved.
         """
         known = self._of(request_id)
-        first = known.offered
+        first, size = known.offered, self.block_size
+        if num_committed == known.committed and first + size > num_committed > known.covered - size:
+            return  # no block is full that was not offered, and none lies beyond
         read = tokens[first : num_committed + self.lookahead]
         known.offered = self._commit(request_id, read, first, num_committed)
         known.committed = num_committed

@@ -232,7 +232,7 @@ def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequenc
             first += group.num_rows
         gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
     for j, share in zip(judged, torch.split(gathered, counts), strict=True):
-        j.accepted = Accepted(j.accepted.rows, j.accepted.tokens, share)
+        j.accepted.hidden = share
 
 
 def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:

@@ -16,9 +16,9 @@ PROFILE_SECONDS = 2.0
 _MOST_SET_UPS, _SETTLED = 4, 0.7
 """First calls set things up: so many at most, until one takes more than this share of the last."""
 
-_CURVE_WEIGHT = 0.05
-_OFFSET_WEIGHT = 0.1
-_MOST_OFFSET = 0.5  # of the curve: what differs more was profiled while the machine was busy
+_CURVE_WEIGHT = 0.02
+_PACE_WEIGHT = 0.1
+_LEAST_PACE, _MOST_PACE = 0.5, 1.5  # what differs more was profiled while the machine was busy
 _PROFILED_WEIGHT = 0.1  # of a point that was only profiled, in calls that are seen of one
 _WIDEST_GAP = 1.6  # of sizes that are read between; what is seen in a wider one is a point itself
 _OUTLIER = 3.0  # times what was expected: a pause of the machine is no cost of the rows
@@ -32,15 +32,15 @@ class CostCurve:
 
     A running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), made non-decreasing and read by linear
     interpolation; the first calls that are seen of a size count most, whatever the profile said.
-    What long contexts, the work around a call and the machine's mood add changes faster than the
-    curve, and alike for all sizes: an offset of its own follows it.
+    A machine that is shared, or gets warm, makes all calls slower or faster, in a moment: a factor
+    of its own follows that, so that a size which is not used now is judged by today's speed.
     """
 
     def __init__(self) -> None:
         self._points: list[int] = []  # sizes, rising
-        self._seconds: list[float] = []  # of these, without the offset
+        self._seconds: list[float] = []  # of these, at a pace of 1
         self._seen: list[float] = []  # calls of these
-        self._offset = 0.0
+        self._pace = 1.0  # what calls take now, as a multiple of the curve
         self._num_observed = 0
         self._curve = np.zeros(0)  # by size, from 0 on; empty: outdated
 
@@ -74,29 +74,29 @@ class CostCurve:
         high = bisect_left(points, size)
         if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
             # What was expected here says nothing of other sizes.
-            self._set(size, seconds - self._offset)
+            self._set(size, seconds / self._pace)
             return
         known = self._known(size)
-        expected, most = max(known + self._offset, 0.0), _MOST_OFFSET * known
         if self._num_observed:
-            seconds = min(seconds, _OUTLIER * expected)
-        weight = max(_OFFSET_WEIGHT, 1 / (1 + self._num_observed))
-        offset = self._offset + weight * (seconds - expected)
-        self._offset = min(max(offset, -most), most)
+            seconds = min(seconds, _OUTLIER * known * self._pace)
+        if known > 0:
+            weight = max(_PACE_WEIGHT, 1 / (1 + self._num_observed))
+            pace = self._pace + weight * (seconds / known - self._pace)
+            self._pace = min(max(pace, _LEAST_PACE), _MOST_PACE)
         self._num_observed += 1
-        self._bend(size, seconds - self._offset)
+        self._bend(size, seconds / self._pace)
         if self._num_observed % _OUTDATED == 0 or self._num_observed < _OUTDATED:
             self._curve = self._curve[:0]
 
     def at(self, size: int) -> float:
         """Expected seconds of one call; 0 before anything was measured."""
-        return max(self._known(size) + self._offset, 0.0)
+        return self._known(size) * self._pace
 
     def over(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Expected seconds of calls of `sizes [m]`."""
         if not len(self._curve) or sizes.max(initial=0) >= len(self._curve):
             self._draw(int(sizes.max(initial=0)))
-        return np.maximum(self._curve[sizes] + self._offset, 0.0)
+        return self._curve[sizes] * self._pace
 
     def table(self) -> str:
         """The curve as text, in milliseconds by size."""
@@ -105,7 +105,7 @@ class CostCurve:
         return ", ".join(f"{size}: {self.at(size) * 1e3:.2f}" for size in self._points)
 
     def _known(self, size: int) -> float:
-        """The curve at that size, without the offset."""
+        """The curve at that size, at a pace of 1."""
         if size >= len(self._curve):
             self._draw(size)
         return float(self._curve[size])
@@ -122,7 +122,7 @@ class CostCurve:
         self._curve = self._curve[:0]
 
     def _bend(self, size: int, own: float) -> None:
-        """Draw the points on both sides of a size towards what it took without the offset."""
+        """Draw the points on both sides of a size towards what it took, at a pace of 1."""
         points, seconds = self._points, self._seconds
         high = bisect_left(points, size)
         low = max(high - 1, 0)
