@@ -18,6 +18,7 @@ from checkpoint_converters.mimo import MIMO
 from checkpoint_converters.mistral import MISTRAL
 from checkpoint_converters.mtp_families import mtp_tensors
 from checkpoint_converters.names import resolve
+from checkpoint_converters.quantization import HF_QUANTIZATION, read_weight_dtype
 from checkpoint_converters.qwen2 import QWEN2
 from checkpoint_converters.qwen3 import QWEN3
 from checkpoint_converters.safetensors_files import (
@@ -58,9 +59,10 @@ class Checkpoint:
 
 
 def fingerprint(path: Path) -> str:
-    """Hash (32 hex digits) of a folder's config, generation config and weight files: their names,
-    sizes and every byte, not where they lie. The tokenizer is no part of it."""
-    configs = [path / CONFIG, path / GENERATION_CONFIG]
+    """Hash (32 hex digits) of a folder's configs (the model's, of generation and of quantization)
+    and weight files: their names, sizes and every byte, not where they lie. The tokenizer is no
+    part of it."""
+    configs = [path / CONFIG, path / GENERATION_CONFIG, path / HF_QUANTIZATION]
     return hash_files([f for f in configs if f.is_file()] + weight_files(read_headers(path)))
 
 
@@ -118,7 +120,12 @@ def _detect(path: Path) -> tuple[Family, HfConfig]:
 
 def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
     try:
-        return ModelConfig(architecture=family.architecture, dtype=dtype, **family.read_fields(hf))
+        return ModelConfig(
+            architecture=family.architecture,
+            dtype=dtype,
+            weight_dtype=read_weight_dtype(hf),
+            **family.read_fields(hf),
+        )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
 

@@ -34,6 +34,7 @@ from checkpoint_converters.medusa import (
     read_medusa,
 )
 from checkpoint_converters.names import match
+from checkpoint_converters.quantization import HF_QUANTIZATION
 from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader, weight_files
 from checkpoint_converters.tensor_sources import Flattened, HeldTensor, PickedRows
 from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
@@ -73,9 +74,9 @@ class DraftCheckpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash (32 hex digits) of config, weight files and token map; for a causal language model
+        """Hash (32 hex digits) of configs, weight files and token map; for a causal language model
         that of `checkpoint_converters.fingerprint`. Reads all of them, once."""
-        configs = [self.path / CONFIG, self.path / GENERATION_CONFIG]
+        configs = [self.path / CONFIG, self.path / GENERATION_CONFIG, self.path / HF_QUANTIZATION]
         return hash_files([file for file in configs if file.is_file()] + list(self.files))
 
 

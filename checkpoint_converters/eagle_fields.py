@@ -21,13 +21,13 @@ from checkpoint_converters.eagle_names import (
 )
 from checkpoint_converters.hf_config import HfConfig, common_fields, read_dtype
 from checkpoint_converters.mask_token import read_mask_token
+from checkpoint_converters.quantization import HF_QUANTIZATION
 from checkpoint_converters.safetensors_files import DTYPES, TensorHeader, read_json
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import ConfigError
 
-_HF_QUANTIZATION = "hf_quant_config.json"
 _DECODER = "transformer_layer_config"
 _ATTENTION = "layers.0.self_attn."
 
@@ -111,6 +111,7 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
     }
     said = {key: value for key, value in given.items() if value is not None}
     draft = HfConfig(hf.folder, {**open_sizes, **said}, {})
+    refuse_quantized(draft)  # what the decoder's own part says
     try:
         fields = common_fields(draft, default_kv_heads=None)
     except ConfigError as error:
@@ -272,7 +273,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def refuse_quantized(hf: HfConfig) -> None:
-    """Quantized drafts by either file; `common_fields` refuses what the decoder's own part says."""
+    """Quantized drafts by either file."""
     method = hf.get("quantization_config")
     if method is not None:
         name = method.get("quant_method") if isinstance(method, dict) else None
@@ -280,7 +281,7 @@ def refuse_quantized(hf: HfConfig) -> None:
             f"quantization_config {name or method!r}: a quantized draft is not supported; "
             f"supported: {', '.join(DTYPES.values())}"
         )
-    file = hf.folder / _HF_QUANTIZATION
+    file = hf.folder / HF_QUANTIZATION
     if file.is_file():
         algorithm = _object(read_json(file).get("quantization")).get("quant_algo")
         raise hf.refuse(

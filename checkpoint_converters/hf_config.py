@@ -54,15 +54,8 @@ def common_fields(hf: HfConfig, default_kv_heads: int | None) -> dict[str, Any]:
     """Fields of ModelConfig that every family reads alike, head_dim defaulting to H / heads.
 
     ``default_kv_heads`` stands in for an absent num_key_value_heads; None: as many as heads.
-    Raises CheckpointError for quantized weights, other activations and rope types not supported.
+    Raises CheckpointError for other activations and rope types not supported.
     """
-    quantization = hf.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise hf.refuse(
-            f"quantization_config {method or quantization!r} is not supported; "
-            f"supported: unquantized weights in {', '.join(DTYPES)}"
-        )
     activation = hf.get("hidden_act", "silu")
     if activation == "swish":
         activation = "silu"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from checkpoint_converters.quantization import INT8, SCALE_SUFFIX, expected_scales
 from checkpoint_converters.safetensors_files import DTYPES, TensorHeader
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
@@ -75,9 +76,11 @@ def resolve(
     """Match a checkpoint's tensors with a map, strictly: nothing left over, nothing missing.
 
     Raises CheckpointError listing both kinds at once, then for wrong shapes (expected and found)
-    and for dtypes that are not plain floats.
+    and for dtypes that are not plain floats, nor int8 with scales where the config says so.
     """
     expected = dict(_expand(names, config))
+    if config.weight_dtype == "int8":
+        expected |= expected_scales(expected, headers)
     missing, unused = differences(expected, headers, names.ignored)
     hint = _tie_hint(missing, unused, config)
     return match(
@@ -106,7 +109,8 @@ def match(
                 f"{header.file}: tensor {header.name} has shape {list(header.shape)}, its "
                 f"config.json asks for {list(shape)}"
             )
-        if header.dtype not in DTYPES:
+        has_scales = header.dtype == INT8 and name + SCALE_SUFFIX in expected
+        if header.dtype not in DTYPES and not has_scales:
             raise CheckpointError(
                 f"{header.file}: tensor {header.name} has dtype {header.dtype}; "
                 f"supported: {', '.join(DTYPES)}"

@@ -95,6 +95,7 @@ def parse_arguments() -> argparse.Namespace:
     add = model.add_argument
     add("--model_dir", default=EMBEDDED_TARGET, help="target: folder, id, embedded name or engine")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    add("--weight_dtype", help="of linear layers: auto (the default), int8, or that of --dtype")
     add("--max_batch_size", type=int)
     add("--max_seq_len", type=int)
     add("--max_num_tokens", type=int)
@@ -234,7 +235,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     kv: dict[str, Any] = {"enable_block_reuse": not args.disable_kv_cache_reuse}
     if args.kv_cache_fraction is not None:
         kv["free_memory_fraction"] = args.kv_cache_fraction
-    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend", "device")
+    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend", "device", "weight_dtype")
     limits = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
     return {"dtype": args.dtype, "kv_cache_config": kv, **limits}
 

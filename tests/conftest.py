@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,3 +27,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     from .e2e.helpers import TinyModels
 
     return TinyModels(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def int8_engine() -> Path:
+    """trtspec-tiny with its EAGLE-3 head, a chain of 3, both with int8 weights and computing in
+    float32."""
+    from trtspec.llmapi.build import build
+
+    config = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
+    limits = {"max_batch_size": 8, "max_seq_len": 256, "max_num_tokens": 64}
+    return build("trtspec-tiny", config, dtype="float32", weight_dtype="int8", **limits)

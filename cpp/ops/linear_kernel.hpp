@@ -12,10 +12,14 @@ TRTSPEC_DECLARE_KERNEL(void, linear_convert_kernel,
 TRTSPEC_DECLARE_KERNEL(void, linear_kernel,
                        (const LinearParams& params, const float* x, std::int64_t x_stride))
 
+TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
+                       (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
+
 // bfloat16 by the processor's own dot product, for an even number of input features; reads params.x
 // as it is. Only where active_isa() is avx512_bf16.
 namespace avx512_bf16 {
 void linear_dot(const LinearParams& params);
+void linear_int8_dot(const LinearInt8Params& params);
 }
 
 }  // namespace trtspec

@@ -143,6 +143,20 @@ TRTSPEC_INLINE VF load(const f16* p) {
 #endif
 }
 
+TRTSPEC_INLINE VF load(const std::int8_t* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  VF v{};
+  for (int i = 0; i < kLanes; ++i) v[i] = float(p[i]);
+  return v;
+#endif
+}
+
 TRTSPEC_INLINE void store(float* p, VF v) { *reinterpret_cast<VFu*>(p) = v; }
 
 TRTSPEC_INLINE void store(bf16* p, VF v) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,44 @@ def test_a_hybrid(models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixt
     ):
         assert main([*flags, *more]) == 1
         assert named in capsys.readouterr().err
+
+
+def test_int8_weights(
+    models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "engine"
+    flags = arguments(models, output, "--use_weight_only")
+    assert main([*flags, "--weight_only_precision", "int8", "--weight_group_size", "32"]) == 0
+    captured = capsys.readouterr()
+    assert "build    eager, float32 with int8 weights (a scale for each 32 input" in captured.out
+    assert "int8 weights of the target: off by 0." in captured.err
+    found = re.search(r"random tokens, KL divergence (\S+) .* token at (\S+)%", captured.err)
+    assert found and 0 < float(found[1]) < 0.1 and 80 < float(found[2]) <= 100
+    assert "int8 weights of the draft: off by 0." in captured.err
+    build = EngineConfig.read(output).build
+    assert (build.weight_dtype, build.weight_group_size) == ("int8", 32)
+    assert main([*flags, "--weight_group_size", "64"]) == 1  # another engine
+    assert "is not this engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--weight_only_precision", "int8"], "without --use_weight_only"),
+        (["--use_weight_only", "--weight_only_precision", "int4"], "int4 is not supported"),
+        (["--use_weight_only", "--weight_dtype", "float32"], "but --weight_dtype float32"),
+        (["--weight_group_size", "64"], "without weight_dtype int8"),
+    ],
+)
+def test_flags_of_weights_that_contradict(
+    models: TinyModels,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    message: str,
+) -> None:
+    assert main(arguments(models, tmp_path / "engine", "--dry_run", *more)) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ def test_dtype_spellings(name: str, full: str) -> None:
         ({"backend": "aotii"}, "'aotii' is unknown; did you mean `aoti`"),
         ({"device": "gpu"}, r"device 'gpu' is unknown.* \(available: auto, cpu, cuda\)"),
         ({"device": "cuda:1"}, "'cuda:1' is unknown; .* with CUDA_VISIBLE_DEVICES"),
+        ({"weight_dtype": "int4"}, "weight_dtype 'int4' is not supported; did you mean `int8`"),
+        ({"weight_dtype": "int8", "weight_group_size": 16}, "=16 is not one of 0, 32, 64, 128"),
+        ({"weight_group_size": 64}, "weight_group_size=64 was given without weight_dtype int8"),
+        ({"dtype": "fp16", "weight_dtype": "bf16"}, "'bfloat16' with dtype 'float16'"),
         ({"max_beam_width": 4}, "beam search"),
         ({"max_input_len": 4}, "max_seq_len"),
         ({"max_batch": 4}, "did you mean `max_batch_size`"),
@@ -99,7 +104,7 @@ def test_kv() -> None:
 
 def test_defaults_are_resolved_with_reasons() -> None:
     resolved, reasons = resolve_build(BuildConfig(), MODEL)
-    assert resolved == BuildConfig("bfloat16", 8, 512, 2048)
+    assert resolved == BuildConfig("bfloat16", 8, 512, 2048, weight_dtype="bfloat16")
     assert [r.split(":")[0] for r in reasons] == [
         "dtype bfloat16",
         "max_seq_len 512",
@@ -112,6 +117,32 @@ def test_defaults_are_resolved_with_reasons() -> None:
         BuildConfig(max_batch_size=8, max_seq_len=16), MODEL, NGramDecodingConfig(max_draft_len=31)
     )
     assert wide.max_num_tokens == 256 and "8 x 32 rows" in reasons[-1]
+
+
+def test_int8_weights() -> None:
+    """Asked for, or as the checkpoint has them; never where no kernel reads them."""
+    asked = BuildConfig(weight_dtype="int8", weight_group_size=64)
+    assert BuildConfig.from_dict(asked.to_dict()) == asked
+    resolved, reasons = resolve_build(asked, MODEL)
+    assert (resolved.dtype, resolved.weight_dtype) == ("bfloat16", "int8")
+    assert not any("weight" in reason for reason in reasons)
+    stored = replace(MODEL, weight_dtype="int8")
+    resolved, reasons = resolve_build(BuildConfig(), stored)
+    assert resolved.has_int8_weights and "weight_dtype int8: that of the checkpoint" in reasons
+    floats = BuildConfig(weight_dtype="bfloat16")
+    resolved, reasons = resolve_build(floats, stored)
+    assert not resolved.has_int8_weights and "become floats" in reasons[1]
+    assert not resolve_build(floats, MODEL)[0].has_int8_weights
+    for config, model, message in (
+        (BuildConfig(weight_dtype="int8", backend="onnx"), MODEL, "'onnx'.* leave weight_dtype out"),
+        (BuildConfig(backend="onnx"), stored, "'onnx', .*give weight_dtype 'float32' to make"),
+        (BuildConfig(weight_dtype="int8", backend="tensorrt", dtype="fp16"), MODEL, "'tensorrt'"),
+        (BuildConfig(weight_dtype="int8", device="cuda"), MODEL, "device 'cuda'"),
+        (asked, stored, "weight_group_size=64: .* one scale for each output"),
+        (BuildConfig(weight_dtype="fp32"), MODEL, "'float32' with dtype 'bfloat16'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve_build(config, model)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
+from trtspec.engine.folder import EngineConfig
 
 from ..e2e.helpers import ngram, tokens
 from .equality import assert_equal, cycling_samples, deep_samples, samples
@@ -74,6 +75,14 @@ def test_eagle3(
         program, eagle_engine, tmp_path, speculation, flags, options, temperature
     )
     assert metrics["acceptance_length"] > 1.2
+
+
+def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
+    metrics = assert_equal(program, int8_engine, tmp_path, None, (), "plain", 0.8)
+    assert metrics["acceptance_length"] > 1.2
+    report = program.run(int8_engine, samples()[:1], tmp_path).report
+    elements = EngineConfig.read(int8_engine).target.matrix_elements
+    assert report["engine"]["target_weight_bytes"] == elements
 
 
 @pytest.mark.parametrize("method", ["pard", "p_eagle"])

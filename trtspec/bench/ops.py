@@ -18,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trtspec.bench.floor import copies, linear_rates, measure_bandwidth, seconds_per_call
-from trtspec.ops import paged_tree_attention
+from trtspec.ops import linear_int8, pack_linear_int8, paged_tree_attention
+from trtspec.ops.linear_int8 import num_groups
 
 BLOCK_SIZE = 32
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,30 @@ def bench_linear(
             f" {rate / 1e9:6.1f} GB/s {flops / 1e9:7.1f} GFLOP/s"
             f"   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})"
             f"   torch {theirs * 1e3:8.3f} ms (x{theirs / ours:5.2f})",
+            flush=True,
+        )
+
+
+def bench_linear_int8(
+    dtype: torch.dtype, width: int, group: int, rows: Sequence[int], bandwidth: float, seconds: float
+) -> None:
+    """The same with int8 weights and inputs of `dtype`; a scale for `group` inputs, or (0) all."""
+    size = width * width + num_groups(width, group) * width * SCALE_BYTES
+    weights = []
+    for _ in range(copies(size)):
+        values = torch.randint(-127, 128, (width, width), dtype=torch.int8)
+        weights.append(pack_linear_int8(values, torch.rand(width, num_groups(width, group))))
+    read = size / bandwidth
+    name = str(dtype).removeprefix("torch.")
+    for count in rows:
+        x = torch.randn(count, width).to(dtype)
+        calls = [partial(linear_int8, x, *weight, None, width, group) for weight in weights]
+        ours = seconds_per_call(calls, seconds)
+        print(
+            f"linear_int8 {width}x{width} {name:9} group {group:3} rows {count:4}:"
+            f" {ours * 1e3:8.3f} ms {size / ours / 1e9:6.1f} GB/s"
+            f" {2 * count * width * width / ours / 1e9:7.1f} GFLOP/s"
+            f"   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})",
             flush=True,
         )
 
@@ -110,6 +136,11 @@ def main() -> None:
     )
     for dtype in (torch.bfloat16, torch.float32):
         bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), bandwidth, seconds)
+    for dtype, group in (
+        (torch.bfloat16, 0), (torch.bfloat16, 64), (torch.float32, 0)
+    ):  # fmt: skip
+        rows = (1, 2, 4, 8, 16, 64, 512)
+        bench_linear_int8(dtype, 4096, group, rows, bandwidth, seconds)
     shape = AttentionShape()
     for dtype in (torch.bfloat16, torch.float32):
         for context in (128, 1024, 4096):

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from checkpoint_converters import Checkpoint, load_checkpoint
+from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import TARGET_WEIGHTS, link_weights
@@ -81,6 +82,11 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         target = target_module(engine)
         target.load_weights(checkpoint)
         _save(target.state_dict(), folder / "target")
+    if engine.build.has_int8_weights:
+        logger.info("int8 weights of the target: %s", rounding_report(target))
+        with progress("compare int8 weights with floats"):
+            cost = text_report(engine, target, checkpoint)
+        logger.info("int8 weights of the target: %s", cost)
     del target
     for draft, source in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
@@ -118,6 +124,8 @@ def _write_draft(
         draft.speculation.method, source.folder, engine.target, source.token_map
     )
     draft.kind.load(module, checkpoint, target.tensors)
+    if engine.build.has_int8_weights:
+        logger.info("int8 weights of the %s: %s", draft.folder, rounding_report(module))
     _save({**own_state(module), **draft_constants(draft)}, folder)
 
 

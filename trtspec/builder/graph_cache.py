@@ -33,6 +33,7 @@ _SOURCES = (
     (trtspec.models, "*.py"),
     (trtspec.ops, "attention.py"),
     (trtspec.ops, "linear.py"),
+    (trtspec.ops, "linear_int8.py"),
     (trtspec.ops, "sampling.py"),
     (trtspec.engine, "drafts.py"),
     (trtspec.engine, "graphs.py"),
@@ -49,6 +50,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     # An ONNX graph is the same for all devices.
     device = "cpu" if build.has_linear_cache else build.device
     facts: list[object] = [build.backend, device, build.dtype, asdict(engine.layout), target]
+    if build.has_int8_weights:
+        facts.append(build.weight_group_size)
     found = draft_of(engine, name)
     if found is None:
         facts += [name, engine.capture_layers]

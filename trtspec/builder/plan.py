@@ -78,7 +78,8 @@ class BuildPlan:
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
             *(f"draft    {source.folder} ({built.network.describe()})" for source, built in pairs),
-            f"build    {build.backend}{_device_part(engine)}, {build.dtype}, max_batch_size "
+            f"build    {build.backend}{_device_part(engine)}, {_number_format(build)}, "
+            "max_batch_size "
             f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
             f"{build.max_num_tokens}",
         ]
@@ -96,10 +97,10 @@ class BuildPlan:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
         lines += [f"because  {reason}" for reason in self.reasons]
-        weights = weight_bytes(engine.target, build.dtype)
+        weights = weight_bytes(engine.target, build)
         kv = kv_bytes_per_token(engine.target, build.dtype)
         for draft in engine.drafts:
-            weights += weight_bytes(draft.network, build.dtype)
+            weights += weight_bytes(draft.network, build)
             if draft.network.decoder is not None:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
@@ -215,6 +216,14 @@ def _environment(build: BuildConfig) -> Environment:
             f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
         )
     return Environment.here(build.device)
+
+
+def _number_format(build: BuildConfig) -> str:
+    if not build.has_int8_weights:
+        return build.dtype
+    group = build.weight_group_size
+    scale = f"{group} input features" if group else "output"
+    return f"{build.dtype} with int8 weights (a scale for each {scale})"
 
 
 def _device_part(engine: EngineConfig) -> str:

@@ -19,7 +19,12 @@ from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
 from trtspec.commands.bench_peers import add_peers_command
 from trtspec.commands.bench_prepare import add_prepare_command
-from trtspec.commands.bench_prompts import PromptSource, add_engine_flags, add_prompt_flags
+from trtspec.commands.bench_prompts import (
+    ENGINE_OPTIONS,
+    PromptSource,
+    add_engine_flags,
+    add_prompt_flags,
+)
 from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import (
@@ -145,7 +150,7 @@ def run_acceptance(args: argparse.Namespace) -> None:
         seed=args.seed,
         ignore_eos=args.ignore_eos,
     )
-    options = {name: getattr(args, name) for name in ("max_seq_len", "backend", "device")}
+    options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     with LLM(
         args.model, wanted, dtype=args.dtype, max_batch_size=args.batch_size, **options
     ) as llm:

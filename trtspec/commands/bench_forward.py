@@ -16,7 +16,7 @@ from trtspec.bench.methods import read_methods
 from trtspec.bench.result_file import check_output, save
 from trtspec.bench.table import print_table
 from trtspec.builder.available_drafts import available_drafts
-from trtspec.commands.bench_prompts import add_engine_flags
+from trtspec.commands.bench_prompts import ENGINE_OPTIONS, add_engine_flags
 from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
 
@@ -76,16 +76,10 @@ def run_forward(args: argparse.Namespace) -> None:
         method = read_methods([args.method], available_drafts(args.model, args.drafts))[-1].config
     rates: dict[tuple[str, str], MachineRates] = {}
     engines, calls, lines = [], [], []
+    options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
+    options |= {"dtype": args.dtype, "max_batch_size": max(args.batch_sizes)}
     for backend in args.backend or [None]:
-        folder = build(
-            args.model,
-            method,
-            dtype=args.dtype,
-            max_batch_size=max(args.batch_sizes),
-            max_seq_len=args.max_seq_len,
-            backend=backend,
-            device=args.device,
-        )
+        folder = build(args.model, method, **options | {"backend": backend})
         bench = ForwardBench(folder, method, shapes)
         built = bench.engine.build
         key = built.device, built.dtype

@@ -11,6 +11,7 @@ from typing import Any
 from trtspec.bench.methods import Method, fitting_methods, read_methods
 from trtspec.bench.result_file import check_output
 from trtspec.builder.available_drafts import FoundDraft
+from trtspec.commands.bench_prompts import ENGINE_OPTIONS
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
@@ -63,9 +64,7 @@ def build_methods(
     options: Mapping[str, Any] = {
         "dtype": args.dtype,
         "max_batch_size": max(args.batch_sizes),
-        "max_seq_len": args.max_seq_len,
-        "backend": args.backend,
-        "device": args.device,
+        **{name: getattr(args, name) for name in ENGINE_OPTIONS},
     }
     built: dict[str, Path] = {}
     left_out: dict[str, str] = {}

@@ -69,6 +69,12 @@ def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = F
     )
     add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
+    add("--weight_dtype", help="of linear layers: auto (default), int8, or that of --dtype")
+    add("--weight_group_size", type=int, help="inputs that share a scale of int8 weights; 0: all")
+
+
+ENGINE_OPTIONS = ("max_seq_len", "backend", "device", "weight_dtype", "weight_group_size")
+"""What `add_engine_flags` adds besides ``dtype``, as options of a build."""
 
 
 class PromptSource:

@@ -29,6 +29,21 @@ def make_parser() -> argparse.ArgumentParser:
     add("--checkpoint_dir", required=True, help="target: HF folder or id, or an embedded name")
     add("--output_dir", type=Path, required=True, help="engine folder to write")
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add(
+        "--weight_dtype",
+        help="of linear layers: auto (the checkpoint's int8, or --dtype), int8, or that of --dtype",
+    )
+    add(
+        "--weight_group_size",
+        type=int,
+        help="input features that share a scale of int8 weights: 32, 64, 128, or 0 (default): all",
+    )
+    add(
+        "--use_weight_only",
+        action="store_true",
+        help="as --weight_dtype int8, with --weight_only_precision int8, which is the default",
+    )
+    add("--weight_only_precision", help="int8")
     add("--max_batch_size", type=int, help="requests in one step")
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
@@ -163,6 +178,28 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
     return parse_speculative_config({"method": method_name(mode), **given})
 
 
+def weight_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of BuildConfig that the flags about weights describe; ConfigError for flags that
+    contradict each other."""
+    precision, kind = args.weight_only_precision, args.weight_dtype
+    if precision is not None and not args.use_weight_only:
+        raise ConfigError(
+            f"--weight_only_precision {precision} was given without --use_weight_only"
+        )
+    if precision not in (None, "int8"):
+        raise ConfigError(
+            f"--weight_only_precision {precision} is not supported (supported: int8)"
+        )
+    if args.use_weight_only:
+        if kind not in (None, "int8"):
+            raise ConfigError(
+                f"--use_weight_only means --weight_dtype int8, but --weight_dtype {kind} was given"
+            )
+        kind = "int8"
+    given = {"weight_dtype": kind, "weight_group_size": args.weight_group_size}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     log_to_stderr()
@@ -172,7 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
         engines = TensorRTConfig(**{name: getattr(args, name) for name in _TENSORRT})
-        config = BuildConfig(dtype=args.dtype, tensorrt=engines, **limits)
+        weights = weight_options(args)
+        config = BuildConfig(dtype=args.dtype, tensorrt=engines, **weights, **limits)
         if args.report and config.backend != "tensorrt":
             raise ConfigError(f"--report needs --backend tensorrt, not {config.backend}")
         plan = plan_build(args.checkpoint_dir, config, speculative_options(args))

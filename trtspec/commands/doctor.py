@@ -29,7 +29,12 @@ from trtspec.bench.floor import measure_machine
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import Method, read_methods, usual_methods
 from trtspec.builder.available_drafts import available_drafts
-from trtspec.commands.bench_prompts import PromptSource, add_engine_flags, add_prompt_flags
+from trtspec.commands.bench_prompts import (
+    ENGINE_OPTIONS,
+    PromptSource,
+    add_engine_flags,
+    add_prompt_flags,
+)
 from trtspec.config.build import BuildConfig
 from trtspec.engine.folder import TOKENIZER_FOLDER
 from trtspec.errors import ConfigError, TrtspecError
@@ -67,7 +72,7 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
     if args.model is None and (args.draft or args.methods):
         raise ConfigError("--draft and --methods need a --model to check them with")
     source = PromptSource(args)
-    given = {name: getattr(args, name) for name in ("max_seq_len", "backend", "device")}
+    given = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     options = {name: value for name, value in given.items() if value is not None}
     config = BuildConfig(dtype=args.dtype, max_batch_size=1, **options)
     model, size = ([], 0) if args.model is None else model_checks(args.model, config)

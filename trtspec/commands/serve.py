@@ -38,6 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--weight-dtype", help="of linear layers: auto (default), int8, or that of --dtype")
+    add("--weight-group-size", type=int, help="inputs that share a scale of int8 weights; 0: all")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
     add("--max-seq-len", "--max-model-len", type=int, help="tokens of prompt and output together")
     add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
@@ -121,7 +123,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    options = {name: getattr(args, name) for name in (*names, *more)}
+    weights = ("weight_dtype", "weight_group_size")
+    options = {name: getattr(args, name) for name in (*names, *more, *weights)}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
     if args.kv_transfer_config is not None:
         flag = "--kv-transfer-config"

@@ -17,6 +17,9 @@ LINEAR_BACKENDS = ("onnx", "tensorrt")
 ONNX_DTYPES = ("float32", "float16")
 """What ONNX Runtime's kernels for CPUs compute in."""
 DEVICES = ("auto", "cpu", "cuda")
+WEIGHT_DTYPES = ("auto", "int8", *DTYPES)
+WEIGHT_GROUP_SIZES = (0, 32, 64, 128)
+"""Input features that may share a scale of int8 weights; 0: all of them."""
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
 
@@ -54,7 +57,11 @@ class BuildConfig:
     ONNX Runtime on the CPU, with a linear KV cache: tokens_per_block does not count), tensorrt
     (engines for a GPU, of that graph, made as ``tensorrt`` says) or eager (the same modules
     uncompiled, for tests and debugging). device: cpu, cuda (the first device that
-    CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one).
+    CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one). weight_dtype: in what linear
+    layers keep their weights: auto (int8 if the checkpoint does, else dtype), int8 (rounded
+    symmetrically, while all else is computed in dtype; backends aoti and eager on a CPU), or dtype.
+    weight_group_size: how many input features of an output share a scale of int8 weights: 32, 64 or
+    128; 0: all of them.
     `resolve_build` replaces auto and None.
     """
 
@@ -66,9 +73,12 @@ class BuildConfig:
     backend: str = "aoti"
     device: str = "cpu"
     tensorrt: TensorRTConfig = field(default_factory=TensorRTConfig)
+    weight_dtype: str = "auto"
+    weight_group_size: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
+        self._check_weights()
         if not 1 <= self.max_batch_size <= MAX_BATCH_SIZE:
             raise ConfigError(
                 f"max_batch_size={self.max_batch_size} must be between 1 and {MAX_BATCH_SIZE}"
@@ -101,6 +111,37 @@ class BuildConfig:
                 f"device {self.device!r} is unknown{numbered * self.device.startswith('cuda:')}"
                 f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
+
+    def _check_weights(self) -> None:
+        kind, group = self.weight_dtype, self.weight_group_size
+        if kind != "int8":
+            try:
+                kind = resolve_dtype(kind)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"weight_dtype {kind!r} is not supported{nearest(kind, WEIGHT_DTYPES)} "
+                    f"(supported: {', '.join(WEIGHT_DTYPES)})"
+                ) from error
+            object.__setattr__(self, "weight_dtype", kind)
+        if self.dtype != "auto" and kind in DTYPES and kind != self.dtype:
+            raise ConfigError(
+                f"weight_dtype {kind!r} with dtype {self.dtype!r}: weights are int8, or of the "
+                "dtype that is computed in; leave weight_dtype out"
+            )
+        if group not in WEIGHT_GROUP_SIZES:
+            raise ConfigError(
+                f"weight_group_size={group} is not one of {', '.join(map(str, WEIGHT_GROUP_SIZES))}"
+            )
+        if group and kind != "int8":
+            raise ConfigError(
+                f"weight_group_size={group} was given without weight_dtype int8, whose scales it "
+                "is about; give both or neither"
+            )
+
+    @property
+    def has_int8_weights(self) -> bool:
+        """Whether linear layers keep their weights in 8 bits."""
+        return self.weight_dtype == "int8"
 
     @property
     def has_linear_cache(self) -> bool:

@@ -27,7 +27,8 @@ _FOREIGN = {
     "disable_overlap_scheduler": Foreign("steps are synchronous", (None, True)),
     "enable_chunked_prefill": Foreign("long prompts are always fed in chunks", (None, True)),
     "trust_remote_code": Foreign("no code is ever loaded from a checkpoint", (None, False)),
-    "quantization": Foreign("quantised checkpoints are not supported", (None,)),
+    "quantization": Foreign("write weight_dtype='int8' for weights in 8 bits", (None,)),
+    "quant_config": Foreign("write weight_dtype='int8' for weights in 8 bits", (None,)),
     "load_format": Foreign("checkpoints are safetensors", (None, "auto", "safetensors")),
     "revision": Foreign("download the revision and give its folder", (None,)),
     "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
@@ -47,7 +48,8 @@ class LLMConfig:
     """Checked options of `LLM`.
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
-    ``tokens_per_block``, ``backend`` and ``device`` describe the engine to build (see BuildConfig).
+    ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype`` and ``weight_group_size``
+    describe the engine to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
     seeds drawn for requests without one reproducible. ``tensorrt_config``: a TensorRTConfig or its
     options, of a build with backend tensorrt. ``skip_tokenizer_init``: prompts are token
@@ -74,6 +76,8 @@ class LLMConfig:
     skip_tokenizer_init: bool = False
     seed: int | None = None
     kv_transfer_config: KvTransferConfig | None = None
+    weight_dtype: str | None = None
+    weight_group_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.enforce_eager and self.cuda_graph_config:
@@ -85,7 +89,8 @@ class LLMConfig:
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
-        named = {name: getattr(self, name) for name in (*names, "device")}
+        weights = ("weight_dtype", "weight_group_size")
+        named = {name: getattr(self, name) for name in (*names, "device", *weights)}
         given = {name: value for name, value in named.items() if value is not None}
         return BuildConfig(dtype=self.dtype, tensorrt=self.tensorrt_config, **given)
 

@@ -82,7 +82,9 @@ class ModelConfig:
     o; ``qk_norm`` is an RMS norm of each query and key head before the rotation. A layer with
     ``sliding_layers[i]`` sees the last ``sliding_window`` tokens, its own included; with
     ``sliding_layers`` None every layer does, with ``sliding_window`` None none does. ``dtype`` is
-    that of the checkpoint, not of the engine. Raises ConfigError when fields contradict each other.
+    that of the checkpoint, not of the engine; so is ``weight_dtype``: int8 where its linear layers
+    are quantised, None where they have ``dtype``. Raises ConfigError when fields contradict each
+    other.
 
     A language model may draft for another: it is a `DraftConfig` as well.
     """
@@ -111,6 +113,7 @@ class ModelConfig:
     rope: RopeConfig = dataclasses.field(default_factory=RopeConfig)
     hidden_act: str = "silu"
     dtype: str = "float32"
+    weight_dtype: str | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -146,6 +149,8 @@ class ModelConfig:
             raise ConfigError(
                 f"dtype {self.dtype!r} is not supported; supported: {', '.join(DTYPES)}"
             )
+        if self.weight_dtype not in (None, "int8"):
+            raise ConfigError(f"weight_dtype {self.weight_dtype!r} is not supported; use int8")
         if any(token < 0 for token in self.eos_token_ids):
             raise ConfigError(f"eos_token_ids are {self.eos_token_ids}; ids must not be negative")
 
@@ -184,7 +189,7 @@ class ModelConfig:
         """The model in one line."""
         return (
             f"{self.architecture}, {self.num_layers} layers, hidden {self.hidden_size}, "
-            f"vocabulary {self.vocab_size}, checkpoint {self.dtype}"
+            f"vocabulary {self.vocab_size}, checkpoint {self.weight_dtype or self.dtype}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from trtspec.models.causal_lm import CausalLM
 from trtspec.models.dflash import DFlashDraft
 from trtspec.models.eagle import EagleDraft
 from trtspec.models.heads_rollout import HeadsRollout
+from trtspec.models.linear import WeightLayout
 from trtspec.models.marginals import MarginalTree
 from trtspec.models.medusa import MedusaHeads
 from trtspec.models.mtp_modules import ModuleSource, ModuleStack, MtpModules
@@ -72,7 +73,7 @@ class DraftKind:
     """One kind of draft network.
 
     config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
-    uninitialised weights, from its config, its target's, a dtype and whether weights are packed.
+    uninitialised weights, from its config, its target's, a dtype and how weights lie.
     load: fills them, from its checkpoint (config and tensors by internal names) and the target's
     tensors. graphs: by artifact, relative to the draft's folder, how it is made of config, module
     and build. `DRAFT_ROLLOUT` drafts and is always there; `DRAFT_MODEL` feeds accepted rows to a
@@ -83,7 +84,7 @@ class DraftKind:
     """
 
     config: type[Any]
-    module: Callable[[Any, ModelConfig, torch.dtype, bool], nn.Module]
+    module: Callable[[Any, ModelConfig, torch.dtype, WeightLayout], nn.Module]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]
     graphs: Mapping[str, Callable[[Any, Any, Built], Graph]]
     slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
@@ -140,15 +141,15 @@ def _block_rollout(config: DFlashConfig, module: Any, built: Built) -> Graph:
 
 
 def _feature_network(
-    config: EagleConfig, target: ModelConfig, dtype: torch.dtype, packed: bool
+    config: EagleConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
 ) -> EagleDraft:
-    return EagleDraft(config, target, dtype, packed=packed)
+    return EagleDraft(config, target, dtype, layout=layout)
 
 
 def _heads(
-    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, packed: bool
+    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
 ) -> MedusaHeads:
-    return MedusaHeads(config, target, dtype, packed=packed)
+    return MedusaHeads(config, target, dtype, layout=layout)
 
 
 def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
@@ -157,15 +158,15 @@ def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
 
 
 def _p_eagle(
-    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, packed: bool
+    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
 ) -> PEagleDraft:
-    return PEagleDraft(config, target, dtype, packed=packed)
+    return PEagleDraft(config, target, dtype, layout=layout)
 
 
 DRAFT_KINDS: Mapping[str, DraftKind] = {
     ModelConfig.kind: DraftKind(
         ModelConfig,
-        lambda config, target, dtype, packed: CausalLM(config, dtype, packed=packed),
+        lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_MODEL: _language_model, DRAFT_ROLLOUT: _language_rollout},
     ),
@@ -183,7 +184,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     PardConfig.kind: DraftKind(
         PardConfig,
-        lambda config, target, dtype, packed: CausalLM(config, dtype, packed=packed),
+        lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
         lambda module, draft, target: module.load_weights(draft),
         {
             DRAFT_MODEL: _language_model,
@@ -209,7 +210,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     MtpModulesConfig.kind: DraftKind(
         MtpModulesConfig,
-        lambda config, target, dtype, packed: MtpModules(config, target, dtype, packed=packed),
+        lambda config, target, dtype, layout: MtpModules(config, target, dtype, layout=layout),
         MtpModules.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
         slots=lambda config, tree: 0,
@@ -224,7 +225,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     DFlashConfig.kind: DraftKind(
         DFlashConfig,
-        lambda config, target, dtype, packed: DFlashDraft(config, target, dtype, packed=packed),
+        lambda config, target, dtype, layout: DFlashDraft(config, target, dtype, layout=layout),
         DFlashDraft.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _block_rollout},
         slots=lambda config, tree: config.block_size - 1,

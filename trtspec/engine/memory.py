@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
+
+
+_SCALE_BYTES = 4
 
 
 def element_bytes(dtype: str) -> int:
@@ -14,10 +18,15 @@ def element_bytes(dtype: str) -> int:
     return torch_dtype.itemsize
 
 
-def weight_bytes(model: DraftConfig, dtype: str) -> int:
-    """Bytes of the weights that one pass reads (norms and biases left out); ``model`` may be a
-    target, which is a language model as a draft may be."""
-    return element_bytes(dtype) * model.matrix_elements
+def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
+    """Bytes of the weights that one pass of a resolved build reads (norms, biases and scales of
+    whole outputs left out); ``model`` may be a target, which is a language model as a draft may
+    be."""
+    elements = model.matrix_elements
+    if not build.has_int8_weights:
+        return element_bytes(build.dtype) * elements
+    group = build.weight_group_size
+    return elements + (elements // group * _SCALE_BYTES if group else 0)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

@@ -309,7 +309,9 @@ class LLM:
         """Options that an engine folder has fixed must agree with it."""
         build = engine.build
         asked = config.build_config()
-        for name in ("dtype", "tokens_per_block", "backend", "device"):
+        for name in (
+            "dtype", "tokens_per_block", "backend", "device", "weight_dtype", "weight_group_size"
+        ):  # fmt: skip
             given = getattr(config, name)
             if given in (None, "auto"):
                 continue

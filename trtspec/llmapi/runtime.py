@@ -219,7 +219,7 @@ def _open_target(
         session,
         device=engine.build.device,
         buckets=buckets,
-        pass_bytes=weight_bytes(engine.target, engine.build.dtype),
+        pass_bytes=weight_bytes(engine.target, engine.build),
         judges=judges(engine),
     )
 
@@ -233,7 +233,7 @@ def _open_draft(
 ) -> ModelEngine | HeadsEngine:
     """A draft with its rollout."""
     device = engine.build.device
-    pass_bytes = weight_bytes(draft.network, engine.build.dtype)
+    pass_bytes = weight_bytes(draft.network, engine.build)
     sessions = opened.sessions
     decoder, rollout = draft.network.decoder, sessions[DRAFT_ROLLOUT]
     if decoder is None:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.layers import Linear, RMSNorm, SwiGLU
+from trtspec.models.layers import RMSNorm, SwiGLU
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.loading import load_layers, load_linear, read_weight
 from trtspec.models.rope import RotaryEmbedding
 
 
@@ -36,15 +38,15 @@ class DecoderLayer(nn.Module):
         dtype: torch.dtype,
         input_norm: bool = True,
         *,
-        packed: bool = True,
+        layout: WeightLayout = PACKED,
     ) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else nn.Identity()
-        self.attn = Attention(config, layer, dtype, packed=packed)
+        self.attn = Attention(config, layer, dtype, layout=layout)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, packed=packed)
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, layout=layout)
 
     def forward(
         self,
@@ -78,17 +80,19 @@ class CausalLM(nn.Module):
     """A causal language model over packed rows and paged caches.
 
     Its ``state_dict`` is a stable interface: a builder saves it and binds it to compiled engines by
-    these names (P stands for ``packed``, or ``weight`` in a model that was made with
-    ``packed=False``, and, where the config says so, ``bias``):
+    these names (P stands for ``packed``, or ``weight`` in a layout that does not pack, ``scales``
+    too in one of 8 bits, and, where the config says so, ``bias``):
 
-    ``embed.weight [V, H]`` (absent when tied), ``rotary.inv_freq [head_dim / 2]`` (always float32),
-    ``layers.{i}.input_norm.weight``, ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
+    ``embed.weight [V, H]`` (absent when tied, but for 8 bits), ``rotary.inv_freq [head_dim / 2]``
+    (always float32), ``layers.{i}.input_norm.weight``, ``layers.{i}.attn.qkv.P``,
+    ``layers.{i}.attn.o.P``,
     ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight`` (Qwen3),
     ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
     ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.P``.
 
     P is in a layout of `Linear`; q, k, v, and gate, up, follow each other along its outputs. A tied
-    model reads its embedding rows out of ``lm_head``. All but ``inv_freq`` have the model's dtype:
+    model reads its embedding rows out of ``lm_head``, unless that is quantised. All
+    but ``inv_freq`` and 8-bit weights with their scales have the model's dtype:
     choose it at construction; ``.to(dtype)`` would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
@@ -103,20 +107,21 @@ class CausalLM(nn.Module):
         dtype: torch.dtype,
         capture_layers: tuple[int, ...] = (),
         *,
-        packed: bool = True,
+        layout: WeightLayout = PACKED,
     ) -> None:
         super().__init__()
         self.config = config
         self.dtype = dtype
         self.capture_layers = capture_layers
         hidden, vocab = config.hidden_size, config.vocab_size
-        self.embed = None if config.tie_word_embeddings else Embedding(vocab, hidden, dtype)
+        ties = config.tie_word_embeddings and not layout.quantizes
+        self.embed = None if ties else Embedding(vocab, hidden, dtype)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, dtype, packed=packed) for layer in range(config.num_layers)
+            DecoderLayer(config, layer, dtype, layout=layout) for layer in range(config.num_layers)
         )
         self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.lm_head = Linear(hidden, vocab, dtype, packed=packed)
+        self.lm_head = Linear(hidden, vocab, dtype, layout=layout)
 
     def trunk(
         self,
@@ -185,31 +190,12 @@ class CausalLM(nn.Module):
                 f"the checkpoint's config {checkpoint.config} is not the model's {self.config}"
             )
         tensors = checkpoint.tensors
-        embedding = read_weight(tensors, "embed.weight")
-        if self.embed is None:
-            self.lm_head.load([embedding])
-        else:
-            self.embed.weight.copy_(embedding)
-            self.lm_head.load([read_weight(tensors, "head.weight")])
+        if self.embed is not None:
+            self.embed.weight.copy_(read_weight(tensors, "embed.weight"))
+        head = "embed" if self.config.tie_word_embeddings else "head"
+        load_linear(self.lm_head, tensors, [head])
         self.norm.weight.copy_(read_weight(tensors, "norm.weight"))
         load_layers(self.layers, tensors)
-
-
-def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
-    """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
-    for buffer_name, buffer in layers.named_buffers():
-        if buffer_name.endswith("norm.weight"):
-            buffer.copy_(read_weight(tensors, f"layers.{buffer_name}"))
-    for module_name, module in layers.named_modules():
-        if isinstance(module, Linear):
-            parent, _, fused = module_name.rpartition(".")
-            sources = [f"layers.{parent}.{part}" for part in _FUSED.get(fused, (fused,))]
-            module.load(
-                [read_weight(tensors, f"{source}.weight") for source in sources],
-                [read_weight(tensors, f"{source}.bias") for source in sources]
-                if module.bias is not None
-                else (),
-            )
 
 
 def new_kv_caches(
@@ -227,15 +213,3 @@ def new_kv_caches(
         for _ in "kv"
     )
     return k_caches, v_caches
-
-
-_FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "gate_up": ("gate", "up")}
-"""Which checkpoint tensors a fused layer holds, in the order of its outputs."""
-
-
-def read_weight(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor by its internal name; CheckpointError if the checkpoint lacks it."""
-    try:
-        return tensors[name]
-    except KeyError:
-        raise CheckpointError(f"the checkpoint has no tensor {name}") from None

@@ -18,8 +18,9 @@ from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import PackedRows, Rows
-from trtspec.models.causal_lm import load_layers, read_weight
-from trtspec.models.layers import Linear, RMSNorm, SwiGLU
+from trtspec.models.layers import RMSNorm, SwiGLU
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.loading import load_layers, load_linear, read_weight
 from trtspec.models.rollout import packed_bits
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.vocabulary import DraftVocabulary
@@ -121,7 +122,7 @@ class BlockAttention(nn.Module):
     """
 
     def __init__(
-        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, packed: bool = True
+        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, layout: WeightLayout = PACKED
     ) -> None:
         super().__init__()
         decoder = config.decoder
@@ -133,9 +134,9 @@ class BlockAttention(nn.Module):
         hidden, q_size = decoder.hidden_size, decoder.num_heads * decoder.head_dim
         kv_size = 2 * decoder.num_kv_heads * decoder.head_dim
         biases = decoder.attention_bias, decoder.attention_output_bias
-        self.q = Linear(hidden, q_size, dtype, biases[0], packed=packed)
-        self.kv = Linear(hidden, kv_size, dtype, biases[0], packed=packed)
-        self.o = Linear(q_size, hidden, dtype, biases[1], packed=packed)
+        self.q = Linear(hidden, q_size, dtype, biases[0], layout=layout)
+        self.kv = Linear(hidden, kv_size, dtype, biases[0], layout=layout)
+        self.o = Linear(q_size, hidden, dtype, biases[1], layout=layout)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if decoder.qk_norm:
@@ -184,16 +185,16 @@ class BlockLayer(nn.Module):
     """Norm, attention, norm, MLP over the rows of blocks; the context rows are left as they are."""
 
     def __init__(
-        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, packed: bool = True
+        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, layout: WeightLayout = PACKED
     ) -> None:
         super().__init__()
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = BlockAttention(config, layer, dtype, packed=packed)
+        self.attn = BlockAttention(config, layer, dtype, layout=layout)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = decoder.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, packed=packed)
+        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, layout=layout)
 
     def forward(
         self,
@@ -218,19 +219,24 @@ class DFlashDraft(DraftVocabulary):
     """
 
     def __init__(
-        self, config: DFlashConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+        self,
+        config: DFlashConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        layout: WeightLayout = PACKED,
     ) -> None:
-        """``packed``: see `trtspec.models.layers.Linear`."""
-        super().__init__(config, target, dtype, packed=packed)
+        """``layout``: see `trtspec.models.layers.Linear`."""
+        super().__init__(config, target, dtype, layout=layout)
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
-        self.fc = Linear(config.hidden_in, hidden, dtype, packed=packed)
+        self.fc = Linear(config.hidden_in, hidden, dtype, layout=layout)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
         self.layers = nn.ModuleList(
-            BlockLayer(config, layer, dtype, packed=packed) for layer in range(decoder.num_layers)
+            BlockLayer(config, layer, dtype, layout=layout) for layer in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
 
@@ -303,7 +309,7 @@ class DFlashDraft(DraftVocabulary):
                 f"{self.config}"
             )
         tensors = checkpoint.tensors
-        self.fc.load([read_weight(tensors, "fc.weight")])
+        load_linear(self.fc, tensors, ["fc"])
         for name, buffer in self.named_buffers():
             if name.startswith(_OWN_BUFFERS):
                 buffer.copy_(read_weight(tensors, name))

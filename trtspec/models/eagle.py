@@ -16,8 +16,10 @@ from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.causal_lm import DecoderLayer, load_layers, read_weight
-from trtspec.models.layers import Linear, RMSNorm, SwiGLU
+from trtspec.models.causal_lm import DecoderLayer
+from trtspec.models.layers import RMSNorm, SwiGLU
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.loading import load_layers, load_linear, read_weight
 from trtspec.models.rope import RotaryEmbedding
 from trtspec.models.vocabulary import DraftVocabulary
 
@@ -42,17 +44,19 @@ class WideLayer(nn.Module):
     """EAGLE-3's first layer: attention reads the normed embedding and the normed state side by
     side; the residual is the state itself or, with ``norm_before_residual``, the normed one."""
 
-    def __init__(self, eagle: EagleConfig, dtype: torch.dtype, *, packed: bool = True) -> None:
+    def __init__(
+        self, eagle: EagleConfig, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+    ) -> None:
         super().__init__()
         config = eagle.decoder
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.norm_before_residual = eagle.norm_before_residual
         self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, packed=packed)
+        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, layout=layout)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, packed=packed)
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, layout=layout)
 
     def forward(
         self,
@@ -81,9 +85,14 @@ class EagleDraft(DraftVocabulary):
     """
 
     def __init__(
-        self, config: EagleConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+        self,
+        config: EagleConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        layout: WeightLayout = PACKED,
     ) -> None:
-        super().__init__(config, target, dtype, packed=packed)
+        super().__init__(config, target, dtype, layout=layout)
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
@@ -101,15 +110,15 @@ class EagleDraft(DraftVocabulary):
         self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
         self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
         fc_in = config.hidden_in if config.version == 3 else 2 * hidden
-        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, packed=packed)
+        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, layout=layout)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
         first = (
-            WideLayer(config, dtype, packed=packed)
+            WideLayer(config, dtype, layout=layout)
             if config.version == 3
-            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, packed=packed)
+            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, layout=layout)
         )
         layers = range(1, decoder.num_layers)
-        rest = (DecoderLayer(decoder, layer, dtype, packed=packed) for layer in layers)
+        rest = (DecoderLayer(decoder, layer, dtype, layout=layout) for layer in layers)
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
 
@@ -177,8 +186,7 @@ class EagleDraft(DraftVocabulary):
                 f"{self.config}"
             )
         tensors = checkpoint.tensors
-        bias = [read_weight(tensors, "fc.bias")] if self.config.fc_bias else []
-        self.fc.load([read_weight(tensors, "fc.weight")], bias)
+        load_linear(self.fc, tensors, ["fc"])
         for name, buffer in self.named_buffers():
             if name.startswith(_OWN_BUFFERS):
                 buffer.copy_(read_weight(tensors, name))

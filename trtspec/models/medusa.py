@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.models.causal_lm import read_weight
-from trtspec.models.layers import Linear
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.loading import load_linear
 from trtspec.models.vocabulary import TargetParts
 
 
@@ -34,14 +34,16 @@ class MedusaSource(Protocol):
 class MedusaHead(nn.Module):
     """Residual blocks ``x + silu(A x + b)`` and, if it has one, a matrix to the vocabulary."""
 
-    def __init__(self, config: MedusaConfig, dtype: torch.dtype, *, packed: bool = True) -> None:
+    def __init__(
+        self, config: MedusaConfig, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+    ) -> None:
         super().__init__()
         hidden, own_head = config.hidden_size, config.own_head
         self.blocks = nn.ModuleList(
-            Linear(hidden, hidden, dtype, bias=True, packed=packed)
+            Linear(hidden, hidden, dtype, bias=True, layout=layout)
             for _ in range(config.num_layers)
         )
-        self.lm_head = Linear(hidden, config.vocab_size, dtype, packed=packed) if own_head else None
+        self.lm_head = Linear(hidden, config.vocab_size, dtype, layout=layout) if own_head else None
 
     def ready(self, x: Tensor) -> Tensor:
         """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
@@ -68,16 +70,21 @@ class MedusaHeads(nn.Module):
     token_map: Tensor | None = None  # every id is the target's own
 
     def __init__(
-        self, config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+        self,
+        config: MedusaConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        layout: WeightLayout = PACKED,
     ) -> None:
-        """``packed``: see `trtspec.models.layers.Linear`."""
+        """``layout``: see `trtspec.models.layers.Linear`."""
         super().__init__()
         self.config = config
         self.heads = nn.ModuleList(
-            MedusaHead(config, dtype, packed=packed) for _ in range(config.num_heads)
+            MedusaHead(config, dtype, layout=layout) for _ in range(config.num_heads)
         )
         self.target = TargetParts(
-            target, dtype, embed=False, head=not config.own_head, packed=packed
+            target, dtype, embed=False, head=not config.own_head, layout=layout
         )
 
     def marginals(self, hidden: Tensor) -> Tensor:
@@ -108,5 +115,4 @@ class MedusaHeads(nn.Module):
         tensors = checkpoint.tensors
         for name, module in self.heads.named_modules(prefix="heads"):
             if isinstance(module, Linear):
-                bias = [read_weight(tensors, f"{name}.bias")] if module.bias is not None else []
-                module.load([read_weight(tensors, f"{name}.weight")], bias)
+                load_linear(module, tensors, [name])

@@ -19,6 +19,7 @@ from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.models.attention import PackedRows
 from trtspec.models.eagle import EagleDraft
+from trtspec.models.linear import PACKED, WeightLayout
 from trtspec.models.rollout import DraftNetwork
 
 Caches = tuple[list[Tensor], list[Tensor]]
@@ -101,10 +102,10 @@ class MtpModules(ModuleStack):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        packed: bool = True,
+        layout: WeightLayout = PACKED,
     ) -> None:
         module, count = config.module, config.num_modules
-        modules = (EagleDraft(module, target, dtype, packed=packed) for _ in range(count))
+        modules = (EagleDraft(module, target, dtype, layout=layout) for _ in range(count))
         super().__init__(modules, module.decoder.num_layers)
         self.config = config
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig
 from trtspec.models.eagle import EagleDraft
+from trtspec.models.linear import PACKED, WeightLayout
 
 
 class PEagleDraft(EagleDraft):
@@ -17,7 +18,12 @@ class PEagleDraft(EagleDraft):
     mask_hidden: Tensor
 
     def __init__(
-        self, config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, *, packed: bool = True
+        self,
+        config: PEagleConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        layout: WeightLayout = PACKED,
     ) -> None:
-        super().__init__(config, target, dtype, packed=packed)
+        super().__init__(config, target, dtype, layout=layout)
         self.register_buffer("mask_hidden", torch.empty(config.hidden_in, dtype=dtype))

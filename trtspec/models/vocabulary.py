@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.models.causal_lm import Embedding, read_weight
-from trtspec.models.layers import Linear
+from trtspec.models.causal_lm import Embedding
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.loading import load_linear, read_floats
 
 
 class VocabularyConfig(Protocol):
@@ -43,13 +44,14 @@ class TargetParts(nn.Module):
         embed: bool,
         head: bool,
         *,
-        packed: bool = True,
+        layout: WeightLayout = PACKED,
     ) -> None:
         super().__init__()
-        hidden, vocab, tied = target.hidden_size, target.vocab_size, target.tie_word_embeddings
+        hidden, vocab = target.hidden_size, target.vocab_size
+        tied = target.tie_word_embeddings and not layout.quantizes
         self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
         needs_head = head or (embed and tied)
-        self.lm_head = Linear(hidden, vocab, dtype, packed=packed) if needs_head else None
+        self.lm_head = Linear(hidden, vocab, dtype, layout=layout) if needs_head else None
 
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [T] i64`` -> ``[T, H]``."""
@@ -76,9 +78,9 @@ class DraftVocabulary(nn.Module):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        packed: bool = True,
+        layout: WeightLayout = PACKED,
     ) -> None:
-        """``packed``: see `trtspec.models.layers.Linear`."""
+        """``layout``: see `trtspec.models.layers.Linear`."""
         super().__init__()
         hidden, rows = config.decoder.hidden_size, config.draft_vocab_size
         own_embedding = config.own_embedding
@@ -86,9 +88,9 @@ class DraftVocabulary(nn.Module):
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
         self.embed = Embedding(config.decoder.vocab_size, hidden, dtype) if own_embedding else None
-        self.lm_head = Linear(hidden, rows, dtype, packed=packed) if has_head else None
+        self.lm_head = Linear(hidden, rows, dtype, layout=layout) if has_head else None
         borrows = {"embed": not own_embedding, "head": not has_head}
-        self.target = TargetParts(target, dtype, **borrows, packed=packed)
+        self.target = TargetParts(target, dtype, **borrows, layout=layout)
         ids = torch.empty(rows, dtype=torch.int64)
         self.register_buffer("token_map", ids if config.maps_tokens else None)
 
@@ -116,8 +118,8 @@ class DraftVocabulary(nn.Module):
         if self.lm_head is None:
             return
         if not self.cuts_target_head:
-            self.lm_head.load([read_weight(tensors, "head.weight")])
+            load_linear(self.lm_head, tensors, ["head"])
             return
         assert self.token_map is not None
-        head = target["head.weight"] if "head.weight" in target else target["embed.weight"]
-        self.lm_head.load([head[self.token_map]])
+        head = read_floats(target, "head.weight" if "head.weight" in target else "embed.weight")
+        load_linear(self.lm_head, {"head.weight": head[self.token_map]}, ["head"])

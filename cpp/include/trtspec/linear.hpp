@@ -25,4 +25,15 @@ struct LinearParams {
 // product is used.) So its bits do not depend on the other rows or on the number of threads.
 void linear(const LinearParams& params);
 
+// The same with weights of one byte: W[n][k] = packed[..][k][..] * scales[..][k / group_size][..].
+struct LinearInt8Params {
+  LinearParams linear;      // packed: int8; in_features at least 1
+  const float* scales;      // [ceil(out_features / 64), groups, 64]
+  std::int64_t group_size;  // input features that share a scale: 32, 64 or 128; 0: all, one group
+};
+
+// Each output is, over the groups in their order, one chain of float multiply-adds of scale times
+// the group's own chain over its k, which is that of `linear`; plus the bias, rounded once.
+void linear_int8(const LinearInt8Params& params);
+
 }  // namespace trtspec

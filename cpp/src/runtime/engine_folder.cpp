@@ -116,12 +116,18 @@ BuildLimits read_build(const Json& json) {
   if (name != "float32" && name != "bfloat16" && name != "float16") {
     dtype.refuse("'" + name + "' is not one of float32, bfloat16, float16");
   }
+  const Json* weights = json.find("weight_dtype");
+  const bool has_int8 = weights && weights->as_string() == "int8";
+  if (has_int8 && backend != Backend::aoti) weights->refuse("int8 weights need backend 'aoti'");
+  const std::int64_t group = has_int8 ? json.at("weight_group_size").as_int(0, 128) : 0;
   return {.backend = backend,
           .dtype = name,
           .max_batch_size = read_size(json, "max_batch_size"),
           .max_seq_len = read_size(json, "max_seq_len"),
           .max_num_tokens = read_size(json, "max_num_tokens"),
-          .tokens_per_block = read_size(json, "tokens_per_block", 1024)};
+          .tokens_per_block = read_size(json, "tokens_per_block", 1024),
+          .has_int8_weights = has_int8,
+          .weight_group_size = group};
 }
 
 SpeculationContract read_speculation(const Json& json) {
@@ -289,14 +295,20 @@ CacheLayout EngineFolder::layout() const {
           .mask_words = words};
 }
 
+std::int64_t EngineFolder::matrix_bytes(std::int64_t elements) const {
+  if (!build.has_int8_weights) return element_bytes() * elements;
+  const std::int64_t group = build.weight_group_size, scale = sizeof(float);
+  return elements + (group > 0 ? elements / group * scale : 0);
+}
+
 std::int64_t EngineFolder::target_weight_bytes() const {
-  return element_bytes() * (target.layer_elements() + target.vocab_size * target.hidden_size);
+  return matrix_bytes(target.layer_elements() + target.vocab_size * target.hidden_size);
 }
 
 std::int64_t EngineFolder::rollout_weight_bytes() const {
   if (!draft) return 0;
   const std::int64_t passes = speculation->in_one_pass() ? 1 : speculation->num_steps;
-  return element_bytes() * draft->weight_elements() * passes;
+  return matrix_bytes(draft->weight_elements()) * passes;
 }
 
 }  // namespace trtspec

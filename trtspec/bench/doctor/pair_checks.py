@@ -41,8 +41,9 @@ def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
             engine, tokenizer = plan_build(folder, build).engine, folder
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
-    size = weight_bytes(engine.target, engine.build.dtype)
-    detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {engine.build.dtype} a step"
+    size = weight_bytes(engine.target, engine.build)
+    kind = "int8" if engine.build.has_int8_weights else engine.build.dtype
+    detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {kind} a step"
     return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
 
 
@@ -77,8 +78,8 @@ def contract_check(model: str, method: Method, build: BuildConfig) -> Check:
     draft = plan.engine.draft
     assert draft is not None, "a method with a draft"
     parts = (
-        weight_bytes(draft, plan.engine.build.dtype),
-        weight_bytes(plan.engine.target, plan.engine.build.dtype),
+        weight_bytes(draft, plan.engine.build),
+        weight_bytes(plan.engine.target, plan.engine.build),
     )
     detail = f"{draft.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
     return Check(name, OK, detail)

@@ -73,6 +73,8 @@ struct BuildLimits {
   std::int64_t max_seq_len;
   std::int64_t max_num_tokens;
   std::int64_t tokens_per_block;
+  bool has_int8_weights = false;       // in linear layers; all else is of `dtype`
+  std::int64_t weight_group_size = 0;  // input features that share a scale of these; 0: all
 };
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
@@ -129,6 +131,8 @@ struct EngineFolder {
   }
   std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
   std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }
+  // Of so many weights of linear layers, with the scales of groups.
+  std::int64_t matrix_bytes(std::int64_t elements) const;
   // Bytes of the weights that a pass of the target reads (norms and biases left out).
   std::int64_t target_weight_bytes() const;
   // The same of a whole rollout: each of its depths is a pass of the draft, or of one of its

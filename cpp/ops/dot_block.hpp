@@ -1,0 +1,90 @@
+// A small product by the processor's dot product of pairs of bfloat16 (AVX512_BF16), the core of
+// linear_dot.cpp and linear_int8_dot.cpp. Only for sources compiled for it.
+#pragma once
+#include <immintrin.h>
+#include <trtspec/linear.hpp>
+
+#include <cstring>
+
+#include "gemm_block.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+
+// Pairs of weights: those of two inputs, side by side for every output of a panel. The instruction
+// that interleaves works within parts of 128 bits, so register 2h holds the outputs 0-3, 8-11,
+// 16-19, 24-27 of half h, and register 2h + 1 those between.
+struct PanelPairs {
+  using Weight = bf16;
+  static constexpr int kRegisters = 4;  // of 16 outputs
+
+  static TRTSPEC_INLINE void load(const bf16* w, __m512bh* pairs) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i first = _mm512_loadu_si512(w + 32 * half);
+      const __m512i second = _mm512_loadu_si512(w + kPanel + 32 * half);
+      pairs[2 * half] = (__m512bh)_mm512_unpacklo_epi16(first, second);
+      pairs[2 * half + 1] = (__m512bh)_mm512_unpackhi_epi16(first, second);
+    }
+  }
+
+  // Sums from memory, where they stand in order, into the order of the pairs, and back.
+  static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half, from += 32) {
+      const __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 16);
+      sums[2 * half] = _mm512_shuffle_f32x4(a, b, 0x88);
+      sums[2 * half + 1] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    }
+  }
+
+  static TRTSPEC_INLINE void store_sums(const __m512* sums, float* to) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half, to += 32) {
+      const __m512 low = sums[2 * half], high = sums[2 * half + 1];
+      const __m512 a = _mm512_shuffle_f32x4(low, high, 0x44);
+      const __m512 b = _mm512_shuffle_f32x4(low, high, 0xee);
+      _mm512_storeu_ps(to, _mm512_shuffle_f32x4(a, a, 0xd8));
+      _mm512_storeu_ps(to + 16, _mm512_shuffle_f32x4(b, b, 0xd8));
+    }
+  }
+};
+
+// As gemm_rows for the outputs of `Pairs`, of a panel: every sum is one chain over the pairs of
+// inputs.
+template <int Rows, class Pairs, class Ahead>
+__attribute__((noinline)) void dot_rows(std::int64_t depth, const bf16* x, std::int64_t x_stride,
+                                        const typename Pairs::Weight* w, float* sums, bool fresh,
+                                        Ahead& ahead) {
+  constexpr int kRegisters = Pairs::kRegisters;
+  __m512 sum[Rows][kRegisters];
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; ++r) {
+    if (!fresh) {
+      Pairs::load_sums(sums + r * kPanel, sum[r]);
+      continue;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kRegisters; ++i) sum[r][i] = _mm512_setzero_ps();
+  }
+  Ahead local = ahead;  // in registers
+  for (std::int64_t k = 0; k < depth; k += 2) {
+    local.step();
+    __m512bh pairs[kRegisters];
+    Pairs::load(w + k * kPanel, pairs);
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) {
+      std::int32_t both;
+      std::memcpy(&both, x + r * x_stride + k, sizeof both);
+      const __m512bh value = (__m512bh)_mm512_set1_epi32(both);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRegisters; ++i) {
+        sum[r][i] = _mm512_dpbf16_ps(sum[r][i], value, pairs[i]);
+      }
+    }
+  }
+  ahead = local;
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; ++r) Pairs::store_sums(sum[r], sums + r * kPanel);
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS

@@ -1,0 +1,64 @@
+// The linear op with int8 weights and float inputs: weights become floats in registers or, for more
+// rows than fit there together, once in the first-level cache.
+#include "gemm_block.hpp"
+#include "linear_int8_step.hpp"
+#include "linear_kernel.hpp"
+#include "linear_panels.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+namespace {
+
+template <class Weight, class Ahead>
+void multiply_step(const LinearInt8Params& params, std::int64_t k, std::int64_t n, const float* x,
+                   std::int64_t x_stride, std::int64_t rows, const Weight* w, const float* scales,
+                   float* sums, Ahead& ahead) {
+  for_row_blocks(rows, [&](auto count, std::int64_t block) {
+    constexpr int kRows = decltype(count)::value;
+    alignas(64) float part[kRows * kPanel];
+    for_groups(params, scales, k, n, kRows, part, sums + block * kPanel,
+               [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
+                 gemm_rows<kRows>(kPanel, depth, x + block * x_stride + k + offset, x_stride,
+                                  w + offset * kPanel, kPanel, to, kPanel, fresh, ahead);
+               });
+  });
+}
+
+void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const float* x,
+                    std::int64_t x_stride, std::int64_t rows, float* sums) {
+  alignas(64) float wide[kInt8Step * kPanel];
+  for_steps<1>(params, panel, row_blocks(rows),
+               [&](std::int64_t k, std::int64_t n, const std::int8_t* w, const float* scales,
+                   auto& ahead) {
+                 if (rows <= kRowBlock) {
+                   return multiply_step(params, k, n, x, x_stride, rows, w, scales, sums, ahead);
+                 }
+                 for (std::int64_t i = 0; i < n * kPanel; i += kLanes) {
+                   store(wide + i, load(w + i));
+                 }
+                 const float* converted = wide;
+                 multiply_step(params, k, n, x, x_stride, rows, converted, scales, sums, ahead);
+               });
+}
+
+template <class Value>
+void run(const LinearInt8Params& params, const float* x, std::int64_t x_stride) {
+  run_panels<Value>(params.linear, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
+                                       float* sums) {
+    multiply_panel(params, panel, x + first * x_stride, x_stride, rows, sums);
+  });
+}
+
+}  // namespace
+
+void linear_int8_kernel(const LinearInt8Params& params, const float* x, std::int64_t x_stride) {
+  switch (params.linear.dtype) {
+    case DType::f32:
+      return run<float>(params, x, x_stride);
+    case DType::bf16:
+      return run<bf16>(params, x, x_stride);
+    case DType::f16:
+      return run<f16>(params, x, x_stride);
+  }
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS

@@ -1,0 +1,115 @@
+"""ModelOpt's W8A16: read as it is; other quantised checkpoints are refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpoint_converters import fingerprint, load_checkpoint, read_config
+from trtspec.errors import CheckpointError
+from trtspec.models.causal_lm import CausalLM
+from trtspec.models.linear import WeightLayout
+from trtspec.ops.linear import unpack_linear
+
+from .tiny_folder import TinyFolder
+
+CONFIG = {"quant_method": "modelopt", "quant_algo": "W8A16", "ignore": ["lm_head"]}
+FILE = {"quant_algo": "W8A16", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> TinyFolder:
+    """As ModelOpt exports INT8_WEIGHT_ONLY: every linear layer but the head."""
+    folder = TinyFolder(tmp_path / "model")
+    for name, weight in list(folder.tensors.items()):
+        if name.endswith("_proj.weight"):
+            scales = weight.float().abs().amax(1) / 127
+            folder.tensors[name] = (weight.float() / scales[:, None]).round().to(torch.int8)
+            folder.tensors[f"{name}_scale"] = scales
+    return folder
+
+
+def write(folder: TinyFolder, config: Any = CONFIG, file: Any = None) -> Path:
+    path = folder.write(**({} if config is None else {"quantization_config": config}))
+    if file is not None:
+        (path / "hf_quant_config.json").write_text(json.dumps({"quantization": file}))
+    return path
+
+
+@pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
+def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: Any) -> None:
+    checkpoint = load_checkpoint(write(folder, config, file))
+    assert checkpoint.config.weight_dtype == "int8" and checkpoint.config.dtype == "bfloat16"
+    assert read_config(checkpoint.path) == checkpoint.config
+    for group in (0, 32):
+        model = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=group))
+        model.load_weights(checkpoint)
+        fused = model.layers[1].mlp.gate_up
+        assert fused.scales is not None
+        assert torch.equal(unpack_linear(fused.packed, 48)[24:], folder.tensors[UP])
+        scales = unpack_linear(fused.scales, 48)[24:]
+        assert torch.equal(scales, folder.tensors[f"{UP}_scale"][:, None])
+        assert fused.rounding.error == 0 and model.lm_head.rounding.error > 0
+
+
+def test_weights_become_floats(folder: TinyFolder) -> None:
+    checkpoint = load_checkpoint(write(folder))
+    model = CausalLM(checkpoint.config, torch.float32)
+    model.load_weights(checkpoint)
+    expected = folder.tensors[UP].float() * folder.tensors[f"{UP}_scale"][:, None]
+    assert torch.equal(unpack_linear(model.layers[1].mlp.gate_up.packed, 48)[24:], expected)
+
+
+def test_fingerprint_follows_the_quantization_file(folder: TinyFolder) -> None:
+    prints = {fingerprint(write(folder, None, FILE | {"group_size": g})) for g in (None, 1)}
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "message"),
+    [
+        ({"quant_method": "gptq", "bits": 8}, None, "gptq.* is not supported; .*W8A16"),
+        (CONFIG | {"quant_algo": "FP8"}, None, "config.json: quantization_config FP8 is not"),
+        (CONFIG | {"quant_algo": "W8A8_SQ_PER_CHANNEL"}, None, "W8A8_SQ_PER_CHANNEL"),
+        ({"quant_method": "modelopt"}, None, "modelopt is not supported"),
+        ("int8", None, "'int8' is not supported"),
+        (None, FILE | {"quant_algo": "W4A16_AWQ"}, "hf_quant_config.json: quantization W4A16_AWQ"),
+        (None, FILE | {"quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION"),
+        (CONFIG, FILE | {"quant_algo": "NVFP4"}, "NVFP4"),
+        (None, FILE | {"kv_cache_quant_algo": "FP8"}, r"K/V cache \(FP8\)"),
+    ],
+)
+def test_other_formats(folder: TinyFolder, config: Any, file: Any, message: str) -> None:
+    path = write(folder, config, file)
+    for read in (load_checkpoint, read_config):
+        with pytest.raises(CheckpointError, match=message):
+            read(path)
+
+
+def test_tensors_that_do_not_fit(folder: TinyFolder) -> None:
+    scale = f"{UP}_scale"
+    kept = folder.tensors.pop(scale)
+    with pytest.raises(CheckpointError, match=rf"1 tensors are missing: {scale}"):
+        load_checkpoint(write(folder))
+    folder.tensors[scale] = kept[:3]
+    with pytest.raises(CheckpointError, match=r"has shape \[3\], .* asks for \[24\]"):
+        load_checkpoint(write(folder))
+    folder.tensors[scale] = kept
+    with pytest.raises(CheckpointError, match="no use: .*_scale"):
+        load_checkpoint(write(folder, None))  # nothing says that weights are quantised
+    embedding = "model.embed_tokens.weight"
+    folder.tensors[embedding] = folder.tensors[embedding].to(torch.int8)
+    with pytest.raises(CheckpointError, match=f"tensor {embedding} has dtype I8"):
+        load_checkpoint(write(folder))
+    folder = TinyFolder(folder.path, tensors=dict(folder.tensors))
+    folder.tensors[embedding] = folder.tensors[embedding].bfloat16()
+    folder.tensors[scale] = kept * torch.nan
+    checkpoint = load_checkpoint(write(folder))
+    model = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=0))
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up\.weight_scale has 24 values"):
+        model.load_weights(checkpoint)

@@ -1,0 +1,119 @@
+"""Weights in 8 bits: the text is that of the dequantised model, with any draft, or none."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trtspec import LLM, SamplingParams
+from trtspec.builder.locate import find_model
+from trtspec.errors import CheckpointError, ConfigError
+from trtspec.ops.linear_int8 import dequantize_int8, quantize_int8
+
+from .every_method import METHODS, PROMPTS
+from .helpers import (
+    GREEDY_24,
+    SAMPLED_24,
+    TinyModels,
+    assert_no_leak,
+    ngram,
+    open_llm,
+    tokens,
+)
+
+INT8: dict[str, Any] = {"weight_dtype": "int8"}
+
+
+def rounded(models: TinyModels, case: str, group: int) -> Any:
+    """The Hugging Face model with the weights that int8 leaves of its own; the head of a tied one
+    is rounded, its embedding is not."""
+    model = copy.deepcopy(models.hf(case))
+    if model.config.tie_word_embeddings:
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                values, scales = quantize_int8(module.weight, group)
+                module.weight.copy_(dequantize_int8(values, scales, group))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("case", "group"), [("llama_linear_biases", 0), ("llama3_tied", 32), ("qwen3", 64)]
+)
+def test_text_of_the_dequantised_model(models: TinyModels, case: str, group: int) -> None:
+    model, prompt = rounded(models, case, group), torch.tensor([PROMPTS[0]])
+    text = model.generate(prompt, max_new_tokens=24, do_sample=False)[0, len(PROMPTS[0]) :]
+    folder = models.folder(case)
+    with open_llm(folder, None, **INT8, weight_group_size=group) as llm:
+        assert llm.config.build.weight_group_size == group
+        assert llm.generate(PROMPTS[0], GREEDY_24).outputs[0].token_ids == text.tolist()
+    assert text.tolist() != models.greedy(case, PROMPTS[0], 24), "rounding changed nothing"
+
+
+@pytest.mark.parametrize(
+    "method", ["tree", "eagle", "eagle3", "medusa", "pard", "p_eagle", "modules", "dflash"]
+)
+def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) -> None:
+    """Drafts are in 8 bits too, and share an embedding or a head with their target."""
+    folder, config = METHODS[method](models, tmp_path)
+    with open_llm(folder, None, **INT8) as llm:
+        expected = [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)]
+    with open_llm(folder, config, **INT8, max_num_tokens=60) as llm:
+        assert [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)] == expected
+        assert llm.get_metrics()["num_draft_tokens"] > 0
+        assert_no_leak(llm)
+
+
+def test_not_a_number_is_refused(models: TinyModels) -> None:
+    model = copy.deepcopy(models.hf("llama"))
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 5] = torch.inf
+    folder = models.save(model, "infinite")
+    message = r"tensor layers\.1\.mlp\.down\.weight has 1 values that are NaN or infinite"
+    with pytest.raises(CheckpointError, match=message):
+        open_llm(folder, None, **INT8)
+    open_llm(folder).shutdown()  # floats are the checkpoint's own affair
+
+
+@pytest.mark.slow
+class TestCompiled:
+    """An engine of the embedded models, built once."""
+
+    PARAMS = (
+        SamplingParams(max_tokens=32, ignore_eos=True),
+        SamplingParams(max_tokens=32, ignore_eos=True, temperature=0.8, seed=5),
+    )
+
+    @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
+    def test_drafts_change_nothing(self, int8_engine: Path, params: SamplingParams) -> None:
+        prompts = [[5, 9, 100 + i, *range(40, 44 + 3 * i), 9] * 2 for i in range(8)]
+
+        def texts(speculation: Any, **options: Any) -> list[list[int]]:
+            with LLM(int8_engine, speculation, skip_tokenizer_init=True, **options) as llm:
+                return tokens(llm.generate(prompts, params, use_tqdm=False))
+
+        expected = texts(False)
+        assert texts(None) == expected  # EAGLE-3
+        assert texts(None, max_batch_size=1) == expected
+        assert texts(ngram(5)) == expected
+        options: dict[str, Any] = {"backend": "eager", "max_batch_size": 8, "max_seq_len": 256}
+        with open_llm(Path(find_model("trtspec-tiny")), None, **INT8, **options) as llm:
+            assert tokens(llm.generate(prompts, params, use_tqdm=False)) == expected
+
+    def test_options_of_a_built_engine(self, int8_engine: Path) -> None:
+        for options, message in (
+            ({"weight_dtype": "float32"}, "weight_dtype='float32' .* built with 'int8'"),
+            ({**INT8, "weight_group_size": 64}, "weight_group_size=64 .* built with 0"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                LLM(int8_engine, skip_tokenizer_init=True, **options)
+        with LLM(int8_engine, False, skip_tokenizer_init=True, **INT8) as llm:
+            llm.generate([5, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
+            figures, elements = llm.get_metrics(), llm.config.target.matrix_elements
+            assert figures["verify_weight_bytes"] == elements * figures["num_verify_steps"] > 0

@@ -1,0 +1,116 @@
+"""What rounding weights to 8 bits costs in accuracy, measured while an engine is built."""
+
+from __future__ import annotations
+
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from checkpoint_converters import Checkpoint
+from trtspec.builder.pair import has_tokenizer
+from trtspec.config.model import ModelConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import built_dtype
+from trtspec.log import logger
+from trtspec.models.attention import PackedRows
+from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.linear import Linear, Rounding
+from trtspec.ops import native as native  # registers the custom ops
+
+NUM_TOKENS = 128
+MAX_COMPARED_BYTES = 4 << 30
+"""Weights in floats that are loaded a second time for `text_report`."""
+_BLOCK = 16
+_TEXT = '''def count_words(path):
+    """Count how often each word occurs in a text file."""
+    counts = {}
+    with open(path) as file:
+        for line in file:
+            for word in line.lower().split():
+                word = word.strip(".,;:!?")
+                if word:
+                    counts[word] = counts.get(word, 0) + 1
+    return counts
+
+The sun had set behind the hills when the two travellers came to the river. There was no bridge, and
+the ferryman had gone home for the night. They sat down under a tree, made a small fire, and waited
+for the morning.
+'''
+
+
+def rounding_report(module: nn.Module) -> str:
+    """How far the int8 weights of a loaded network are from those of its checkpoint, in one line:
+    root mean squares of the difference over that of the weights."""
+    layers = {n: m.rounding for n, m in module.named_modules() if isinstance(m, Linear)}
+    layers = {name: rounding for name, rounding in layers.items() if rounding.weight}
+    if not layers:
+        return "none of its own"
+    total = sum(layers.values(), Rounding())
+    if not total.error:
+        return "as in the checkpoint"
+    worst = max(layers, key=lambda name: layers[name].relative)
+    return (
+        f"off by {total.relative:.2%} of their root mean square, {worst} by "
+        f"{layers[worst].relative:.2%}"
+    )
+
+
+def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint) -> str:
+    """What that does to the target's next-token probabilities, in one line: the same ids through
+    it with the checkpoint's own weights, on the modules that engines are compiled from."""
+    size = engine.target.matrix_elements * built_dtype(engine).itemsize
+    if size > MAX_COMPARED_BYTES:
+        return (
+            f"effect on its probabilities not measured: {size / 2**30:.1f} GiB of float weights "
+            f"are more than {MAX_COMPARED_BYTES >> 30} GiB"
+        )
+    exact = CausalLM(engine.target, built_dtype(engine), engine.capture_layers)
+    exact.load_weights(checkpoint)
+    ids, what = fixed_ids(checkpoint.path, engine.target)
+    ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
+    divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
+    agreement = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
+    source = "int8 weights as floats" if engine.target.weight_dtype == "int8" else "float weights"
+    return (
+        f"against {source}, over {len(ids)} {what}, KL divergence {divergence:.2e} nats a token, "
+        f"the same most probable token at {agreement:.1%}"
+    )
+
+
+def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
+    """Always the same ids of a model, ``[T] i64``, and what they are: of a text, where a tokenizer
+    lies beside its checkpoint that makes enough of them."""
+    count = min(NUM_TOKENS, model.max_position_embeddings)
+    if has_tokenizer(folder):
+        try:
+            ids = AutoTokenizer.from_pretrained(str(folder))(_TEXT)["input_ids"][:count]
+        except Exception as error:
+            logger.warning("the tokenizer in %s cannot be read: %s", folder, error)
+        else:
+            if ids and max(ids) < model.vocab_size:
+                return torch.tensor(ids), "tokens of a text"
+    noise = torch.Generator().manual_seed(0)
+    return torch.randint(model.vocab_size, (count,), generator=noise), "random tokens"
+
+
+@torch.no_grad()
+def log_probabilities(model: CausalLM, ids: Tensor) -> Tensor:
+    """Of every next token behind ``ids [T] i64``: ``[T, V] f64``."""
+    count = len(ids)
+    blocks = -(-count // _BLOCK)
+    caches = new_kv_caches(model.config, blocks, _BLOCK, model.dtype)
+    positions = torch.arange(count)
+    rows = PackedRows(
+        positions=positions,
+        slot_mapping=positions,
+        block_tables=torch.arange(blocks, dtype=torch.int32)[None],
+        query_start=torch.tensor([0, count], dtype=torch.int32),
+        context_lens=torch.tensor([0], dtype=torch.int32),
+        is_tree=torch.tensor([False]),
+        tree_mask=torch.zeros(count, 1, dtype=torch.int64),
+    )
+    logits = model(ids, rows, positions, *caches)[0]
+    return torch.log_softmax(logits.double(), dim=-1)
