@@ -100,7 +100,7 @@ def test_tensors_that_do_not_fit(folder: TinyFolder) -> None:
     with pytest.raises(CheckpointError, match=r"has shape \[3\], .* asks for \[24\]"):
         load_checkpoint(write(folder))
     folder.tensors[scale] = kept
-    with pytest.raises(CheckpointError, match="no use: .*_scale"):
+    with pytest.raises(CheckpointError, match=r"no use: .*_scale"):
         load_checkpoint(write(folder, None))  # nothing says that weights are quantised
     embedding = "model.embed_tokens.weight"
     folder.tensors[embedding] = folder.tensors[embedding].to(torch.int8)

@@ -134,7 +134,11 @@ def test_int8_weights() -> None:
     assert not resolved.has_int8_weights and "become floats" in reasons[1]
     assert not resolve_build(floats, MODEL)[0].has_int8_weights
     for config, model, message in (
-        (BuildConfig(weight_dtype="int8", backend="onnx"), MODEL, "'onnx'.* leave weight_dtype out"),
+        (
+            BuildConfig(weight_dtype="int8", backend="onnx"),
+            MODEL,
+            "'onnx'.* leave weight_dtype out",
+        ),
         (BuildConfig(backend="onnx"), stored, "'onnx', .*give weight_dtype 'float32' to make"),
         (BuildConfig(weight_dtype="int8", backend="tensorrt", dtype="fp16"), MODEL, "'tensorrt'"),
         (BuildConfig(weight_dtype="int8", device="cuda"), MODEL, "device 'cuda'"),

@@ -63,9 +63,13 @@ def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) 
     """Drafts are in 8 bits too, and share an embedding or a head with their target."""
     folder, config = METHODS[method](models, tmp_path)
     with open_llm(folder, None, **INT8) as llm:
-        expected = [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)]
+        expected = [
+            tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)
+        ]
     with open_llm(folder, config, **INT8, max_num_tokens=60) as llm:
-        assert [tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)] == expected
+        assert [
+            tokens(llm.generate(PROMPTS, p, use_tqdm=False)) for p in (GREEDY_24, SAMPLED_24)
+        ] == expected
         assert llm.get_metrics()["num_draft_tokens"] > 0
         assert_no_leak(llm)
 

@@ -16,6 +16,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.engine.graphs import make_graph, module_of
+from trtspec.models.linear import WeightLayout
 
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
 from ..e2e.helpers import TinyModels, open_llm, random_prompt, tokens, tree
@@ -50,7 +51,7 @@ def test_texts(
     with open_llm(models.folder(case)) as packed:
         expected = tokens(packed.generate(PROMPTS, PARAMS, use_tqdm=False))
 
-    monkeypatch.setattr(graphs, "_packs_weights", lambda engine: False)
+    monkeypatch.setattr(graphs, "weight_layout", lambda engine: WeightLayout(packed=False))
     if backend == "aoti":
         compile_here(monkeypatch)
     folder = build_engine(plan, tmp_path / "engine")

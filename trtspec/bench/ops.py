@@ -56,7 +56,12 @@ def bench_linear(
 
 
 def bench_linear_int8(
-    dtype: torch.dtype, width: int, group: int, rows: Sequence[int], bandwidth: float, seconds: float
+    dtype: torch.dtype,
+    width: int,
+    group: int,
+    rows: Sequence[int],
+    bandwidth: float,
+    seconds: float,
 ) -> None:
     """The same with int8 weights and inputs of `dtype`; a scale for `group` inputs, or (0) all."""
     size = width * width + num_groups(width, group) * width * SCALE_BYTES

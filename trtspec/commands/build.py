@@ -187,9 +187,7 @@ def weight_options(args: argparse.Namespace) -> dict[str, Any]:
             f"--weight_only_precision {precision} was given without --use_weight_only"
         )
     if precision not in (None, "int8"):
-        raise ConfigError(
-            f"--weight_only_precision {precision} is not supported (supported: int8)"
-        )
+        raise ConfigError(f"--weight_only_precision {precision} is not supported (supported: int8)")
     if args.use_weight_only:
         if kind not in (None, "int8"):
             raise ConfigError(

@@ -8,7 +8,6 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 
-
 _SCALE_BYTES = 4
 
 
