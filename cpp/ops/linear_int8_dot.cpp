@@ -38,90 +38,50 @@ struct BytePairs {
   }
 };
 
-// More rows than a block has fit into the registers with half a panel, so that still no weight is
-// converted twice.
-constexpr int kHalfRows = 2 * kRowBlock;
+// Rows of a block. Those of more than kRowBlock have room for half a panel in the registers, so that
+// still no weight is converted twice for them.
+constexpr std::int64_t kDotRows = 10;
 
-// body(RowCount<rows>) for kRowBlock < rows <= kHalfRows.
-template <class Body, int Rows = kRowBlock + 1>
-TRTSPEC_INLINE void with_half_rows(std::int64_t rows, const Body& body) {
-  if (rows == Rows) return body(RowCount<Rows>{});
-  if constexpr (Rows < kHalfRows) with_half_rows<Body, Rows + 1>(rows, body);
+// body(RowCount<count>) for 1 <= count <= kDotRows.
+template <class Body, int Rows = 1>
+TRTSPEC_INLINE void with_count(std::int64_t count, const Body& body) {
+  if (count == Rows) return body(RowCount<Rows>{});
+  if constexpr (Rows < kDotRows) with_count<Body, Rows + 1>(count, body);
 }
 
-struct Panel {
-  const LinearInt8Params& params;
-  const bf16* x;  // of the first of `rows` rows
-  std::int64_t rows;
-  float* sums;
-
-  // A step for `count` rows from `first` on.
-  template <class Product>
-  TRTSPEC_INLINE void step(std::int64_t k, std::int64_t n, const float* scales, int count,
-                           std::int64_t first, const Product& product) const {
-    alignas(64) float part[kHalfRows * kPanel];
-    const bf16* from = x + first * params.linear.in_features + k;
-    for_groups(params, scales, k, n, count, part, sums + first * kPanel,
-               [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
-                 product(offset, depth, from + offset, to, fresh);
-               });
+// A whole panel for `Rows` rows.
+template <int Rows, class Ahead>
+TRTSPEC_INLINE void dot_panel(std::int64_t depth, const bf16* x, std::int64_t x_stride,
+                              const std::int8_t* w, float* sums, bool fresh, Ahead& ahead) {
+  constexpr int kRegisters = Rows <= kRowBlock ? 4 : 2;
+  for (int first = 0; first < kPanel; first += 16 * kRegisters) {
+    dot_rows<Rows, BytePairs<kRegisters>>(depth, x, x_stride, w + first, sums + first, fresh,
+                                          ahead);
   }
+}
 
-  // Few rows: the weights are converted in registers.
-  void few(std::int64_t panel) const {
-    const std::int64_t stride = params.linear.in_features;
-    for_steps<2>(params, panel, 1, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
-                                       const float* scales, auto& ahead) {
-      for_row_blocks(rows, [&](auto rows_of, std::int64_t first) {
-        constexpr int kRows = decltype(rows_of)::value;
-        step(k, n, scales, kRows, first, [&](auto offset, auto depth, const bf16* from, float* to,
-                                             bool fresh) {
-          dot_rows<kRows, BytePairs<4>>(depth, from, stride, w + offset * kPanel, to, fresh,
-                                        ahead);
-        });
+void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const bf16* x,
+                    std::int64_t rows, float* sums) {
+  const std::int64_t stride = params.linear.in_features;
+  const std::int64_t blocks = (rows + kDotRows - 1) / kDotRows;
+  const std::int64_t passes = rows > kRowBlock * blocks ? 2 * blocks : blocks;
+  // A step of the loop inside reads two rows of weights.
+  for_steps<2>(params, panel, passes, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
+                                          const float* scales, auto& ahead) {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t first = rows * b / blocks;  // blocks of nearly equal size
+      with_count(rows * (b + 1) / blocks - first, [&](auto count) {
+        constexpr int kRows = decltype(count)::value;
+        alignas(64) float part[kRows * kPanel];
+        for_groups(params, scales, k, n, kRows, part, sums + first * kPanel,
+                   [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
+                     dot_panel<kRows>(depth, x + first * stride + k + offset, stride,
+                                      w + offset * kPanel, to, fresh, ahead);
+                   });
       });
-    });
-  }
-
-  void half(std::int64_t panel) const {
-    const std::int64_t stride = params.linear.in_features;
-    for_steps<2>(params, panel, 2, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
-                                       const float* scales, auto& ahead) {
-      with_half_rows(rows, [&](auto rows_of) {
-        constexpr int kRows = decltype(rows_of)::value;
-        step(k, n, scales, kRows, 0, [&](auto offset, auto depth, const bf16* from, float* to,
-                                         bool fresh) {
-          for (int begin = 0; begin < kPanel; begin += kPanel / 2) {
-            dot_rows<kRows, BytePairs<2>>(depth, from, stride, w + offset * kPanel + begin,
-                                          to + begin, fresh, ahead);
-          }
-        });
-      });
-    });
-  }
-
-  // Many rows: the weights of a step are converted once, into the first-level cache.
-  void many(std::int64_t panel) const {
-    const std::int64_t stride = params.linear.in_features;
-    alignas(64) bf16 wide[kInt8Step * kPanel];
-    for_steps<2>(params, panel, row_blocks(rows), [&](std::int64_t k, std::int64_t n,
-                                                      const std::int8_t* w, const float* scales,
-                                                      auto& ahead) {
-      for (std::int64_t i = 0; i < n * kPanel; i += 16) {
-        const __m512i upper = _mm512_srli_epi32(floats_of(w + i), 16);
-        _mm256_store_si256(reinterpret_cast<__m256i*>(wide + i), _mm512_cvtepi32_epi16(upper));
-      }
-      for_row_blocks(rows, [&](auto rows_of, std::int64_t first) {
-        constexpr int kRows = decltype(rows_of)::value;
-        step(k, n, scales, kRows, first, [&](auto offset, auto depth, const bf16* from, float* to,
-                                             bool fresh) {
-          dot_rows<kRows, PanelPairs>(depth, from, stride, wide + offset * kPanel, to, fresh,
-                                      ahead);
-        });
-      });
-    });
-  }
-};
+    }
+  });
+}
 
 }  // namespace
 
@@ -129,10 +89,7 @@ void linear_int8_dot(const LinearInt8Params& params) {
   const bf16* x = static_cast<const bf16*>(params.linear.x);
   run_panels<bf16>(params.linear, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
                                       float* sums) {
-    const Panel work{params, x + first * params.linear.in_features, rows, sums};
-    if (rows <= kRowBlock) return work.few(panel);
-    if (rows <= kHalfRows) return work.half(panel);
-    work.many(panel);
+    multiply_panel(params, panel, x + first * params.linear.in_features, rows, sums);
   });
 }
 

@@ -1,5 +1,6 @@
-// The linear op with int8 weights and float inputs: weights become floats in registers or, for more
-// rows than fit there together, once in the first-level cache.
+// The linear op with int8 weights and float inputs: every block of rows makes floats of the weights
+// in registers. (Floats made once for many rows, in the first-level cache, take longer to store and
+// load again than they save.)
 #include "gemm_block.hpp"
 #include "linear_int8_step.hpp"
 #include "linear_kernel.hpp"
@@ -8,36 +9,21 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
-template <class Weight, class Ahead>
-void multiply_step(const LinearInt8Params& params, std::int64_t k, std::int64_t n, const float* x,
-                   std::int64_t x_stride, std::int64_t rows, const Weight* w, const float* scales,
-                   float* sums, Ahead& ahead) {
-  for_row_blocks(rows, [&](auto count, std::int64_t block) {
-    constexpr int kRows = decltype(count)::value;
-    alignas(64) float part[kRows * kPanel];
-    for_groups(params, scales, k, n, kRows, part, sums + block * kPanel,
-               [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
-                 gemm_rows<kRows>(kPanel, depth, x + block * x_stride + k + offset, x_stride,
-                                  w + offset * kPanel, kPanel, to, kPanel, fresh, ahead);
-               });
-  });
-}
-
 void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const float* x,
                     std::int64_t x_stride, std::int64_t rows, float* sums) {
-  alignas(64) float wide[kInt8Step * kPanel];
-  for_steps<1>(params, panel, row_blocks(rows),
-               [&](std::int64_t k, std::int64_t n, const std::int8_t* w, const float* scales,
-                   auto& ahead) {
-                 if (rows <= kRowBlock) {
-                   return multiply_step(params, k, n, x, x_stride, rows, w, scales, sums, ahead);
-                 }
-                 for (std::int64_t i = 0; i < n * kPanel; i += kLanes) {
-                   store(wide + i, load(w + i));
-                 }
-                 const float* converted = wide;
-                 multiply_step(params, k, n, x, x_stride, rows, converted, scales, sums, ahead);
-               });
+  for_steps<1>(params, panel, row_blocks(rows), [&](std::int64_t k, std::int64_t n,
+                                                    const std::int8_t* w, const float* scales,
+                                                    auto& ahead) {
+    for_row_blocks(rows, [&](auto count, std::int64_t block) {
+      constexpr int kRows = decltype(count)::value;
+      alignas(64) float part[kRows * kPanel];
+      for_groups(params, scales, k, n, kRows, part, sums + block * kPanel,
+                 [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
+                   gemm_rows<kRows>(kPanel, depth, x + block * x_stride + k + offset, x_stride,
+                                    w + offset * kPanel, kPanel, to, kPanel, fresh, ahead);
+                 });
+    });
+  });
 }
 
 template <class Value>

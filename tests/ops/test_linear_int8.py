@@ -44,7 +44,7 @@ def make(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group", GROUPS)
 def test_equals_reference(isa: str, dtype: torch.dtype, group: int) -> None:
-    """Rows on every path: in registers, with half a panel there, converted once; odd widths."""
+    """Rows in one block and in several, of whole panels and of halves; odd sizes."""
     for rows, depth, width in (
         *((rows, 300, 70) for rows in (0, 1, 2, 3, 6, 7, 8, 12, 13, 60)),
         (1, 1, 1), (5, 33, 65), (9, 33, 130), (20, 129, 64), (8, 640, 64),
