@@ -49,8 +49,9 @@ def _require_int8(hf: HfConfig, file: str, key: str, said: Any) -> None:
     algorithm, method = fields.get("quant_algo"), fields.get("quant_method", "modelopt")
     if method != "modelopt" or algorithm != _ALGORITHM:
         name = algorithm if method == "modelopt" and algorithm else fields.get("quant_method")
+        name = name or repr(said)
         raise CheckpointError(
-            f"{hf.folder / file}: {key} {name or repr(said)} is not supported; supported: {_SUPPORTED}"
+            f"{hf.folder / file}: {key} {name} is not supported; supported: {_SUPPORTED}"
         )
     cache = fields.get("kv_cache_quant_algo", fields.get("kv_cache_scheme"))
     if cache is not None:

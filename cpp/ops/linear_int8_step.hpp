@@ -8,6 +8,7 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 
 constexpr std::int64_t kInt8Step = 128;  // input features of a step, a multiple of every group
+constexpr std::int64_t kSmallestGroup = 32;
 
 // sums [rows][columns] = scales * part, plus what is there unless `fresh`; rows are kPanel apart.
 inline void add_scaled(std::int64_t rows, const float* part, const float* scales, float* sums,
@@ -22,7 +23,7 @@ inline void add_scaled(std::int64_t rows, const float* part, const float* scales
 
 // product(offset, depth, sums, fresh) for the groups of a step of n input features from k on, each
 // of them `offset` behind k and `depth` long, so that sums [rows][64] become those of the panel.
-// Where all features share a scale, it multiplies at the panel's end.
+// Where all features share a scale, it multiplies at the panel's end. scales: of the step's groups.
 template <class Product>
 TRTSPEC_INLINE void for_groups(const LinearInt8Params& params, const float* scales, std::int64_t k,
                                std::int64_t n, std::int64_t rows, float* part, float* sums,
@@ -35,7 +36,7 @@ TRTSPEC_INLINE void for_groups(const LinearInt8Params& params, const float* scal
   }
   for (std::int64_t offset = 0; offset < n; offset += size) {
     product(offset, n - offset < size ? n - offset : size, part, true);
-    add_scaled(rows, part, scales + (k + offset) / size * kPanel, sums, k + offset == 0);
+    add_scaled(rows, part, scales + offset / size * kPanel, sums, k + offset == 0);
   }
 }
 
@@ -53,7 +54,7 @@ TRTSPEC_INLINE void for_steps(const LinearInt8Params& params, std::int64_t panel
     const std::int8_t* part = w + k * kPanel;
     StreamAhead<Lines> ahead{reinterpret_cast<const char*>(part + n * kPanel),
                              Lines * kPanel / passes};
-    step(k, n, part, scales, ahead);
+    step(k, n, part, scales + k / size * kPanel, ahead);
   }
 }
 
