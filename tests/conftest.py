@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from .e2e.eagle_heads import RightHeads
     from .e2e.helpers import TinyModels
 
 
@@ -30,11 +31,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
 
 
 @pytest.fixture(scope="session")
-def int8_engine() -> Path:
-    """trtspec-tiny with its EAGLE-3 head, a chain of 3, both with int8 weights and computing in
-    float32."""
+def right_heads(tmp_path_factory: pytest.TempPathFactory) -> RightHeads:
+    """A tiny target with heads that are right half of the time."""
+    from .e2e.eagle_heads import save_right_heads
+
+    return save_right_heads(tmp_path_factory.mktemp("right"), 3.0)
+
+
+@pytest.fixture(scope="session")
+def int8_engine(right_heads: RightHeads) -> Path:
+    """The same target with an EAGLE-3 chain, both with int8 weights and computing in float32."""
     from trtspec.llmapi.build import build
 
-    config = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
-    limits = {"max_batch_size": 8, "max_seq_len": 256, "max_num_tokens": 64}
-    return build("trtspec-tiny", config, dtype="float32", weight_dtype="int8", **limits)
+    draft = str(right_heads.eagle3)
+    config = {"method": "eagle3", "model": draft, "num_speculative_tokens": 3}
+    limits = {"max_batch_size": 8, "max_seq_len": 128, "max_num_tokens": 64}
+    return build(right_heads.target, config, dtype="float32", weight_dtype="int8", **limits)

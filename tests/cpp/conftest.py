@@ -15,7 +15,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 
 from ..cpp_build import cpp_programs
-from ..e2e.eagle_heads import RightHeads, cycling_target, save_right_heads
+from ..e2e.eagle_heads import RightHeads, cycling_target
 from ..e2e.mtp_modules import DEPTHS, save_deep
 from ..e2e.parallel_drafts import right_pard, save_pard, save_right_p_eagle
 from .program import Program
@@ -49,12 +49,6 @@ def chain_engine() -> Path:
 def eagle_engine() -> Path:
     """trtspec-tiny with its EAGLE-3 head, a tree (3, 4, 12)."""
     return _engine("trtspec-tiny", "trtspec-tiny-eagle3", TREE)
-
-
-@pytest.fixture(scope="session")
-def right_heads(tmp_path_factory: pytest.TempPathFactory) -> RightHeads:
-    """A tiny target with heads that are right half of the time."""
-    return save_right_heads(tmp_path_factory.mktemp("right"), 3.0)
 
 
 @pytest.fixture(scope="session")

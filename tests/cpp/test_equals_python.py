@@ -78,9 +78,10 @@ def test_eagle3(
 
 
 def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
-    metrics = assert_equal(program, int8_engine, tmp_path, None, (), "plain", 0.8)
+    cases = cycling_samples()
+    metrics = assert_equal(program, int8_engine, tmp_path, None, (), "plain", 0.8, cases)
     assert metrics["acceptance_length"] > 1.2
-    report = program.run(int8_engine, samples()[:1], tmp_path).report
+    report = program.run(int8_engine, cases[:1], tmp_path).report
     elements = EngineConfig.read(int8_engine).target.matrix_elements
     assert report["engine"]["target_weight_bytes"] == elements
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
+from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.errors import ConfigError
 
+from .eagle_heads import RightHeads, V
 from .every_method import METHODS, PROMPTS
 from .helpers import (
     GREEDY_24,
@@ -19,6 +21,7 @@ from .helpers import (
     assert_no_leak,
     ngram,
     open_llm,
+    random_prompt,
     tokens,
 )
 
@@ -26,7 +29,7 @@ INT8: dict[str, Any] = {"weight_dtype": "int8"}
 
 
 @pytest.mark.parametrize(
-    "method", ["tree", "eagle", "eagle3", "medusa", "pard", "p_eagle", "modules", "dflash"]
+    "method", ["tree", "eagle", "medusa", "p_eagle", "modules", "dflash"]
 )
 def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) -> None:
     """Drafts are in 8 bits too, and share an embedding or a head with their target."""
@@ -43,18 +46,41 @@ def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) 
         assert_no_leak(llm)
 
 
+PARAMS = (
+    SamplingParams(max_tokens=32, ignore_eos=True),
+    SamplingParams(max_tokens=32, ignore_eos=True, temperature=0.8, seed=5),
+)
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
+def test_the_embedded_models(params: SamplingParams) -> None:
+    """A trained head of a float target still knows the int8 one, alone and in a batch."""
+    target, draft = (Path(find_model(f"trtspec-tiny{name}")) for name in ("", "-eagle3"))
+    eagle3 = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
+
+    def run(speculation: Any, batch: int) -> tuple[list[list[int]], dict[str, Any]]:
+        options: dict[str, Any] = {**INT8, "max_batch_size": batch, "max_seq_len": 128}
+        with open_llm(target, speculation, skip_tokenizer_init=False, **options) as llm:
+            prompts = [p.token_ids for p in held_out_prompts(llm.tokenizer, 8, 40)]
+            return tokens(llm.generate(prompts, params, use_tqdm=False)), llm.get_metrics()
+
+    expected, _ = run(None, 8)
+    for speculation, batch in ((eagle3, 8), (eagle3, 1), (ngram(5), 8)):
+        texts, metrics = run(speculation, batch)
+        assert texts == expected
+        assert speculation is not eagle3 or metrics["acceptance_length"] > 1.5
+
+
 @pytest.mark.slow
 class TestCompiled:
-    """An engine of the embedded models, built once."""
-
-    PARAMS = (
-        SamplingParams(max_tokens=32, ignore_eos=True),
-        SamplingParams(max_tokens=32, ignore_eos=True, temperature=0.8, seed=5),
-    )
+    """An engine built once."""
 
     @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
-    def test_drafts_change_nothing(self, int8_engine: Path, params: SamplingParams) -> None:
-        prompts = [[5, 9, 100 + i, *range(40, 44 + 3 * i), 9] * 2 for i in range(8)]
+    def test_drafts_change_nothing(
+        self, right_heads: RightHeads, int8_engine: Path, params: SamplingParams
+    ) -> None:
+        bodies = [random_prompt(180 + i, 3 * i + 1, V - 2) for i in range(8)]
+        prompts = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(bodies)]
 
         def texts(speculation: Any, **options: Any) -> list[list[int]]:
             with LLM(int8_engine, speculation, skip_tokenizer_init=True, **options) as llm:
@@ -64,8 +90,7 @@ class TestCompiled:
         assert texts(None) == expected  # EAGLE-3
         assert texts(None, max_batch_size=1) == expected
         assert texts(ngram(5)) == expected
-        options: dict[str, Any] = {"backend": "eager", "max_batch_size": 8, "max_seq_len": 256}
-        with open_llm(Path(find_model("trtspec-tiny")), None, **INT8, **options) as llm:
+        with open_llm(right_heads.target, None, **INT8, max_seq_len=128) as llm:
             assert tokens(llm.generate(prompts, params, use_tqdm=False)) == expected
 
     def test_options_of_a_built_engine(self, int8_engine: Path) -> None:
@@ -76,6 +101,6 @@ class TestCompiled:
             with pytest.raises(ConfigError, match=message):
                 LLM(int8_engine, skip_tokenizer_init=True, **options)
         with LLM(int8_engine, False, skip_tokenizer_init=True, **INT8) as llm:
-            llm.generate([5, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
+            llm.generate([1, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
             figures, elements = llm.get_metrics(), llm.config.target.matrix_elements
             assert figures["verify_weight_bytes"] == elements * figures["num_verify_steps"] > 0
