@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_VARIABLE = "TRTSPEC_CPP_BUILD"
 """Names a build folder that has the programs already."""
-PROGRAMS = ("trtspec_replay", "trtspec_benchmark")
+PROGRAMS = ("trtspec_replay", "trtspec_benchmark", "trtspec_benchmark_fake")
 
 
 class CppPrograms:

@@ -34,6 +34,8 @@ Limits (default: those of the build; only smaller ones are possible)
   --enable_kv_cache_reuse[=B]   share the blocks of equal prefixes (default true)
   --onnxruntime FILE            libonnxruntime.so for engines of backend onnx (default: as found at
                                 build, else by the system's loader)
+  --tensorrt FILE               libnvinfer.so or libtensorrt_rtx.so for engines of backend tensorrt
+                                (default: as found at build, else by the system's loader)
   --num_threads N               threads of the kernels (default: OMP_NUM_THREADS, else all cores)
 
 Sampling
@@ -69,7 +71,8 @@ FlagReader read_flags(int argc, const char* const* argv) {
        "max_batch_size", "max_num_tokens", "max_seq_len", "kv_cache_max_tokens",
        "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p",
        "random_seed", "eos_id", "speculative", "max_draft_len", "prompt_lookup_max",
-       "prompt_lookup_min", "onnxruntime", "output_csv", "output_json", "responses_json"},
+       "prompt_lookup_min", "onnxruntime", "tensorrt", "output_csv", "output_json",
+       "responses_json"},
       {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming", "log_iteration_data"},
       {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
        {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
@@ -165,7 +168,8 @@ Options Options::parse(int argc, const char* const* argv) {
                      " must be above 0 and at most 1");
   }
   options.kv.enable_block_reuse = flags.truth("enable_kv_cache_reuse").value_or(true);
-  options.onnxruntime = flags.text("onnxruntime").value_or("");
+  options.libraries = {.onnxruntime = flags.text("onnxruntime").value_or(""),
+                       .tensorrt = flags.text("tensorrt").value_or("")};
   options.num_threads = flags.integer("num_threads", 1, 4096);
   read_sampling(flags, options);
   read_speculation(flags, options);

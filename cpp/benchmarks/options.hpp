@@ -27,7 +27,7 @@ struct Options {
   std::optional<std::int64_t> max_num_tokens;
   std::optional<std::int64_t> max_seq_len;
   KvCacheOptions kv;
-  std::string onnxruntime;  // "": where it is found
+  Libraries::Paths libraries;
 
   SamplingOptions sampling;  // of every request; `seed` is that of the first one
   std::vector<std::int64_t> eos_ids;

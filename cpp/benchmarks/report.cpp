@@ -126,7 +126,7 @@ std::string proc_value(const char* path, std::string_view name) {
   return "";
 }
 
-void write_machine(JsonWriter& json) {
+void write_machine(JsonWriter& json, const Libraries& libraries) {
   const Environment here = Environment::here();
   double load[1] = {0.0};
   json.key("machine").begin_object();
@@ -138,6 +138,11 @@ void write_machine(JsonWriter& json) {
   if (::getloadavg(load, 1) == 1) json.key("load_average").value(load[0]);
   json.key("machine").value(here.machine);
   json.key("torch").value(here.torch);
+  if (const auto& tensorrt = libraries.tensorrt) {
+    json.key("gpu").value(tensorrt->gpu()->name());
+    json.key("compute_capability").value(tensorrt->gpu()->compute_capability());
+    json.key("tensorrt").value(tensorrt->version());
+  }
   json.end_object();
 }
 
@@ -154,7 +159,7 @@ std::string report_json(const Setting& setting, const RunResult& result,
   write_speculation(json, setting.speculation);
   write_engine(json, setting);
   write_flags(json, setting.options);
-  write_machine(json);
+  write_machine(json, setting.libraries);
   return json.end_object().text() + "\n";
 }
 

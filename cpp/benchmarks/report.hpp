@@ -16,6 +16,7 @@ struct Setting {
   const EngineFolder& folder;
   const SchedulerLimits& limits;
   const Speculation& speculation;
+  const Libraries& libraries;
   std::int64_t kv_cache_tokens;
 };
 

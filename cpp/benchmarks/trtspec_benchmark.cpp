@@ -42,9 +42,12 @@ void benchmark(const Options& options) {
   for (const auto* path : {&options.output_csv, &options.output_json, &options.responses_json}) {
     if (*path) check_writable(**path);
   }
+  const Libraries libraries = Libraries::load(folder, options.libraries);
   const double bandwidth =
-      measure_read_bandwidth(std::min(kBandwidthBytes, available_memory() / 4));
-  EngineRuntime runtime(folder, limits, speculation, options.kv, options.onnxruntime);
+      libraries.tensorrt
+          ? libraries.tensorrt->gpu()->measure_bandwidth()
+          : measure_read_bandwidth(std::min(kBandwidthBytes, available_memory() / 4));
+  EngineRuntime runtime(folder, limits, speculation, options.kv, libraries);
   const RunResult result = run_samples(runtime, samples, options, folder, limits);
 
   const std::vector<Figure> figures = make_figures(result, bandwidth);
@@ -56,7 +59,8 @@ void benchmark(const Options& options) {
   }
   if (options.output_csv) write_file(*options.output_csv, csv_text(figures));
   if (options.output_json) {
-    const Setting setting{options, folder, limits, speculation, runtime.kv_cache_tokens()};
+    const Setting setting{options,     folder,    limits,
+                          speculation, libraries, runtime.kv_cache_tokens()};
     write_file(*options.output_json, report_json(setting, result, figures));
   }
   if (options.responses_json) write_file(*options.responses_json, responses_json(result));

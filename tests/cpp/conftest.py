@@ -31,6 +31,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return Program(cpp_programs(tmp_path_factory)["trtspec_benchmark"])
 
 
+@pytest.fixture(scope="session")
+def fake_program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The same over stand-ins for TensorRT and CUDA."""
+    return Program(cpp_programs(tmp_path_factory)["trtspec_benchmark_fake"])
+
+
 def _engine(
     target: str | Path, draft: str | Path, speculation: dict[str, Any], backend: str = "aoti"
 ) -> Path:

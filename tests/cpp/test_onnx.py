@@ -11,7 +11,7 @@ import pytest
 from ..e2e.helpers import ngram
 from .equality import assert_equal, cycling_samples, deep_samples
 from .program import Program, write_samples
-from .test_bad_input import cut, edited, flags, removed
+from .test_bad_input import cut, flags, removed
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -81,7 +81,6 @@ def test_mtp_modules(
 
 
 BROKEN = {
-    "backend": (edited(build__backend="tensorrt"), ("'tensorrt'", "Python only", "aoti or onnx")),
     "no_graph": (removed("target.onnx"), ("target.onnx is missing", "trtspec-build")),
     "graph": (cut("target.onnx", 5000), ("target.onnx cannot be loaded", "trtspec-build")),
     "no_pass": (removed("draft-pass.onnx"), ("draft-pass.onnx is missing", "trtspec-build")),

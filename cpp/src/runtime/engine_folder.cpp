@@ -5,7 +5,10 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <trtspec/files.hpp>
 #include <trtspec/json.hpp>
 #include <trtspec/ops_version.hpp>
@@ -100,14 +103,37 @@ Backend read_backend(const Json& backend) {
   const std::string& name = backend.as_string();
   if (name == "aoti") return Backend::aoti;
   if (name == "onnx") return Backend::onnx;
+  if (name == "tensorrt") return Backend::tensorrt;
   backend.refuse("an engine of backend '" + name +
-                 "' runs in Python only; rebuild it with --backend aoti or onnx");
+                 "' runs in Python only; rebuild it with --backend aoti, onnx or tensorrt");
+}
+
+// Options of a TensorRT build that need more than running the engine.
+void check_options(const Json& options) {
+  struct Option {
+    const char* name;
+    const char* meaning;
+    const char* remedy;
+  };
+  constexpr Option kOptions[] = {
+      {"plugins", "samples and accepts by plugins", "with --no-plugins"},
+      {"strip_plan", "has no weights of its own", "without --strip_plan"},
+      {"refit", "is given the weights of its folder", "without --refit"}};
+  for (const Option& option : kOptions) {
+    const Json* value = options.find(option.name);
+    if (value && value->is_bool() && value->as_bool()) {
+      value->refuse(std::string("a TensorRT engine that ") + option.meaning +
+                    " runs in Python only; rebuild it " + option.remedy);
+    }
+  }
 }
 
 BuildLimits read_build(const Json& json) {
   const Backend backend = read_backend(json.at("backend"));
   const Json* device = json.find("device");
-  if (device && device->as_string() != "cpu") {
+  if (backend == Backend::tensorrt) {
+    if (const Json* options = json.find("tensorrt")) check_options(*options);
+  } else if (device && device->as_string() != "cpu") {
     device->refuse("an engine for '" + device->as_string() +
                    "' runs in Python only; rebuild it with --device cpu");
   }
@@ -158,19 +184,37 @@ SpeculationContract read_speculation(const Json& json) {
   return contract;
 }
 
+// A fact of an environment: its name, what the folder has, and what there is here.
+struct Fact {
+  const char* name;
+  std::string built;
+  std::string here;
+};
+
+void check_facts(const EngineFolder& folder, std::span<const Fact> facts) {
+  std::string wrong;
+  for (const Fact& fact : facts) {
+    if (fact.built == fact.here) continue;
+    wrong += (wrong.empty() ? "" : ", ") + std::string(fact.name) + " " + fact.built + " (here " +
+             fact.here + ")";
+  }
+  if (!wrong.empty()) throw Error(folder.path + " was compiled for " + wrong + kRebuild);
+}
+
 void check_environment(const EngineFolder& folder) {
   const Environment& built = folder.environment;
   const Environment here = Environment::here();
-  std::string wrong;
-  const auto compare = [&](const char* name, const std::string& there, const std::string& ours) {
-    if (there == ours) return;
-    wrong += (wrong.empty() ? "" : ", ") + std::string(name) + " " + there + " (here " + ours + ")";
-  };
-  compare("torch", built.torch, here.torch);
-  compare("machine", built.machine, here.machine);
-  compare("vector_isa", built.vector_isa, here.vector_isa);
-  compare("ops", std::to_string(built.ops), std::to_string(here.ops));
-  if (!wrong.empty()) throw Error(folder.path + " was compiled for " + wrong + kRebuild);
+  check_facts(folder, std::array<Fact, 4>{{{"torch", built.torch, here.torch},
+                                           {"machine", built.machine, here.machine},
+                                           {"vector_isa", built.vector_isa, here.vector_isa},
+                                           {"ops", std::to_string(built.ops),
+                                            std::to_string(here.ops)}}});
+}
+
+std::optional<std::string> read_fact(const Json& environment, std::string_view key) {
+  const Json* fact = environment.find(key);
+  if (!fact || fact->is_null()) return std::nullopt;
+  return fact->as_string();
 }
 
 EngineFolder read_config(const std::string& path, const Json& json) {
@@ -185,7 +229,10 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                       .environment = {.torch = environment.at("torch").as_string(),
                                       .machine = environment.at("machine").as_string(),
                                       .vector_isa = environment.at("vector_isa").as_string(),
-                                      .ops = environment.at("ops").as_int()}};
+                                      .ops = environment.at("ops").as_int(),
+                                      .compute_capability =
+                                          read_fact(environment, "compute_capability"),
+                                      .tensorrt = read_fact(environment, "tensorrt")}};
   if (!draft.is_null()) folder.draft = read_draft(draft);
   if (!speculation.is_null()) folder.speculation = read_speculation(speculation);
   if (folder.draft.has_value() != folder.speculation.has_value()) {
@@ -202,7 +249,14 @@ std::int64_t attention_elements(const DecoderShape& shape) {
 
 }  // namespace
 
-const char* name_of(Backend backend) { return backend == Backend::aoti ? "aoti" : "onnx"; }
+const char* name_of(Backend backend) {
+  switch (backend) {
+    case Backend::aoti: return "aoti";
+    case Backend::onnx: return "onnx";
+    case Backend::tensorrt: return "tensorrt";
+  }
+  throw std::logic_error("a backend without a name");
+}
 
 std::int64_t DecoderShape::min_window() const {
   const auto found = std::find_if(windows.begin(), windows.end(), [](auto w) { return w > 0; });
@@ -253,7 +307,9 @@ Environment Environment::here() {
   return {.torch = torch.substr(0, torch.find('+')),
           .machine = system.machine,
           .vector_isa = at::get_cpu_capability(),
-          .ops = kOpsVersion};
+          .ops = kOpsVersion,
+          .compute_capability = std::nullopt,
+          .tensorrt = std::nullopt};
 }
 
 EngineFolder EngineFolder::read(const std::string& path) {
@@ -279,6 +335,15 @@ EngineFolder EngineFolder::read(const std::string& path) {
   }
 }
 
+void EngineFolder::check_tensorrt(const std::string& compute_capability,
+                                  const std::string& version) const {
+  const std::array<Fact, 2> facts{
+      {{"compute_capability", environment.compute_capability.value_or(compute_capability),
+        compute_capability},
+       {"tensorrt", environment.tensorrt.value_or(version), version}}};
+  check_facts(*this, facts);
+}
+
 std::int64_t EngineFolder::speculative_rows() const {
   if (!speculation) return kDefaultTreeRows;
   const RolloutShape shape = speculation->shape(speculation->num_steps);
@@ -289,7 +354,7 @@ CacheLayout EngineFolder::layout() const {
   const auto divided_up = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
   const std::int64_t rows = speculative_rows(), tokens = build.max_seq_len + rows;
   const std::int64_t words = divided_up(rows, TokenTree::kBitsPerWord);
-  if (build.backend == Backend::onnx) return {tokens + rows, 1, words, /*is_linear=*/true};
+  if (build.has_linear_cache()) return {tokens + rows, 1, words, /*is_linear=*/true};
   return {.tokens_per_block = build.tokens_per_block,
           .blocks_per_sequence = divided_up(tokens, build.tokens_per_block),
           .mask_words = words};

@@ -1,10 +1,7 @@
 #include "trtspec/runtime/engine_runtime.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <string>
 #include <trtspec/kv_cache_manager.hpp>
 #include <trtspec/linear_kv_cache_manager.hpp>
@@ -182,27 +179,30 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
           .draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0};
 }
 
-std::int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name; file >> name;) {
-    std::int64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib) return kib * 1024;
-  }
-  return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-}
-
 EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
                              const Speculation& speculation, const KvCacheOptions& kv,
-                             const std::string& onnxruntime) {
+                             const Libraries& libraries) {
   speculation.check(folder);
   const DrafterNeeds needs = speculation.needs(folder);
-  const CacheBlocks blocks = CacheBlocks::of(folder, limits, needs, kv, available_memory());
+  const auto plan = [&] {
+    return CacheBlocks::of(folder, limits, needs, kv, libraries.free_memory());
+  };
+  plan();  // what cannot fit is refused before anything is read
+  const EngineOpener opener(folder, libraries, limits.max_batch_size);
+  OpenEngine target = opener.target(), draft;
+  if (needs.has_draft_cache) draft = opener.draft();
+  // On a device the engines' weights take memory of the same kind, and have it by now.
+  const CacheBlocks blocks = plan();
+  const auto with_caches = [&](const DecoderShape& shape, std::int64_t num_blocks,
+                               OpenEngine&& engine) {
+    return std::make_unique<SessionEngine>(folder, shape, num_blocks, libraries.cache_memory(),
+                                           std::move(engine.model), std::move(engine.rollout));
+  };
   const CacheLayout layout = folder.layout();
-  const EngineOpener opener(folder, onnxruntime);
-  target_ = opener.target(blocks.target);
+  target_ = with_caches(folder.target, blocks.target, std::move(target));
   std::unique_ptr<KVCache> draft_cache;
   if (needs.has_draft_cache) {
-    draft_ = opener.draft(blocks.draft);
+    draft_ = with_caches(folder.draft->decoder, blocks.draft, std::move(draft));
     draft_cache = make_cache(layout, blocks.draft, kv.enable_block_reuse, needs.lookahead);
   }
   resources_ = std::make_unique<ResourceManager>(

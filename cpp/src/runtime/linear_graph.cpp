@@ -45,8 +45,9 @@ at::Tensor zeros_like_rows(const at::Tensor& output, std::int64_t rows) {
 
 }  // namespace
 
-LinearGraph::LinearGraph(std::unique_ptr<Session> session, LinearShape shape)
-    : session_(std::move(session)), shape_(std::move(shape)) {}
+LinearGraph::LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
+                         std::shared_ptr<CacheMemory> memory)
+    : session_(std::move(session)), shape_(std::move(shape)), memory_(std::move(memory)) {}
 
 std::vector<at::Tensor> LinearGraph::run(const at::Tensor& input_ids, const RowPlaces& rows,
                                          std::span<const at::Tensor> caches, const Extra& extra) {
@@ -54,7 +55,7 @@ std::vector<at::Tensor> LinearGraph::run(const at::Tensor& input_ids, const RowP
   std::vector<at::Tensor> results;
   for (const PaddedCall& call : padded_calls(rows, shape_)) {
     for (const std::int64_t slot : call.begins) {
-      for (const at::Tensor& cache : caches) cache.select(0, slot).zero_();
+      for (const at::Tensor& cache : caches) memory_->clear(cache.select(0, slot));
     }
     std::vector<at::Tensor> inputs = {call.pad(input_ids), call.positions, call.write_indices};
     inputs.insert(inputs.end(), call.masks.begin(), call.masks.end());

@@ -3,7 +3,9 @@
 #include <stdexcept>
 #include <trtspec/runtime/aoti_session.hpp>
 #include <trtspec/runtime/networks.hpp>
+#include <trtspec/runtime/onnx_session.hpp>
 #include <trtspec/runtime/rollouts.hpp>
+#include <trtspec/runtime/tensorrt_session.hpp>
 #include <utility>
 
 namespace trtspec {
@@ -25,32 +27,33 @@ at::Tensor find(const Weights& weights, const std::string& name) {
 
 }  // namespace
 
-EngineOpener::EngineOpener(const EngineFolder& folder, const std::string& onnxruntime)
-    : folder_(folder) {
-  if (folder.build.backend == Backend::onnx) onnxruntime_ = OnnxRuntime::load(onnxruntime);
-  target_weights_ = map_weights(folder.target_weights());
+EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& libraries,
+                           std::int64_t max_batch_size)
+    : folder_(folder),
+      libraries_(libraries),
+      memory_(libraries.cache_memory()),
+      max_batch_size_(max_batch_size) {
+  if (!libraries_.tensorrt) target_weights_ = map_weights(folder.target_weights());
 }
 
-std::unique_ptr<SessionEngine> EngineOpener::target(std::int64_t num_blocks) const {
+OpenEngine EngineOpener::target() const {
   const DecoderShape& shape = folder_.target;
   std::unique_ptr<Session> session;
-  if (onnxruntime_) {
+  if (folder_.build.has_linear_cache()) {
     const std::size_t caches = num_caches(shape);
     session = std::make_unique<TargetNetwork>(
         linear_graph(folder_.target_graph(), target_weights_, shape, caches), caches);
   } else {
     session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
   }
-  return std::make_unique<SessionEngine>(
-      folder_, shape, num_blocks,
-      SessionEngine::Part{std::move(session), {1, folder_.target_weight_bytes()}});
+  return {.model = {std::move(session), {1, folder_.target_weight_bytes()}}, .rollout = {}};
 }
 
-std::unique_ptr<SessionEngine> EngineOpener::draft(std::int64_t num_blocks) const {
+OpenEngine EngineOpener::draft() const {
   if (!folder_.draft) throw std::logic_error(folder_.path + " has no draft to open");
   const Weights own = map_weights(folder_.draft_weights());
   DraftSessions sessions;
-  if (onnxruntime_) {
+  if (folder_.build.has_linear_cache()) {
     sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);
   } else {
     sessions = {std::make_unique<AotiSession>(folder_.draft_model(), own, target_weights_),
@@ -60,10 +63,8 @@ std::unique_ptr<SessionEngine> EngineOpener::draft(std::int64_t num_blocks) cons
   const bool once = folder_.draft->num_modules > 0 || folder_.speculation->in_one_pass();
   const std::int64_t passes = once ? 1 : folder_.speculation->num_steps;
   const std::int64_t bytes = folder_.rollout_weight_bytes();
-  return std::make_unique<SessionEngine>(
-      folder_, folder_.draft->decoder, num_blocks,
-      SessionEngine::Part{std::move(sessions.model), {1, bytes / passes}},
-      SessionEngine::Part{std::move(sessions.rollout), {passes, bytes}});
+  return {.model = {std::move(sessions.model), {1, bytes / passes}},
+          .rollout = {std::move(sessions.rollout), {passes, bytes}}};
 }
 
 EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) const {
@@ -116,19 +117,31 @@ EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) co
   return {std::make_unique<ModulesFeed>(stack), std::make_unique<VanillaRollout>(stack)};
 }
 
-std::unique_ptr<OnnxSession> EngineOpener::graph(const std::string& path, const Weights& weights,
-                                                 std::size_t num_caches) const {
-  return std::make_unique<OnnxSession>(onnxruntime_, path, weights, num_caches);
+std::unique_ptr<Session> EngineOpener::graph(const std::string& path,
+                                             const Weights& weights) const {
+  if (libraries_.tensorrt) return std::make_unique<TensorRTSession>(libraries_.tensorrt, path);
+  return std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights);
 }
 
 LinearGraph EngineOpener::linear_graph(const std::string& path, const Weights& weights,
                                        const DecoderShape& shape, std::size_t num_caches) const {
-  std::unique_ptr<OnnxSession> session = graph(path, weights, num_caches);
+  LinearShape linear{.length = folder_.layout().tokens_per_block,
+                     .widest = folder_.speculative_rows(),
+                     .windows = shape.windows};
+  if (libraries_.tensorrt) {
+    auto session = std::make_unique<TensorRTSession>(libraries_.tensorrt, path, num_caches);
+    if (session->max_batch() < max_batch_size_) {
+      throw Error(path + " takes at most " + std::to_string(session->max_batch()) +
+                  " requests in a call, max_batch_size is " + std::to_string(max_batch_size_) +
+                  "; lower it, or rebuild the engine with trtspec-build");
+    }
+    return LinearGraph(std::move(session), std::move(linear), memory_);
+  }
+  auto session =
+      std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
   const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
-  return LinearGraph(std::move(session), {.length = folder_.layout().tokens_per_block,
-                                          .widest = folder_.speculative_rows(),
-                                          .windows = shape.windows,
-                                          .cuts_masks = !mask.empty() && mask.back() < 0});
+  linear.cuts_masks = !mask.empty() && mask.back() < 0;
+  return LinearGraph(std::move(session), std::move(linear), memory_);
 }
 
 }  // namespace trtspec

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <stdexcept>
-#include <trtspec/kv_compact.hpp>
 #include <trtspec/runtime/packing.hpp>
 #include <utility>
 
@@ -20,18 +19,19 @@ at::ScalarType torch_dtype(const std::string& name) {
 }  // namespace
 
 SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
-                             std::int64_t num_blocks, Part model, Part rollout)
+                             std::int64_t num_blocks, std::shared_ptr<CacheMemory> memory,
+                             Part model, Part rollout)
     : layout_(folder.layout()),
       shape_(shape),
       kv_bytes_per_token_(shape.kv_elements_per_token() * folder.element_bytes()),
+      memory_(std::move(memory)),
       model_(std::move(model)),
       rollout_(std::move(rollout)) {
-  const at::TensorOptions options = at::dtype(torch_dtype(folder.build.dtype));
   std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
                                      shape_.head_dim};
   if (layout_.is_linear) std::swap(sizes[1], sizes[2]);
   for (std::int64_t i = 0; i < 2 * shape_.num_layers; ++i) {
-    caches_.push_back(at::zeros(sizes, options));
+    caches_.push_back(memory_->zeros(sizes, torch_dtype(folder.build.dtype)));
   }
 }
 
@@ -77,13 +77,8 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
     src_slots = of_heads[0];
     dst_slots = of_heads[1];
   }
-  std::vector<void*> data;
-  for (const at::Tensor& cache : caches_) data.push_back(cache.mutable_data_ptr());
-  const at::Tensor& first = caches_.front();
-  const std::int64_t row = layout_.is_linear ? first.stride(2) : first.stride(1);
-  kv_compact(data.data(), static_cast<std::int64_t>(data.size()),
-             row * static_cast<std::int64_t>(first.element_size()), first.numel() / row,
-             src_slots.data(), dst_slots.data(), static_cast<std::int64_t>(src_slots.size()));
+  const std::int64_t row_elements = caches_.front().stride(layout_.is_linear ? 2 : 1);
+  memory_->move_rows(caches_, row_elements, src_slots, dst_slots);
 }
 
 std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots) const {

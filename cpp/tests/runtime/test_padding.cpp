@@ -165,7 +165,8 @@ void test_a_graph_takes_packed_rows(unsigned seed) {
   for (std::int64_t row = rows - 1; row >= 0; row -= 3) wanted.push_back(row);
   const at::Tensor cache = at::zeros({kSlots, 1, kLength, 1}, at::kLong);
   cache.fill_(-1);
-  trtspec::LinearGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}});
+  trtspec::LinearGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}},
+                             std::make_shared<trtspec::HostCacheMemory>());
   const std::vector<at::Tensor> outputs =
       graph.run(ids, scene.places, {&cache, 1},
                 {.features = {}, .logits_rows = tensor(wanted, {std::ssize(wanted)})});

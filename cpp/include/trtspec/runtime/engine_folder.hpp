@@ -3,7 +3,8 @@
 //   config.json        format version, models, build, speculation, fingerprints, environment
 //   target/            weights.safetensors; model.pt2 (backend aoti)
 //   draft/             weights.safetensors; model.pt2, rollout.pt2 (aoti)      (with a draft)
-//   *.onnx             graphs of backend onnx, whose initialisers lie in the weight files
+//   *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
+//                      files, and TensorRT's engines of them
 #pragma once
 
 #include <cstdint>
@@ -61,9 +62,9 @@ struct DraftShape {
   std::int64_t weight_elements() const;
 };
 
-enum class Backend { aoti, onnx };
+enum class Backend { aoti, onnx, tensorrt };
 
-// "aoti" or "onnx".
+// "aoti", "onnx" or "tensorrt".
 const char* name_of(Backend backend);
 
 struct BuildLimits {
@@ -75,6 +76,9 @@ struct BuildLimits {
   std::int64_t tokens_per_block;
   bool has_int8_weights = false;       // in linear layers; all else is of `dtype`
   std::int64_t weight_group_size = 0;  // input features that share a scale of these; 0: all
+
+  // Whether a sequence has one slot of the cache in place of blocks.
+  bool has_linear_cache() const { return backend != Backend::aoti; }
 };
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
@@ -93,12 +97,15 @@ struct SpeculationContract {
   bool in_one_pass() const;
 };
 
-// What compiled code depends on; a folder runs only where all of it matches.
+// What compiled code depends on. A package of backend aoti runs only where the first four match, an
+// engine of TensorRT where the other two do; a graph of backend onnx runs anywhere.
 struct Environment {
   std::string torch;
   std::string machine;
   std::string vector_isa;
   std::int64_t ops;
+  std::optional<std::string> compute_capability;  // of the GPU: "8.9"
+  std::optional<std::string> tensorrt;            // see TensorRT::version
 
   static Environment here();
 };
@@ -116,6 +123,10 @@ struct EngineFolder {
   // only, or an environment that compiled code does not fit; file and value are named.
   static EngineFolder read(const std::string& path);
 
+  // Refuses engines for another GPU than that of this compute capability, or of another TensorRT
+  // than this version: throws Error, naming what was built for and what is here.
+  void check_tensorrt(const std::string& compute_capability, const std::string& version) const;
+
   // Block tables reach past max_seq_len by the rows a step writes before it accepts them; a linear
   // cache by those and by as many rows of padding.
   CacheLayout layout() const;
@@ -125,9 +136,13 @@ struct EngineFolder {
   std::string target_weights() const { return path + "/target/weights.safetensors"; }
   std::string draft_model() const { return path + "/draft/model.pt2"; }
   std::string draft_rollout() const { return path + "/draft/rollout.pt2"; }
-  std::string target_graph() const { return path + "/target.onnx"; }
+  // A graph, or TensorRT's engine of it.
+  std::string target_graph() const { return path + "/target" + graph_suffix(); }
   std::string draft_graph(const std::string& name) const {
-    return path + "/draft-" + name + ".onnx";
+    return path + "/draft-" + name + graph_suffix();
+  }
+  const char* graph_suffix() const {
+    return build.backend == Backend::tensorrt ? ".engine" : ".onnx";
   }
   std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
   std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }

@@ -1,7 +1,8 @@
 // EngineRuntime: from an engine folder to a running executor: weights, engines, caches, drafter.
 //
 //   const EngineFolder folder = EngineFolder::read("engine");
-//   EngineRuntime runtime(folder, runtime_limits(folder.build), Speculation::of(folder), {});
+//   EngineRuntime runtime(folder, runtime_limits(folder.build), Speculation::of(folder), {},
+//                         Libraries::load(folder, {}));
 //   runtime.executor().add(...);
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/executor.hpp>
+#include <trtspec/runtime/libraries.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/session_engine.hpp>
 
@@ -76,18 +78,13 @@ struct CacheBlocks {
                         std::int64_t free_bytes);
 };
 
-// Bytes of memory that can be had without swapping; files that the kernel keeps in memory count as
-// free.
-std::int64_t available_memory();
-
 // Owns everything that an executor runs on. Not thread-safe.
 class EngineRuntime {
  public:
-  // onnxruntime: the library for a folder of backend onnx; see OnnxRuntime::load. Throws Error for
-  // anything that the folder, the limits or the memory do not allow.
+  // Throws Error for anything that the folder, the limits or the memory do not allow.
   EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
                 const Speculation& speculation, const KvCacheOptions& kv,
-                const std::string& onnxruntime = "");
+                const Libraries& libraries);
 
   Executor& executor() { return *executor_; }
   const SessionEngine& target() const { return *target_; }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <trtspec/runtime/cache_memory.hpp>
 #include <trtspec/runtime/padding.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <vector>
@@ -13,7 +14,9 @@ namespace trtspec {
 // left there, NaN included, is then gone.
 class LinearGraph {
  public:
-  LinearGraph(std::unique_ptr<Session> session, LinearShape shape);
+  // `memory`: where its caches lie.
+  LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
+              std::shared_ptr<CacheMemory> memory);
 
   // What a call reads beside its rows: for a network over states their features [T, H], for a
   // language model the rows whose logits are wanted [R] i64; else undefined.
@@ -29,6 +32,7 @@ class LinearGraph {
  private:
   std::unique_ptr<Session> session_;
   LinearShape shape_;
+  std::shared_ptr<CacheMemory> memory_;
 };
 
 }  // namespace trtspec

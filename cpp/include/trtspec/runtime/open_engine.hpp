@@ -5,24 +5,32 @@
 #include <memory>
 #include <string>
 #include <trtspec/runtime/engine_folder.hpp>
+#include <trtspec/runtime/libraries.hpp>
 #include <trtspec/runtime/linear_graph.hpp>
-#include <trtspec/runtime/onnx_session.hpp>
 #include <trtspec/runtime/session_engine.hpp>
 #include <trtspec/runtime/weights.hpp>
 
 namespace trtspec {
 
-// Opens the engines of a folder over its weights, which are mapped and not copied.
+// What an engine runs, before it has caches.
+struct OpenEngine {
+  SessionEngine::Part model;
+  SessionEngine::Part rollout;  // of a draft
+};
+
+// Opens the engines of a folder: over its weights, which are mapped and not copied, or, of backend
+// tensorrt, with those that lie in them.
 class EngineOpener {
  public:
-  // onnxruntime: see OnnxRuntime::load, which is asked for backend onnx alone.
-  EngineOpener(const EngineFolder& folder, const std::string& onnxruntime);
+  // libraries: those of the folder. max_batch_size: requests in one step.
+  EngineOpener(const EngineFolder& folder, const Libraries& libraries,
+               std::int64_t max_batch_size);
 
-  // The target, or the draft, with caches of num_blocks blocks. What the draft borrows of its
-  // target is the target's own memory. Throws Error for artifacts that are missing or cannot be
-  // loaded, or that need weights which the folder lacks.
-  std::unique_ptr<SessionEngine> target(std::int64_t num_blocks) const;
-  std::unique_ptr<SessionEngine> draft(std::int64_t num_blocks) const;
+  // The target, or the draft. What the draft borrows of its target is the target's own memory,
+  // unless the backend is tensorrt. Throws Error for artifacts that are missing or cannot be
+  // loaded, that need weights which the folder lacks, or that take fewer requests.
+  OpenEngine target() const;
+  OpenEngine draft() const;
 
  private:
   // The model and the rollout of a draft.
@@ -33,14 +41,15 @@ class EngineOpener {
 
   DraftSessions lowered_draft(const Weights& own) const;
   DraftSessions lowered_modules(const Weights& own) const;
-  std::unique_ptr<OnnxSession> graph(const std::string& path, const Weights& weights,
-                                     std::size_t num_caches = 0) const;
+  std::unique_ptr<Session> graph(const std::string& path, const Weights& weights) const;
   LinearGraph linear_graph(const std::string& path, const Weights& weights,
                            const DecoderShape& shape, std::size_t num_caches) const;
 
   const EngineFolder& folder_;
-  Weights target_weights_;
-  std::shared_ptr<const OnnxRuntime> onnxruntime_;
+  Libraries libraries_;
+  std::shared_ptr<CacheMemory> memory_;
+  std::int64_t max_batch_size_;
+  Weights target_weights_;  // none of backend tensorrt
 };
 
 }  // namespace trtspec

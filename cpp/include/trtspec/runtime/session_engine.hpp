@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <trtspec/runtime/cache_memory.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/session.hpp>
@@ -36,9 +37,9 @@ class SessionEngine final : public ModelEngine {
     Passes passes;
   };
 
-  // With zeroed caches of num_blocks blocks; `rollout` is empty for a target.
+  // With zeroed caches of num_blocks blocks in `memory`; `rollout` is empty for a target.
   SessionEngine(const EngineFolder& folder, const DecoderShape& shape, std::int64_t num_blocks,
-                Part model, Part rollout = {});
+                std::shared_ptr<CacheMemory> memory, Part model, Part rollout = {});
 
   const CacheLayout& layout() const override { return layout_; }
   std::int64_t vocab_size() const override { return shape_.vocab_size; }
@@ -62,6 +63,7 @@ class SessionEngine final : public ModelEngine {
   CacheLayout layout_;
   DecoderShape shape_;
   std::int64_t kv_bytes_per_token_;
+  std::shared_ptr<CacheMemory> memory_;
   Part model_;
   Part rollout_;
   std::vector<at::Tensor> caches_;  // K of every layer, then V

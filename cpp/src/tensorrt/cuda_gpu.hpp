@@ -1,0 +1,41 @@
+// CudaGpu: the first CUDA device that is visible, and the stream of all that runs on it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <trtspec/runtime/gpu.hpp>
+
+namespace trtspec {
+
+class CudaGpu final : public Gpu {
+ public:
+  // Throws Error if there is no device.
+  CudaGpu();
+  ~CudaGpu() override;
+  CudaGpu(const CudaGpu&) = delete;
+  CudaGpu& operator=(const CudaGpu&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+  std::string name() const override { return properties_.name; }
+  std::string compute_capability() const override;
+  std::int64_t free_memory() const override;
+  double measure_bandwidth() override;
+
+  void* allocate(std::size_t bytes) override;
+  void release(void* memory) noexcept override;
+  void copy_to_device(void* to, const void* from, std::size_t bytes) override;
+  void copy_to_host(void* to, const void* from, std::size_t bytes) override;
+  void zero(void* memory, std::size_t bytes) override;
+  void move_rows(std::span<void* const> caches, std::int64_t row_bytes, std::int64_t num_slots,
+                 std::span<const std::int64_t> src_slots,
+                 std::span<const std::int64_t> dst_slots) override;
+  void synchronize() override;
+
+ private:
+  cudaDeviceProp properties_{};
+  cudaStream_t stream_ = nullptr;
+  void* slots_ = nullptr;  // of the rows that one launch moves: sources, then destinations
+};
+
+}  // namespace trtspec

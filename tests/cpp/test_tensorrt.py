@@ -1,0 +1,154 @@
+"""Engine folders of backend tensorrt in the C++ runtime, over stand-ins for TensorRT and CUDA in
+which ONNX Runtime runs the graphs: the tokens of backend onnx, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .equality import OPTIONS, TIMES, cycling_samples, deep_samples, flags_of, samples
+from .program import Program, write_samples
+from .test_bad_input import edited, flags, removed
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from .fake_engines import as_fake_engines
+
+pytestmark = pytest.mark.slow
+
+NGRAM = ("--speculative", "ngram", "--max_draft_len", 6, "--prompt_lookup_min", 1)
+NONE = ("--speculative", "none")
+
+
+@pytest.fixture(scope="session")
+def folders(
+    onnx_engines: dict[str, Path],
+    onnx_modules_engine: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Path, Path]]:
+    """A folder of backend onnx by its name, and the same as one of backend tensorrt."""
+    root = tmp_path_factory.mktemp("tensorrt")
+    engines = {**onnx_engines, "modules": onnx_modules_engine}
+
+    def find(name: str) -> tuple[Path, Path]:
+        copy = root / name
+        if not copy.is_dir():
+            shutil.copytree(engines[name], copy)
+            as_fake_engines(copy)
+        return engines[name], copy
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "options"),
+    [
+        ("chain", NONE, "plain"),
+        ("chain", NGRAM, "few_slots"),
+        ("chain", (), "few_slots"),
+        ("tree", (), "plain"),
+        ("eagle3", (), "plain"),
+        ("eagle3", ("--max_draft_len", 2), "without_reuse"),
+        ("static", (), "plain"),
+        ("pard", (), "plain"),
+        ("p_eagle", (), "plain"),
+        ("modules", (), "plain"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value[1:2])),
+)
+def test_tokens_of_onnx(
+    program: Program,
+    fake_program: Program,
+    folders: Callable[[str], tuple[Path, Path]],
+    tmp_path: Path,
+    name: str,
+    given: tuple[Any, ...],
+    options: str,
+) -> None:
+    """Tokens and figures; memory of the device cannot be touched from outside."""
+    portable, engine = folders(name)
+    right = {"modules": deep_samples, "chain": samples, "tree": samples, "eagle3": samples}
+    cases = right.get(name, cycling_samples)()
+    more = (*given, *OPTIONS[options][1], *flags_of(0.8))
+    results = []
+    for runner, folder in ((program, portable), (fake_program, engine)):
+        out = tmp_path / runner.path.name
+        out.mkdir()
+        results.append(runner.run(folder, cases, out, *more))
+    expected, found = results
+    assert found.tokens == expected.tokens
+    assert [r["metrics"] for r in found.responses] == [r["metrics"] for r in expected.responses]
+    metrics = [
+        {key: value for key, value in result.report["metrics"].items() if key not in TIMES}
+        for result in results
+    ]
+    assert metrics[0] == metrics[1]
+    assert found.report["engine"]["backend"] == "tensorrt"
+    assert found.report["machine"]["tensorrt"] == "tensorrt_rtx 1.7.0"
+    drafted = given != NONE
+    assert (found.figures["acceptance_length"] > 1.0) == drafted
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+    "gpu": (
+        edited(environment__compute_capability="9.0"),
+        ("compute_capability 9.0 (here 8.9)", "trtspec-build"),
+    ),
+    "version": (
+        edited(environment__tensorrt="tensorrt 11.1.0.106"),
+        ("tensorrt tensorrt 11.1.0.106 (here tensorrt_rtx 1.7.0)", "trtspec-build"),
+    ),
+    "batch": (
+        edited(build__max_batch_size=9),
+        ("target.engine takes at most 4 requests", "max_batch_size is 9", "trtspec-build"),
+    ),
+    "plugins": (edited(build__tensorrt__plugins=True), ("plugins", "--no-plugins")),
+    "stripped": (edited(build__tensorrt__strip_plan=True), ("Python only", "--strip_plan")),
+    "refit": (edited(build__tensorrt__refit=True), ("Python only", "--refit")),
+    "no_engine": (removed("target.engine"), ("target.engine cannot be read", "trtspec-build")),
+    "no_draft": (removed("draft-head.engine"), ("draft-head.engine cannot", "trtspec-build")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(
+    fake_program: Program,
+    folders: Callable[[str], tuple[Path, Path]],
+    tmp_path: Path,
+    name: str,
+) -> None:
+    damage, named = REFUSED[name]
+    folder = tmp_path / "engine"
+    shutil.copytree(folders("pard")[1], folder)
+    damage(folder)
+    data = write_samples(tmp_path / "samples.json", [([5, 6, 7], 4)])
+    status, line = fake_program.refuse(*flags(folder, data))
+    assert status == 1
+    assert all(part in line for part in (str(folder), *named)), line
+
+
+def test_a_smaller_batch_fits(
+    fake_program: Program, folders: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """Than that of a folder whose engines take less than it says."""
+    folder = tmp_path / "engine"
+    shutil.copytree(folders("pard")[1], folder)
+    edited(build__max_batch_size=9)(folder)
+    result = fake_program.run(folder, [([5, 6, 7], 4)], tmp_path, "--max_batch_size", 4)
+    assert [len(tokens) for tokens in result.tokens] == [4]
+
+
+def test_without_tensorrt(
+    program: Program, folders: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """The program as it is built here: without TensorRT, or without its library or a GPU."""
+    data = write_samples(tmp_path / "samples.json", [([5, 6, 7], 4)])
+    status, line = program.refuse(*flags(folders("pard")[1], data))
+    assert status == 1 and "backend 'tensorrt'" in line
+    remedies = ("-DTENSORRT_ROOT=<folder of TensorRT", "--tensorrt", "nvidia-smi")
+    assert any(remedy in line for remedy in remedies), line
