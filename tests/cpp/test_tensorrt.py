@@ -4,14 +4,14 @@ which ONNX Runtime runs the graphs: the tokens of backend onnx, and what is refu
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .equality import OPTIONS, TIMES, cycling_samples, deep_samples, flags_of, samples
-from .program import Program, write_samples
+from .program import Program, Result, Sample, write_samples
 from .test_bad_input import edited, flags, removed
 
 pytest.importorskip("onnxruntime")
@@ -45,6 +45,22 @@ def folders(
     return find
 
 
+def run_both(
+    programs: tuple[Program, Program],
+    engines: tuple[Path, Path],
+    cases: Sequence[Sample],
+    folder: Path,
+    *flags: Any,
+) -> list[Result]:
+    """Each program with its engine."""
+    results = []
+    for program, engine in zip(programs, engines, strict=True):
+        out = folder / f"of_{program.path.name}"
+        out.mkdir()
+        results.append(program.run(engine, cases, out, *flags))
+    return results
+
+
 @pytest.mark.parametrize(
     ("name", "given", "options"),
     [
@@ -75,23 +91,42 @@ def test_tokens_of_onnx(
     right = {"modules": deep_samples, "chain": samples, "tree": samples, "eagle3": samples}
     cases = right.get(name, cycling_samples)()
     more = (*given, *OPTIONS[options][1], *flags_of(0.8))
-    results = []
-    for runner, folder in ((program, portable), (fake_program, engine)):
-        out = tmp_path / runner.path.name
-        out.mkdir()
-        results.append(runner.run(folder, cases, out, *more))
-    expected, found = results
+    expected, found = run_both((program, fake_program), (portable, engine), cases, tmp_path, *more)
     assert found.tokens == expected.tokens
     assert [r["metrics"] for r in found.responses] == [r["metrics"] for r in expected.responses]
     metrics = [
         {key: value for key, value in result.report["metrics"].items() if key not in TIMES}
-        for result in results
+        for result in (expected, found)
     ]
     assert metrics[0] == metrics[1]
     assert found.report["engine"]["backend"] == "tensorrt"
     assert found.report["machine"]["tensorrt"] == "tensorrt_rtx 1.7.0"
     drafted = given != NONE
     assert (found.figures["acceptance_length"] > 1.0) == drafted
+
+
+def test_a_chunk_in_a_call_of_its_own(
+    program: Program,
+    fake_program: Program,
+    folders: Callable[[str], tuple[Path, Path]],
+    tmp_path: Path,
+) -> None:
+    """A prompt of more rows than a step that verifies, beside one that is: another profile, and
+    logits that come from two calls."""
+    engine = tmp_path / "onnx"
+    shutil.copytree(folders("p_eagle")[0], engine)
+    edited(build__max_num_tokens=128)(engine)
+    shutil.copytree(engine, tmp_path / "tensorrt")
+    as_fake_engines(tmp_path / "tensorrt")
+    short, *_ = cycling_samples()
+    cases = [short, ([*short[0], *short[0][1:] * 4], 40), ([*short[0], *short[0][1:] * 3], 8)]
+    assert [len(ids) > 64 for ids, _ in cases] == [False, True, True]
+    folders_of_both = (engine, tmp_path / "tensorrt")
+    results = run_both(
+        (program, fake_program), folders_of_both, cases, tmp_path, "--concurrency", 2
+    )
+    assert results[0].tokens == results[1].tokens
+    assert all(result.figures["acceptance_length"] > 1.2 for result in results)
 
 
 REFUSED: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {

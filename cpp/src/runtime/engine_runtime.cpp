@@ -195,7 +195,7 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   const CacheBlocks blocks = plan();
   const auto with_caches = [&](const DecoderShape& shape, std::int64_t num_blocks,
                                OpenEngine&& engine) {
-    return std::make_unique<SessionEngine>(folder, shape, num_blocks, libraries.cache_memory(),
+    return std::make_unique<SessionEngine>(folder, shape, num_blocks, opener.device(),
                                            std::move(engine.model), std::move(engine.rollout));
   };
   const CacheLayout layout = folder.layout();

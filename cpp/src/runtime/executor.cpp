@@ -98,7 +98,7 @@ std::vector<Executor::Judged> Executor::run(const ScheduledBatch& batch) {
   }
   const ModelEngine::Output output = target_.forward(groups);
   std::vector<Verdict> verdicts;
-  if (!sampling.empty()) verdicts = verify(sampling, output.logits);
+  if (!sampling.empty()) verdicts = verify(sampling, output.logits, target_.device());
 
   // Before any request is extended, as the groups' tokens lie in the requests.
   std::vector<std::int64_t> first_rows;

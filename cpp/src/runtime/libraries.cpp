@@ -19,9 +19,9 @@ Libraries Libraries::load(const EngineFolder& folder, const Paths& paths) {
   return libraries;
 }
 
-std::shared_ptr<CacheMemory> Libraries::cache_memory() const {
-  if (tensorrt) return std::make_shared<GpuCacheMemory>(tensorrt->gpu());
-  return std::make_shared<HostCacheMemory>();
+std::shared_ptr<Device> Libraries::make_device() const {
+  if (tensorrt) return std::make_shared<GpuDevice>(tensorrt->gpu());
+  return std::make_shared<HostDevice>();
 }
 
 std::int64_t Libraries::free_memory() const {

@@ -14,7 +14,7 @@ namespace {
 // Of the wanted packed rows, those of a call: their indices in the list, and their places among the
 // call's rows, at least one, as a graph wants.
 struct Wanted {
-  at::Tensor indices;
+  std::vector<std::int64_t> indices;
   at::Tensor places;
 };
 
@@ -34,7 +34,7 @@ Wanted wanted_of(const PaddedCall& call, const at::Tensor& logits_rows, std::int
     places.push_back(found);
   }
   if (places.empty()) places.push_back(0);
-  return {to_tensor(indices), to_tensor(places)};
+  return {std::move(indices), to_tensor(places)};
 }
 
 at::Tensor zeros_like_rows(const at::Tensor& output, std::int64_t rows) {
@@ -46,16 +46,17 @@ at::Tensor zeros_like_rows(const at::Tensor& output, std::int64_t rows) {
 }  // namespace
 
 LinearGraph::LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
-                         std::shared_ptr<CacheMemory> memory)
-    : session_(std::move(session)), shape_(std::move(shape)), memory_(std::move(memory)) {}
+                         std::shared_ptr<Device> device)
+    : session_(std::move(session)), shape_(std::move(shape)), device_(std::move(device)) {}
 
 std::vector<at::Tensor> LinearGraph::run(const at::Tensor& input_ids, const RowPlaces& rows,
                                          std::span<const at::Tensor> caches, const Extra& extra) {
   const std::int64_t num_rows = input_ids.size(0);
   std::vector<at::Tensor> results;
-  for (const PaddedCall& call : padded_calls(rows, shape_)) {
+  const std::vector<PaddedCall> calls = padded_calls(rows, shape_);
+  for (const PaddedCall& call : calls) {
     for (const std::int64_t slot : call.begins) {
-      for (const at::Tensor& cache : caches) memory_->clear(cache.select(0, slot));
+      for (const at::Tensor& cache : caches) device_->clear(cache.select(0, slot));
     }
     std::vector<at::Tensor> inputs = {call.pad(input_ids), call.positions, call.write_indices};
     inputs.insert(inputs.end(), call.masks.begin(), call.masks.end());
@@ -70,17 +71,21 @@ std::vector<at::Tensor> LinearGraph::run(const at::Tensor& input_ids, const RowP
     }
     const std::vector<at::Tensor> outputs = session_->run(std::move(inputs));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const bool of_wanted = i == 0 && wanted.places.defined();
-      if (results.size() <= i) {
-        const std::int64_t count = of_wanted ? extra.logits_rows.size(0) : num_rows;
-        results.push_back(zeros_like_rows(outputs[i], count));
+      if (i == 0 && wanted.places.defined()) {
+        const std::int64_t count = extra.logits_rows.size(0);
+        if (calls.size() == 1) {  // the rows are those wanted, in their order
+          results.push_back(outputs[i].narrow(0, 0, count));
+          continue;
+        }
+        if (results.empty()) {
+          results.push_back(
+              device_->zeros({count, outputs[i].size(1)}, outputs[i].scalar_type()));
+        }
+        device_->place_rows(results[i], wanted.indices, outputs[i]);
+        continue;
       }
-      if (of_wanted) {
-        const std::int64_t count = wanted.indices.size(0);
-        results[i].index_copy_(0, wanted.indices, outputs[i].narrow(0, 0, count));
-      } else {
-        results[i].index_copy_(0, call.packed, outputs[i].index_select(0, call.places));
-      }
+      if (results.size() <= i) results.push_back(zeros_like_rows(outputs[i], num_rows));
+      results[i].index_copy_(0, call.packed, outputs[i].index_select(0, call.places));
     }
   }
   if (results.empty()) throw std::logic_error("a call without rows");

@@ -31,7 +31,7 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
                            std::int64_t max_batch_size)
     : folder_(folder),
       libraries_(libraries),
-      memory_(libraries.cache_memory()),
+      device_(libraries.make_device()),
       max_batch_size_(max_batch_size) {
   if (!libraries_.tensorrt) target_weights_ = map_weights(folder.target_weights());
 }
@@ -79,7 +79,8 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
           .head = graph(path("head"), weights),
           .fuse = draft.eagle ? graph(path("fuse"), weights) : nullptr,
           .token_map = find(own, "token_map"),
-          .mask_hidden = find(own, "mask_hidden")},
+          .mask_hidden = find(own, "mask_hidden"),
+          .device = device_},
       caches);
   const SpeculationContract& built = *folder_.speculation;
   const TreeShape shape{built.topk, built.num_steps, built.num_draft_tokens, built.choices};
@@ -110,7 +111,8 @@ EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) co
                             .head = graph(folder_.draft_graph("head-" + number), weights),
                             .fuse = nullptr,
                             .token_map = find(own, prefix + "token_map"),
-                            .mask_hidden = {}},
+                            .mask_hidden = {},
+                            .device = device_},
         caches / count);
   }
   const auto stack = std::make_shared<ModuleStack>(std::move(depths), caches);
@@ -135,13 +137,13 @@ LinearGraph EngineOpener::linear_graph(const std::string& path, const Weights& w
                   " requests in a call, max_batch_size is " + std::to_string(max_batch_size_) +
                   "; lower it, or rebuild the engine with trtspec-build");
     }
-    return LinearGraph(std::move(session), std::move(linear), memory_);
+    return LinearGraph(std::move(session), std::move(linear), device_);
   }
   auto session =
       std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
   const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
   linear.cuts_masks = !mask.empty() && mask.back() < 0;
-  return LinearGraph(std::move(session), std::move(linear), memory_);
+  return LinearGraph(std::move(session), std::move(linear), device_);
 }
 
 }  // namespace trtspec

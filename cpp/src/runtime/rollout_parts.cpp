@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <trtspec/sampling.hpp>
 
 namespace trtspec {
 
@@ -77,13 +76,11 @@ Candidates draft_rows(DraftNetwork& network, const at::Tensor& ready,
                       std::int64_t count) {
   const at::Tensor logits = network.head(ready).contiguous();
   const std::int64_t rows = logits.size(0);
-  const at::Tensor& map = network.token_map();
   const auto size = static_cast<std::size_t>(rows * count);
   Candidates found{std::vector<std::int64_t>(size), std::vector<float>(size), count};
-  draft_candidates(logits.const_data_ptr<float>(), rows, logits.size(1),
-                   RowValues(sampling, depths).view(),
-                   map.defined() ? map.const_data_ptr<std::int64_t>() : nullptr, count,
-                   found.ids.data(), found.gains.data());
+  network.device().draft_candidates(logits, RowValues(sampling, depths).view(),
+                                    network.token_map(), count, found.ids.data(),
+                                    found.gains.data());
   // Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
   for (float& gain : found.gains) gain = std::min(gain, 0.0F);
   return found;

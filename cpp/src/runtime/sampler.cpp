@@ -65,7 +65,8 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
 
 }  // namespace
 
-std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits) {
+std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits,
+                            Device& device) {
   SamplingTable table;
   std::vector<std::int64_t> tokens;
   std::vector<std::int32_t> parents;
@@ -81,10 +82,8 @@ std::vector<Verdict> verify(std::span<const Request* const> requests, const at::
     width = std::max(width, 1 + request->draft.size());
   }
   check_logits(logits, table.size());
-  const at::Tensor scores = logits.contiguous();
   std::vector<std::int64_t> sampled(tokens.size());
-  sample(scores.const_data_ptr<float>(), table.size(), scores.size(1), table.view(),
-         sampled.data());
+  device.sample(logits.contiguous(), table.view(), sampled.data());
 
   std::vector<std::int32_t> accepted(requests.size() * static_cast<std::size_t>(width));
   std::vector<std::int32_t> emitted(requests.size());

@@ -19,19 +19,19 @@ at::ScalarType torch_dtype(const std::string& name) {
 }  // namespace
 
 SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
-                             std::int64_t num_blocks, std::shared_ptr<CacheMemory> memory,
+                             std::int64_t num_blocks, std::shared_ptr<Device> device,
                              Part model, Part rollout)
     : layout_(folder.layout()),
       shape_(shape),
       kv_bytes_per_token_(shape.kv_elements_per_token() * folder.element_bytes()),
-      memory_(std::move(memory)),
+      device_(std::move(device)),
       model_(std::move(model)),
       rollout_(std::move(rollout)) {
   std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
                                      shape_.head_dim};
   if (layout_.is_linear) std::swap(sizes[1], sizes[2]);
   for (std::int64_t i = 0; i < 2 * shape_.num_layers; ++i) {
-    caches_.push_back(memory_->zeros(sizes, torch_dtype(folder.build.dtype)));
+    caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
   }
 }
 
@@ -78,7 +78,7 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
     dst_slots = of_heads[1];
   }
   const std::int64_t row_elements = caches_.front().stride(layout_.is_linear ? 2 : 1);
-  memory_->move_rows(caches_, row_elements, src_slots, dst_slots);
+  device_->move_rows(caches_, row_elements, src_slots, dst_slots);
 }
 
 std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots) const {

@@ -1,6 +1,7 @@
 #include "trtspec/runtime/tensorrt_session.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +20,8 @@ namespace {
 constexpr std::array<const char*, 2> kProfiles{"verify", "prefill"};
 // Bytes; TensorRT counts on as much where nothing else was agreed on.
 constexpr std::size_t kAlignment = 256;
+// The output that stays on the GPU.
+constexpr const char* kLogits = "logits";
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -100,13 +103,7 @@ std::vector<at::Tensor> TensorRTSession::run(std::vector<at::Tensor> inputs) {
   stage(context, inputs);
   std::vector<at::Tensor> outputs = make_outputs(context);
   context.enqueue();
-  std::size_t begin = 0;
-  for (const at::Tensor& output : outputs) {
-    tensorrt_->gpu()->copy_to_host(output.mutable_data_ptr(), device_outputs_.data() + begin,
-                                   output.nbytes());
-    begin += aligned(output.nbytes());
-  }
-  tensorrt_->gpu()->synchronize();
+  fetch(outputs);
   return outputs;
 }
 
@@ -152,22 +149,40 @@ void TensorRTSession::stage(TensorRTContext& context, const std::vector<at::Tens
   tensorrt_->gpu()->copy_to_device(device_inputs_.data(), host_inputs_.data(), bytes);
 }
 
-// Outputs but the caches: on the host, to be filled, with room for each on the device.
+// Outputs but the caches, each with room on the GPU: those that stay there as they are, the others
+// on the host, to be filled.
 std::vector<at::Tensor> TensorRTSession::make_outputs(TensorRTContext& context) {
-  std::vector<at::Tensor> outputs;
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i + num_caches_ < outputs_.size(); ++i) {
-    outputs.push_back(
-        at::empty(context.output_sizes(outputs_[i].name), at::dtype(outputs_[i].dtype)));
-    bytes += aligned(outputs.back().nbytes());
+  const std::size_t count = outputs_.size() - num_caches_;
+  std::vector<std::vector<std::int64_t>> sizes;
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < count; ++i) {
+    sizes.push_back(context.output_sizes(outputs_[i].name));
+    std::size_t bytes = c10::elementSize(outputs_[i].dtype);
+    for (const std::int64_t size : sizes.back()) bytes *= static_cast<std::size_t>(size);
+    ends.push_back((i == 0 ? 0 : ends.back()) + aligned(bytes));
   }
-  device_outputs_.reserve(bytes);
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    context.set_address(outputs_[i].name, device_outputs_.data() + begin);
-    begin += aligned(outputs[i].nbytes());
+  device_outputs_.reserve(ends.empty() ? 0 : ends.back());
+  std::vector<at::Tensor> outputs;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::byte* data = device_outputs_.data() + (i == 0 ? 0 : ends[i - 1]);
+    context.set_address(outputs_[i].name, data);
+    const at::TensorOptions options = at::dtype(outputs_[i].dtype);
+    outputs.push_back(outputs_[i].name == kLogits ? at::from_blob(data, sizes[i], options)
+                                                  : at::empty(sizes[i], options));
   }
   return outputs;
+}
+
+void TensorRTSession::fetch(const std::vector<at::Tensor>& outputs) {
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs_[i].name != kLogits) {
+      tensorrt_->gpu()->copy_to_host(outputs[i].mutable_data_ptr(), device_outputs_.data() + begin,
+                                     outputs[i].nbytes());
+    }
+    begin += aligned(outputs[i].nbytes());
+  }
+  tensorrt_->gpu()->synchronize();
 }
 
 }  // namespace trtspec

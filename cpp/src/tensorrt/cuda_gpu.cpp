@@ -4,6 +4,7 @@
 #include <kernels.hpp>
 #include <stdexcept>
 #include <trtspec/error.hpp>
+#include <utility>
 
 namespace trtspec {
 
@@ -58,6 +59,7 @@ CudaGpu::CudaGpu() {
 
 CudaGpu::~CudaGpu() {
   release(slots_);
+  release(workspace_);
   cudaStreamDestroy(stream_);
 }
 
@@ -122,6 +124,11 @@ void CudaGpu::copy_to_host(void* to, const void* from, std::size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
 }
 
+void CudaGpu::copy_on_device(void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+        "a copy within the GPU");
+}
+
 void CudaGpu::zero(void* memory, std::size_t bytes) {
   check(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
 }
@@ -143,6 +150,31 @@ void CudaGpu::move_rows(std::span<void* const> caches, std::int64_t row_bytes, s
                            static_cast<std::int64_t>(count), stream_),
           "moving rows of the K/V cache");
   }
+}
+
+void CudaGpu::sample(const float* logits, std::int64_t rows, std::int64_t vocab,
+                     const SamplingRows& params, std::int64_t* ids) {
+  void* memory = workspace(cuda::sample_workspace(rows, vocab));
+  check(cuda::sample(logits, rows, vocab, params, ids, memory, stream_), "sampling");
+}
+
+void CudaGpu::draft_candidates(const float* logits, std::int64_t rows, std::int64_t vocab,
+                               const SamplingRows& params, const std::int64_t* token_map,
+                               std::int64_t count, std::int64_t* ids, float* logprobs) {
+  void* memory = workspace(cuda::draft_candidates_workspace(rows, vocab, count));
+  check(cuda::draft_candidates(logits, rows, vocab, params, token_map, count, ids, logprobs,
+                               memory, stream_),
+        "choosing a draft's candidates");
+}
+
+void* CudaGpu::workspace(std::size_t bytes) {
+  if (bytes > workspace_size_) {
+    release(std::exchange(workspace_, nullptr));
+    workspace_size_ = 0;
+    workspace_ = allocate(bytes);
+    workspace_size_ = bytes;
+  }
+  return workspace_;
 }
 
 void CudaGpu::synchronize() { check(cudaStreamSynchronize(stream_), "work on the GPU"); }

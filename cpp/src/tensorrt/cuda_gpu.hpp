@@ -26,16 +26,27 @@ class CudaGpu final : public Gpu {
   void release(void* memory) noexcept override;
   void copy_to_device(void* to, const void* from, std::size_t bytes) override;
   void copy_to_host(void* to, const void* from, std::size_t bytes) override;
+  void copy_on_device(void* to, const void* from, std::size_t bytes) override;
   void zero(void* memory, std::size_t bytes) override;
   void move_rows(std::span<void* const> caches, std::int64_t row_bytes, std::int64_t num_slots,
                  std::span<const std::int64_t> src_slots,
                  std::span<const std::int64_t> dst_slots) override;
+  void sample(const float* logits, std::int64_t rows, std::int64_t vocab,
+              const SamplingRows& params, std::int64_t* ids) override;
+  void draft_candidates(const float* logits, std::int64_t rows, std::int64_t vocab,
+                        const SamplingRows& params, const std::int64_t* token_map,
+                        std::int64_t count, std::int64_t* ids, float* logprobs) override;
   void synchronize() override;
 
  private:
+  // At least so many bytes for one kernel at a time.
+  void* workspace(std::size_t bytes);
+
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
   void* slots_ = nullptr;  // of the rows that one launch moves: sources, then destinations
+  void* workspace_ = nullptr;
+  std::size_t workspace_size_ = 0;
 };
 
 }  // namespace trtspec

@@ -88,6 +88,7 @@ void test_sampling_table() {
 }
 
 void test_verify() {
+  trtspec::HostDevice device;
   // Two requests, greedy: the first one's rows say 4, 5, 6 and 7; the second has one row.
   const Request first = request_of(TokenTree({9, 4, 5}, {-1, -1, 1}), 0.0);
   const Request second = request_of({}, 0.0);
@@ -98,7 +99,7 @@ void test_verify() {
   for (std::size_t row = 0; row < said.size(); ++row) {
     rows[row * 10 + std::size_t(said[row])] = 1.0f;
   }
-  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, logits);
+  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, logits, device);
   CHECK(verdicts[0].rows == (Tokens{0, 2, 3}));
   CHECK(verdicts[0].tokens == (Tokens{4, 5, 7}));
   CHECK(verdicts[1].rows == (Tokens{0}));
@@ -106,14 +107,14 @@ void test_verify() {
   CHECK(!verdicts[0].failed && !verdicts[1].failed);
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
-  CHECK(!trtspec::verify(requests, logits)[0].failed);
+  CHECK(!trtspec::verify(requests, logits, device)[0].failed);
   rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it
-  verdicts = trtspec::verify(requests, logits);
+  verdicts = trtspec::verify(requests, logits, device);
   CHECK(verdicts[0].failed && !verdicts[1].failed);
 
-  CHECK_THROWS(trtspec::verify(requests, logits.narrow(0, 0, 4)));
-  CHECK_THROWS(trtspec::verify(requests, logits.to(at::kDouble)));
-  CHECK_THROWS(trtspec::verify(requests, at::Tensor()));
+  CHECK_THROWS(trtspec::verify(requests, logits.narrow(0, 0, 4), device));
+  CHECK_THROWS(trtspec::verify(requests, logits.to(at::kDouble), device));
+  CHECK_THROWS(trtspec::verify(requests, at::Tensor(), device));
 }
 
 void test_rollout_shapes() {

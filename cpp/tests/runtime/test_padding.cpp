@@ -146,13 +146,13 @@ void test_rows_see_and_write_what_they_should(unsigned seed, std::int64_t window
   CHECK_EQ(std::set(served.begin(), served.end()).size(), scene.rows.size());
 }
 
-// Returns its rows' ids, of the wanted ones and of all, and adds them to its cache.
+// Returns its rows' ids, of the wanted ones [R, 1] and of all, and adds them to its cache.
 class Echo final : public trtspec::Session {
  public:
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override {
     const at::Tensor ids = inputs[0].flatten(), wanted = inputs[inputs.size() - 2];
     inputs.back().add_(ids.max());
-    return {ids.index_select(0, wanted), ids};
+    return {ids.index_select(0, wanted).unsqueeze(1), ids};
   }
 };
 
@@ -166,7 +166,7 @@ void test_a_graph_takes_packed_rows(unsigned seed) {
   const at::Tensor cache = at::zeros({kSlots, 1, kLength, 1}, at::kLong);
   cache.fill_(-1);
   trtspec::LinearGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}},
-                             std::make_shared<trtspec::HostCacheMemory>());
+                             std::make_shared<trtspec::HostDevice>());
   const std::vector<at::Tensor> outputs =
       graph.run(ids, scene.places, {&cache, 1},
                 {.features = {}, .logits_rows = tensor(wanted, {std::ssize(wanted)})});

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <trtspec/error.hpp>
 #include <trtspec/files.hpp>
-#include <trtspec/runtime/cache_memory.hpp>
+#include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/tensorrt_session.hpp>
 
 #include "check.hpp"
@@ -91,7 +91,7 @@ void test_calls() {
   const File file;
   const auto tensorrt = fake();
   {
-    GpuCacheMemory memory(tensorrt->gpu());
+    GpuDevice memory(tensorrt->gpu());
     TensorRTSession session(tensorrt, file.path, 1);
     CHECK_EQ(session.max_batch(), kSlots);
     const at::Tensor cache = memory.zeros({kSlots, kLength}, at::kFloat);
@@ -122,8 +122,8 @@ void test_calls() {
 
 void test_moved_rows() {
   const auto tensorrt = fake();
-  GpuCacheMemory device(tensorrt->gpu());
-  HostCacheMemory host;
+  GpuDevice device(tensorrt->gpu());
+  HostDevice host;
   std::vector<at::Tensor> ours, theirs;
   for (int i = 0; i < 3; ++i) {
     ours.push_back(host.zeros({2, 5, 4}, at::kHalf));
@@ -146,6 +146,61 @@ void test_moved_rows() {
   }
   const std::vector<std::int64_t> few = {0};
   CHECK_THROWS(device.move_rows(theirs, 4, src, few));
+}
+
+// Logits stay on the GPU, and what is sampled from them there is what the host samples.
+void test_logits() {
+  const File file;
+  constexpr std::int64_t kRows = 3, kVocab = 300;
+  const SizeLimits limits{{1, kVocab}, {kRows, kVocab}};
+  const auto tensorrt =
+      fake({.inputs = {{"ready", at::kFloat, {"rows", "300"}}},
+            .outputs = {{"logits", at::kFloat, {"rows", "300"}},
+                        {"hidden", at::kFloat, {"rows", "300"}}},
+            .profiles = {{{"ready", limits}}},
+            .graph = [](const std::vector<at::Tensor>& inputs) -> std::vector<at::Tensor> {
+              return {inputs[0].mul(4), inputs[0].mul(2)};
+            }});
+  TensorRTSession session(tensorrt, file.path);
+  GpuDevice gpu(tensorrt->gpu());
+  HostDevice host;
+  const at::Tensor ready = at::arange(kRows * kVocab, at::kFloat).sin().view({kRows, kVocab});
+  const at::Tensor expected = ready.mul(4);
+  const at::Tensor token_map = at::arange(7, 7 + 2 * kVocab, 2, at::kLong);
+  const std::vector<float> temperature = {0.0F, 0.8F, 1.3F}, top_p = {1.0F, 0.9F, 1.0F};
+  const std::vector<float> min_p = {0.0F, 0.0F, 0.05F};
+  const std::vector<std::int32_t> top_k = {0, 40, 0};
+  const std::vector<std::int64_t> seed = {1, -2, 3}, sample_index = {0, 0, 4}, output = {5, 6, 7};
+  const SamplingRows params{temperature.data(), top_k.data(),        top_p.data(), min_p.data(),
+                            seed.data(),        sample_index.data(), output.data()};
+  for (int round = 0; round < 2; ++round) {
+    const auto outputs = session.run({ready});
+    CHECK(outputs[1].equal(ready.mul(2)));
+    CHECK(read(*tensorrt->gpu(), outputs[0]).equal(expected));
+    std::vector<std::int64_t> ids(kRows), wanted(kRows);
+    gpu.sample(outputs[0], params, ids.data());
+    host.sample(expected, params, wanted.data());
+    CHECK(ids == wanted);
+    constexpr std::int64_t kCount = 4;
+    for (const at::Tensor& map : {at::Tensor(), token_map}) {
+      std::vector<std::int64_t> best(kRows * kCount), best_wanted(kRows * kCount);
+      std::vector<float> gains(kRows * kCount), gains_wanted(kRows * kCount);
+      gpu.draft_candidates(outputs[0], params, map, kCount, best.data(), gains.data());
+      host.draft_candidates(expected, params, map, kCount, best_wanted.data(),
+                            gains_wanted.data());
+      CHECK(best == best_wanted);
+      CHECK(gains == gains_wanted);
+      CHECK(!map.defined() || best[0] % 2 == 1);
+    }
+    // Rows of several calls in one list.
+    const at::Tensor all = gpu.zeros({5, kVocab}, at::kFloat);
+    at::Tensor placed = host.zeros({5, kVocab}, at::kFloat);
+    const std::vector<std::int64_t> indices = {1, 2, 4};
+    gpu.place_rows(all, indices, outputs[0]);
+    host.place_rows(placed, indices, expected);
+    CHECK(read(*tensorrt->gpu(), all).equal(placed));
+    CHECK(placed.select(0, 4).equal(expected.select(0, 2)));
+  }
 }
 
 // What an error says.
@@ -172,7 +227,7 @@ bool has(const std::string& text, std::initializer_list<const char*> parts) {
 void test_refusals() {
   const File file;
   const auto tensorrt = fake();
-  GpuCacheMemory memory(tensorrt->gpu());
+  GpuDevice memory(tensorrt->gpu());
   TensorRTSession session(tensorrt, file.path, 1);
   const at::Tensor cache = memory.zeros({kSlots + 1, kLength}, at::kFloat);
   CHECK(has(refusal([&] {
@@ -200,7 +255,7 @@ void test_refusals() {
 // Memory that is too little is told of, and nothing is left behind.
 void test_memory() {
   const auto gpu = std::make_shared<FakeGpu>(std::size_t{1} << 16);
-  GpuCacheMemory memory(gpu);
+  GpuDevice memory(gpu);
   const at::Tensor cache = memory.zeros({1 << 13}, at::kFloat);
   CHECK(has(refusal([&] { memory.zeros({1 << 14}, at::kFloat); }),
             {"65536 bytes are needed", "32768 are free"}));
@@ -212,6 +267,7 @@ void test_memory() {
 int main() {
   test_calls();
   test_moved_rows();
+  test_logits();
   test_refusals();
   test_memory();
   return check_result();

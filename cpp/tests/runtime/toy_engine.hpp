@@ -60,6 +60,7 @@ class ToyEngine final : public trtspec::ModelEngine {
 
   const trtspec::CacheLayout& layout() const override { return layout_; }
   std::int64_t vocab_size() const override { return model_.vocab; }
+  trtspec::Device& device() override { return device_; }
   std::int64_t num_calls() const override { return num_calls_; }
   double seconds() const override { return 0.0; }
 
@@ -160,6 +161,7 @@ class ToyEngine final : public trtspec::ModelEngine {
 
   Kind kind_;
   Model model_;
+  trtspec::HostDevice device_;
   trtspec::CacheLayout layout_;
   std::set<std::int64_t> failing_calls_;
   std::int64_t num_calls_ = 0;

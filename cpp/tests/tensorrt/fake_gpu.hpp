@@ -14,6 +14,7 @@
 #include <trtspec/error.hpp>
 #include <trtspec/kv_compact.hpp>
 #include <trtspec/runtime/gpu.hpp>
+#include <trtspec/sampling.hpp>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,11 @@ class FakeGpu final : public Gpu {
     own(from, bytes);
     enqueue([=] { std::memcpy(to, from, bytes); });
   }
+  void copy_on_device(void* to, const void* from, std::size_t bytes) override {
+    own(to, bytes);
+    own(from, bytes);
+    enqueue([=] { std::memcpy(to, from, bytes); });
+  }
   void zero(void* memory, std::size_t bytes) override {
     own(memory, bytes);
     enqueue([=] { std::memset(memory, 0, bytes); });
@@ -80,6 +86,22 @@ class FakeGpu final : public Gpu {
              dst = std::vector(dst_slots.begin(), dst_slots.end())] {
       kv_compact(data.data(), std::ssize(data), row_bytes, num_slots, src.data(), dst.data(),
                  std::ssize(src));
+    });
+  }
+
+  void sample(const float* logits, std::int64_t rows, std::int64_t vocab,
+              const SamplingRows& params, std::int64_t* ids) override {
+    own(logits, static_cast<std::size_t>(rows * vocab) * sizeof(float));
+    own(params.seed, static_cast<std::size_t>(rows) * sizeof(std::int64_t));
+    enqueue([=] { trtspec::sample(logits, rows, vocab, params, ids); });
+  }
+  void draft_candidates(const float* logits, std::int64_t rows, std::int64_t vocab,
+                        const SamplingRows& params, const std::int64_t* token_map,
+                        std::int64_t count, std::int64_t* ids, float* logprobs) override {
+    own(logits, static_cast<std::size_t>(rows * vocab) * sizeof(float));
+    if (token_map) own(token_map, static_cast<std::size_t>(vocab) * sizeof(std::int64_t));
+    enqueue([=] {
+      trtspec::draft_candidates(logits, rows, vocab, params, token_map, count, ids, logprobs);
     });
   }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <trtspec/sampling.hpp>
 #include <utility>
 
 namespace trtspec {
@@ -31,12 +32,19 @@ class Gpu {
 
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void copy_on_device(void* to, const void* from, std::size_t bytes) = 0;
   virtual void zero(void* memory, std::size_t bytes) = 0;
   // The contract of kv_compact, with caches on the device and slots on the host, which are read
   // before it returns.
   virtual void move_rows(std::span<void* const> caches, std::int64_t row_bytes,
                          std::int64_t num_slots, std::span<const std::int64_t> src_slots,
                          std::span<const std::int64_t> dst_slots) = 0;
+  // The contracts of sampling.hpp, with all pointers on the device.
+  virtual void sample(const float* logits, std::int64_t rows, std::int64_t vocab,
+                      const SamplingRows& params, std::int64_t* ids) = 0;
+  virtual void draft_candidates(const float* logits, std::int64_t rows, std::int64_t vocab,
+                                const SamplingRows& params, const std::int64_t* token_map,
+                                std::int64_t count, std::int64_t* ids, float* logprobs) = 0;
   // Waits until everything is done.
   virtual void synchronize() = 0;
 };

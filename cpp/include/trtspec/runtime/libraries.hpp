@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <trtspec/runtime/cache_memory.hpp>
+#include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/onnx_runtime.hpp>
 #include <trtspec/runtime/tensorrt.hpp>
@@ -25,8 +25,8 @@ struct Libraries {
   // engines are for another GPU, or of another TensorRT.
   static Libraries load(const EngineFolder& folder, const Paths& paths);
 
-  // Where its K/V caches lie, and how many bytes can be had there.
-  std::shared_ptr<CacheMemory> cache_memory() const;
+  // Where its K/V caches and logits lie, and how many bytes can be had there.
+  std::shared_ptr<Device> make_device() const;
   std::int64_t free_memory() const;
 };
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 #include <span>
-#include <trtspec/runtime/cache_memory.hpp>
+#include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/padding.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <vector>
@@ -14,9 +14,9 @@ namespace trtspec {
 // left there, NaN included, is then gone.
 class LinearGraph {
  public:
-  // `memory`: where its caches lie.
+  // `device`: where its caches lie, and the logits that it returns.
   LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
-              std::shared_ptr<CacheMemory> memory);
+              std::shared_ptr<Device> device);
 
   // What a call reads beside its rows: for a network over states their features [T, H], for a
   // language model the rows whose logits are wanted [R] i64; else undefined.
@@ -25,14 +25,14 @@ class LinearGraph {
     at::Tensor logits_rows;
   };
   // The graph's outputs for packed rows [T, ...]; with logits_rows the first output has those rows
-  // [R, ...].
+  // [R, ...], on the device, and holds until the next call.
   std::vector<at::Tensor> run(const at::Tensor& input_ids, const RowPlaces& rows,
                               std::span<const at::Tensor> caches, const Extra& extra);
 
  private:
   std::unique_ptr<Session> session_;
   LinearShape shape_;
-  std::shared_ptr<CacheMemory> memory_;
+  std::shared_ptr<Device> device_;
 };
 
 }  // namespace trtspec

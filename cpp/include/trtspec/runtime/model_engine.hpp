@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <trtspec/runtime/device.hpp>
 #include <trtspec/token_tree.hpp>
 
 #include <cstdint>
@@ -40,7 +41,7 @@ using SamplingColumns = std::vector<at::Tensor>;
 
 class ModelEngine {
  public:
-  // logits [R, V] f32 of the wanted rows; hidden [T, n * H], undefined unless the engine captures.
+  // logits [R, V] f32 of the wanted rows, on the device; hidden [T, n * H], undefined unless the engine captures.
   struct Output {
     at::Tensor logits;
     at::Tensor hidden;
@@ -67,6 +68,9 @@ class ModelEngine {
   // Moves K/V rows of every layer between flat slots.
   virtual void compact(std::span<const std::int64_t> src_slots,
                        std::span<const std::int64_t> dst_slots) = 0;
+
+  // Where the logits lie, to be sampled from before the next call.
+  virtual Device& device() = 0;
 
   // Calls so far, and the seconds spent in them.
   virtual std::int64_t num_calls() const = 0;

@@ -43,6 +43,7 @@ class DraftNetwork {
     std::unique_ptr<Session> fuse;  // null for a language model
     at::Tensor token_map;    // the target's id of each column of the logits; undefined: the column
     at::Tensor mask_hidden;  // what masks read in place of the target's states, or undefined
+    std::shared_ptr<Device> device;  // where its logits lie
   };
   // What a pass comes to: the features [T, H] that a child of each row is fed, of a network that
   // reads any, and the rows [T, H] that its head reads.
@@ -61,7 +62,8 @@ class DraftNetwork {
   at::Tensor fuse(const at::Tensor& states);
   Passed draft(const at::Tensor& input_ids, const at::Tensor& features, const RowPlaces& rows,
                std::span<const at::Tensor> caches);
-  // Rows [R, H] -> logits [R, V] f32.
+  Device& device() const { return *parts_.device; }
+  // Rows [R, H] -> logits [R, V] f32 on the device, which hold until the next call.
   at::Tensor head(const at::Tensor& ready);
 
  private:

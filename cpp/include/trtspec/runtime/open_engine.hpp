@@ -26,6 +26,9 @@ class EngineOpener {
   EngineOpener(const EngineFolder& folder, const Libraries& libraries,
                std::int64_t max_batch_size);
 
+  // Where what it opens has its logits, and is to have its caches.
+  const std::shared_ptr<Device>& device() const { return device_; }
+
   // The target, or the draft. What the draft borrows of its target is the target's own memory,
   // unless the backend is tensorrt. Throws Error for artifacts that are missing or cannot be
   // loaded, that need weights which the folder lacks, or that take fewer requests.
@@ -47,7 +50,7 @@ class EngineOpener {
 
   const EngineFolder& folder_;
   Libraries libraries_;
-  std::shared_ptr<CacheMemory> memory_;
+  std::shared_ptr<Device> device_;
   std::int64_t max_batch_size_;
   Weights target_weights_;  // none of backend tensorrt
 };

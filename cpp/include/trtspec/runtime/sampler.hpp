@@ -45,8 +45,9 @@ struct Verdict {
 };
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds, request by request,
-// the row of its newest token and one row per node of its draft. Throws std::runtime_error for
-// logits of another shape or dtype.
-std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits);
+// the row of its newest token and one row per node of its draft, on `device`. Throws
+// std::runtime_error for logits of another shape or dtype.
+std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits,
+                            Device& device);
 
 }  // namespace trtspec

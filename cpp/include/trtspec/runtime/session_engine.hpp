@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <trtspec/runtime/cache_memory.hpp>
+#include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/session.hpp>
@@ -37,9 +37,9 @@ class SessionEngine final : public ModelEngine {
     Passes passes;
   };
 
-  // With zeroed caches of num_blocks blocks in `memory`; `rollout` is empty for a target.
+  // With zeroed caches of num_blocks blocks on `device`; `rollout` is empty for a target.
   SessionEngine(const EngineFolder& folder, const DecoderShape& shape, std::int64_t num_blocks,
-                std::shared_ptr<CacheMemory> memory, Part model, Part rollout = {});
+                std::shared_ptr<Device> device, Part model, Part rollout = {});
 
   const CacheLayout& layout() const override { return layout_; }
   std::int64_t vocab_size() const override { return shape_.vocab_size; }
@@ -49,6 +49,7 @@ class SessionEngine final : public ModelEngine {
                   const at::Tensor& hidden) override;
   void compact(std::span<const std::int64_t> src_slots,
                std::span<const std::int64_t> dst_slots) override;
+  Device& device() override { return *device_; }
   std::int64_t num_calls() const override { return num_calls_; }
   double seconds() const override { return seconds_; }
 
@@ -63,7 +64,7 @@ class SessionEngine final : public ModelEngine {
   CacheLayout layout_;
   DecoderShape shape_;
   std::int64_t kv_bytes_per_token_;
-  std::shared_ptr<CacheMemory> memory_;
+  std::shared_ptr<Device> device_;
   Part model_;
   Part rollout_;
   std::vector<at::Tensor> caches_;  // K of every layer, then V

@@ -11,9 +11,10 @@
 
 namespace trtspec {
 
-// Runs an engine of a graph of trtspec/engine/lowering.py. Caches among the inputs lie on the
-// device (see CacheMemory); everything else is on the host, and is copied to the device before a
-// call and back behind it, which waits for it.
+// Runs an engine of a graph of trtspec/engine/lowering.py. Caches among the inputs lie on the GPU,
+// and so do logits among the outputs, which hold until the next call (see Device). Everything else
+// is on the host: it is copied to the GPU before a call, or back behind it. A call waits until all
+// is done.
 class TensorRTSession final : public Session {
  public:
   // num_caches: the last inputs, and as many last outputs, which are the same memory. Throws Error
@@ -38,6 +39,7 @@ class TensorRTSession final : public Session {
   Profile& find_profile(const std::vector<at::Tensor>& inputs);
   void stage(TensorRTContext& context, const std::vector<at::Tensor>& inputs);
   std::vector<at::Tensor> make_outputs(TensorRTContext& context);
+  void fetch(const std::vector<at::Tensor>& outputs);
 
   std::shared_ptr<TensorRT> tensorrt_;
   std::string path_;
@@ -47,7 +49,7 @@ class TensorRTSession final : public Session {
   std::vector<EngineTensor> outputs_;
   GpuMemory scratch_;  // of all profiles, of which one runs at a time
   std::vector<Profile> profiles_;
-  std::vector<std::byte> host_inputs_;  // what is copied to the device, in one piece
+  std::vector<std::byte> host_inputs_;  // what is copied to the GPU, in one piece
   GpuMemory device_inputs_;
   GpuMemory device_outputs_;
 };
