@@ -23,7 +23,9 @@ constexpr std::size_t kAlignment = 256;
 // The output that stays on the GPU.
 constexpr const char* kLogits = "logits";
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 bool fits(at::IntArrayRef sizes, const SizeLimits& limits) {
   const std::size_t dim = sizes.size();

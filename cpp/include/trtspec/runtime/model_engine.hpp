@@ -41,7 +41,8 @@ using SamplingColumns = std::vector<at::Tensor>;
 
 class ModelEngine {
  public:
-  // logits [R, V] f32 of the wanted rows, on the device; hidden [T, n * H], undefined unless the engine captures.
+  // logits [R, V] f32 of the wanted rows, on the device; hidden [T, n * H], undefined unless the
+  // engine captures.
   struct Output {
     at::Tensor logits;
     at::Tensor hidden;
