@@ -53,7 +53,8 @@ class Library {
   explicit Library(const std::string& path) {
     std::vector<std::string> names = {path};
     if (path.empty()) {
-      const std::string versioned = kLibrary + ("." + std::to_string(NV_TENSORRT_MAJOR));
+      const std::string versioned =
+          std::string(kLibrary) + "." + std::to_string(NV_TENSORRT_MAJOR);
       names = {std::string(TRTSPEC_TENSORRT_ROOT) + "/lib/" + versioned, versioned, kLibrary};
     }
     std::string tried;
@@ -83,7 +84,8 @@ class Library {
     std::string text;
     for (const char* part : {"Major", "Minor", "Patch", "Build"}) {
       const std::string name = std::string("getInferLib") + part + "Version";
-      text += (text.empty() ? "" : ".") + std::to_string(find<std::int32_t()>(name.c_str())());
+      if (!text.empty()) text += ".";
+      text += std::to_string(find<std::int32_t()>(name.c_str())());
     }
     return text;
   }
@@ -209,7 +211,7 @@ class Engine final : public TensorRTEngine {
 class LoadedTensorRT final : public TensorRT {
  public:
   explicit LoadedTensorRT(const Library& library)
-      : version_(kPackage + (" " + library.version())), log_(std::make_shared<Log>()) {
+      : version_(std::string(kPackage) + " " + library.version()), log_(std::make_shared<Log>()) {
     using Create = void*(void* logger, std::int32_t version);
     Create* create = library.find<Create>("createInferRuntime_INTERNAL");
     cuda_ = std::make_shared<CudaGpu>();
