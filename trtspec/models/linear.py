@@ -163,7 +163,7 @@ class Linear(nn.Module):
             groups = num_groups(self.in_features, group)
             return [(weight, scales.float()[:, None].expand(-1, groups))]
         parts = []
-        for rows in weight.split(_ROWS_AT_ONCE):
+        for rows in torch.split(weight, _ROWS_AT_ONCE):
             values, factors = quantize_int8(rows, group)
             change = dequantize_int8(values, factors, group) - rows.float()
             self.rounding += Rounding(_squares(change), _squares(rows.float()))

@@ -35,7 +35,7 @@ def quantize_int8(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
             f"weight_group_size={group_size} is not one of {', '.join(map(str, GROUP_SIZES))}"
         )
     wide = weight.float()
-    parts = wide.split(group_size or wide.shape[1], dim=1)
+    parts = torch.split(wide, group_size or wide.shape[1], dim=1)
     highest = torch.stack([part.abs().amax(1) for part in parts], dim=1)
     scales = torch.where(highest > 0, highest / MAX_INT8, 1.0)
     # Of subnormal weights a scale may be zero after all.
