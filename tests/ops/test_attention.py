@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,19 +10,13 @@ import torch
 
 from trtspec.ops import paged_tree_attention, paged_tree_attention_reference
 
+from .each_isa import each_isa
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
-@pytest.fixture(params=["generic", "avx2", "avx512"])
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set of this processor in turn."""
-    before = torch.ops.trtspec._set_isa(request.param)
-    if torch.ops.trtspec._get_isa() != request.param:
-        torch.ops.trtspec._set_isa(before)
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    torch.ops.trtspec._set_isa(before)
+isa = each_isa("generic", "avx2", "avx512")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,19 +9,13 @@ from trtspec.errors import ConfigError
 from trtspec.ops import linear, linear_reference, pack_linear
 from trtspec.ops.linear import unpack_linear
 
+from .each_isa import each_isa
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-@pytest.fixture(params=["generic", "avx2", "avx512", "avx512_bf16"])
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set of this processor in turn."""
-    before = torch.ops.trtspec._set_isa(request.param)
-    if torch.ops.trtspec._get_isa() != request.param:
-        torch.ops.trtspec._set_isa(before)
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    torch.ops.trtspec._set_isa(before)
+isa = each_isa("generic", "avx2", "avx512", "avx512_bf16")
 
 
 def make(
