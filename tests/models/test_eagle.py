@@ -81,9 +81,13 @@ class PagedDraft:
         out, ready = self.draft.draft(ids, features, rows, *caches)
         return out, self.draft.head(ready)
 
-    def prefill(self, feeds: dict[int, Feed], states: Tensor) -> Tensor:
+    def first(self, feeds: dict[int, Feed], states: Tensor) -> Tensor:
+        """Features of rows of the target's states."""
+        return self.run(feeds, self.draft.fuse(states))[0]
+
+    def prefill(self, feeds: dict[int, Feed], states: Tensor) -> None:
         ids, rows, _ = self.paged.arguments(feeds)
-        return self.draft(ids, rows, states, self.paged.k_caches, self.paged.v_caches)[0]
+        self.draft(ids, rows, states, self.paged.k_caches, self.paged.v_caches)
 
 
 @dataclass
@@ -94,7 +98,7 @@ class Pair:
 
     def chunks(self, cuts: list[int]) -> tuple[PagedDraft, list[Tensor]]:
         paged = PagedDraft(self.draft)
-        outs = [paged.prefill({1: Feed(IDS[a:b], a)}, self.states[a:b]) for a, b in pairwise(cuts)]
+        outs = [paged.first({1: Feed(IDS[a:b], a)}, self.states[a:b]) for a, b in pairwise(cuts)]
         return paged, outs
 
 
@@ -128,11 +132,24 @@ def test_rows_of_the_targets_states(pair: Pair) -> None:
     assert torch.equal(torch.cat(outs), found)
 
 
+def test_a_prefill_writes_what_a_pass_does(pair: Pair) -> None:
+    """Also where it stops at the K/V of the last layer."""
+    passed, fed = PagedDraft(pair.draft), PagedDraft(pair.draft)
+    for a, b in pairwise([0, 9, LENGTH]):
+        passed.first({1: Feed(IDS[a:b], a)}, pair.states[a:b])
+        fed.prefill({1: Feed(IDS[a:b], a)}, pair.states[a:b])
+    for kind in ("k_caches", "v_caches"):
+        pairs = zip(getattr(passed.paged, kind), getattr(fed.paged, kind), strict=True)
+        for own, other in pairs:
+            assert own.nan_to_num().any()
+            assert torch.equal(own.nan_to_num(), other.nan_to_num())
+
+
 def test_a_tree_of_its_own_features(pair: Pair) -> None:
     """Later passes skip ``fc`` (EAGLE-3), are fed what the pass before gave, and see their
     branch only; two requests at once."""
     paged, outs = pair.chunks([0, 13, 20])
-    other = paged.prefill({0: Feed(IDS[:7], 0)}, pair.states[:7])
+    other = paged.first({0: Feed(IDS[:7], 0)}, pair.states[:7])
     root, other_root = outs[-1][-1], other[-1]
     # Depth 1: two children of the root; depth 2: a child of each, and one more of the second.
     first, _ = paged.run(

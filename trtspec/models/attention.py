@@ -148,11 +148,29 @@ class Attention(nn.Module):
         v_cache: Tensor,
     ) -> Tensor:
         """``x [T, in_features]`` -> ``[T, hidden]``; writes the rows' K and V into the caches."""
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        kv = self.num_kv_heads
-        q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = self._heads(x)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
         attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
         out: Tensor = self.o(attended.flatten(1))
         return out
+
+    def write(
+        self,
+        x: Tensor,
+        rows: Rows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Only write the K and V of ``x [T, in_features]``."""
+        _, k, v = self._heads(x)
+        rows.write(k, v, cos_sin, k_cache, v_cache)
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries ``[T, Hq, D]``, keys and values ``[T, Hkv, D]``, of which only keys are normed
+        yet; nothing is rotated."""
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        kv = self.num_kv_heads
+        q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
+        return q, k if self.k_norm is None else self.k_norm(k), v

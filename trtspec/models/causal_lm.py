@@ -61,6 +61,17 @@ class DecoderLayer(nn.Module):
         out: Tensor = x + self.mlp(self.post_attention_norm(x))
         return out
 
+    def write(
+        self,
+        x: Tensor,
+        rows: Rows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Only write the K and V of ``x [T, hidden]``."""
+        self.attn.write(self.input_norm(x), rows, cos_sin, k_cache, v_cache)
+
 
 class Embedding(nn.Module):
     """Token embedding as a plain buffer ``weight [V, H]``."""

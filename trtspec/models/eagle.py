@@ -7,7 +7,7 @@ token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +68,29 @@ class WideLayer(nn.Module):
         v_cache: Tensor,
     ) -> Tensor:
         """Embeddings and states ``[T, H]`` -> ``[T, H]``."""
-        normed = self.hidden_norm(features)
+        both, normed = self._read(embedded, features)
         residual = normed if self.norm_before_residual else features
-        both = torch.cat((self.input_norm(embedded), normed), dim=-1)
         x = residual + self.attn(both, rows, cos_sin, k_cache, v_cache)
         out: Tensor = x + self.mlp(self.post_attention_norm(x))
         return out
+
+    def write(
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        rows: Rows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Only write the K and V of embeddings and states ``[T, H]``."""
+        both, _ = self._read(embedded, features)
+        self.attn.write(both, rows, cos_sin, k_cache, v_cache)
+
+    def _read(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads ``[T, 2H]``, and the normed states ``[T, H]``."""
+        normed = self.hidden_norm(features)
+        return torch.cat((self.input_norm(embedded), normed), dim=-1), normed
 
 
 class EagleDraft(DraftVocabulary):
@@ -146,17 +163,8 @@ class EagleDraft(DraftVocabulary):
         """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
         the features of a next pass and the rows that the head reads, both ``[T, H]``."""
         assert features is not None, "an EAGLE network reads features"
-        embedded = self.embedding(input_ids)
-        cos_sin = self.rotary(rows.positions)
-        if self.config.version == 3:
-            x = self.layers[0](embedded, features, rows, cos_sin, k_caches[0], v_caches[0])
-        else:
-            if self.embedding_norm is not None and self.state_norm is not None:
-                embedded, features = self.embedding_norm(embedded), self.state_norm(features)
-            x = self.fc(torch.cat((embedded, features), dim=-1))
-            x = self.layers[0](x, rows, cos_sin, k_caches[0], v_caches[0])
-        for i, layer in enumerate(list(self.layers)[1:], 1):
-            x = layer(x, rows, cos_sin, k_caches[i], v_caches[i])
+        last = self._last_inputs(input_ids, features, rows, k_caches, v_caches)
+        x = self.layers[-1](*last)
         ready = x if self.norm is None else self.norm(x)
         return ready if self.config.norm_output else x, ready
 
@@ -168,9 +176,33 @@ class EagleDraft(DraftVocabulary):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor]:
-        """Feed rows without drafting (a prefill): writes their K/V, returns their features."""
-        features, _ = self.draft(input_ids, self.fuse(hidden_in), rows, k_caches, v_caches)
+        """Feed rows without drafting (a prefill): writes their K/V, for which the last layer is not
+        computed beyond them. Returns the fused states ``[T, H]``."""
+        features = self.fuse(hidden_in)
+        last = self._last_inputs(input_ids, features, rows, k_caches, v_caches)
+        cast(WideLayer | DecoderLayer, self.layers[-1]).write(*last)
         return (features,)
+
+    def _last_inputs(
+        self,
+        input_ids: Tensor,
+        features: Tensor,
+        rows: Rows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Any, ...]:
+        """Arguments of the last layer, with all others run."""
+        embedded = self.embedding(input_ids)
+        cos_sin = self.rotary(rows.positions)
+        x: tuple[Tensor, ...] = embedded, features
+        if self.config.version != 3:
+            if self.embedding_norm is not None and self.state_norm is not None:
+                x = self.embedding_norm(embedded), self.state_norm(features)
+            x = (self.fc(torch.cat(x, dim=-1)),)
+        *before, _ = self.layers
+        for layer, k_cache, v_cache in zip(before, k_caches, v_caches, strict=False):
+            x = (layer(*x, rows, cos_sin, k_cache, v_cache),)
+        return *x, rows, cos_sin, k_caches[-1], v_caches[-1]
 
     @torch.no_grad()
     def load_weights(self, checkpoint: EagleSource, target: Mapping[str, Tensor]) -> None:
