@@ -70,8 +70,11 @@ def measure_cell(
             speeds = {c.name: median(tokens_per_second(c)) for c in left}
             least = _LEAST[i] * max(speeds.values())
             left = [c for c in left if c.name == ADAPTIVE or speeds[c.name] >= least]
-        # By the seed, other drafts are accepted in every round.
-        params = SamplingParams(max_tokens=args.max_tokens, seed=1 + i, ignore_eos=True)
+        # By the seeds, other drafts are accepted of every request in every round.
+        params = [
+            SamplingParams(max_tokens=args.max_tokens, seed=1000 * i + j, ignore_eos=True)
+            for j in range(len(prompts))
+        ]
         for rival in rng.sample(left, len(left)):
             rival.run(prompts, params)
     return {c.name: tokens_per_second(c) for c in rivals}

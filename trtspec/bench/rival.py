@@ -21,7 +21,9 @@ class Rival:
     seconds: list[float] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
 
-    def run(self, prompts: Sequence[list[int]], params: SamplingParams) -> None:
+    def run(
+        self, prompts: Sequence[list[int]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> None:
         """One round: all prompts at once."""
         began = perf_counter()
         outputs = self.llm.generate(list(prompts), params, use_tqdm=False)

@@ -20,5 +20,6 @@ class AcceptanceRule(Protocol):
     ) -> None:
         """Change one request's ``sampled`` (int64 [1 + n], what the target emits after the root and
         after each node; -1: no token) so that the walk of `trtspec.ops.acceptance` accepts what the
-        rule wants. ``logits [1 + n, V]`` f32 are those that were sampled from."""
+        rule wants. ``logits [1 + n, V]`` f32 are those that were sampled from. Not called in a step
+        without drafts, where there is nothing to decide."""
         ...

@@ -172,7 +172,7 @@ class Sampler:
             [*self._rows.tensors(requests, trees), *_trees(trees)]
         )
         sampled = sample(logits, *columns)
-        if self._rule is not None:
+        if self._rule is not None and any(map(len, trees)):
             choices, first = sampled.cpu(), 0
             for request, tree in zip(requests, trees, strict=True):
                 own = slice(first, first + 1 + len(tree))

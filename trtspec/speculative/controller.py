@@ -25,7 +25,7 @@ first, 0.1 % in the end, and never more than 6 %."""
 _MOST_WORTH = 2.0  # of a try, in the price of one
 _LEAST_WORTH = 0.25  # that is to be noticed; less is not told from luck
 _WARM_UP = 3  # steps at the start in which everything runs
-_REST_WEIGHT = 0.1
+_AROUND_WEIGHT = 0.1
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _SETTLED = 16  # steps that a new way of working must last to be reported
@@ -123,6 +123,19 @@ class _Pace:
         return self._tokens / self._seconds if self._seconds else None
 
 
+class _Around:
+    """Seconds of steps of a kind around drafting and verifying, a request, as a running mean."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Those of a step."""
+        self.steps += 1
+        self.seconds += max(_AROUND_WEIGHT, 1 / self.steps) * (seconds - self.seconds)
+
+
 class Controller:
     """Maximises the expected tokens per second of the whole batch.
 
@@ -150,7 +163,7 @@ class Controller:
         self._tried: list[tuple[_Pause, Outlook]] = []  # in the step under way, for trying's sake
         self._is_trying_rows = False
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
-        self._rest = 0.0  # seconds of a step around drafting and verifying
+        self._without, self._with = _Around(), _Around()  # drafts of an engine
         self._steps = 0
         self._rest_requests = 0  # of steps in which no engine was worth its call
         self._rest_left = self._rested = 0
@@ -195,7 +208,7 @@ class Controller:
             self._otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
         chosen, tried = [], []
-        usual = self._target.at(load.rows) + self._rest
+        usual = self._target.at(load.rows) + self._around(load, drafting=False)
         waited = usual * self._stands_for
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
@@ -224,8 +237,7 @@ class Controller:
         if self._adapts and self._steps > _WARM_UP:
             best = int(worths.argmax())
         if not self._tried:
-            total = float(seconds[best]) + self._rest
-            self._pace(load).observe(float(tokens[best]), total, self._stands_for)
+            self._pace(load).observe(float(tokens[best]), float(seconds[best]), self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
@@ -235,8 +247,7 @@ class Controller:
         if not self._sees_all and best < most:
             # Nothing is learned of what is not verified: now and then, try one more.
             row = float(seconds[best + 1] - seconds[best])
-            waited = float(seconds[best]) + self._rest
-            if not self._tried and self._verifying.is_over(waited, row):
+            if not self._tried and self._verifying.is_over(float(seconds[best]), row):
                 self._is_trying_rows, self._otherwise = True, float(worths[best])
             if self._tried or self._is_trying_rows:
                 best += 1
@@ -254,13 +265,15 @@ class Controller:
         """A step without prefill verified `nodes`, for which `spent` seconds were drafted, and
         emitted that many tokens. `rest`: the seconds around drafting and verifying. `tried`: what
         became of the request that `plan` had drafts tried with."""
-        self._rest += _REST_WEIGHT * (rest - self._rest)
+        if tried is None:
+            (self._with if spent else self._without).observe(rest / load.requests)
         pace = self._pace(load).tokens_per_second
         if pace is None:
             return
         if self._is_trying_rows:
             row = self._target.at(load.rows + nodes) - self._target.at(load.rows + nodes - 1)
-            worth = tokens - pace * (spent + self._target.at(load.rows + nodes))
+            verifying = self._target.at(load.rows + nodes)
+            worth = tokens - pace * (spent + self._around(load, spent > 0) + verifying)
             price = pace * row
             self._verifying.judge(worth - self._otherwise + price, price, row)
         if tried is None:
@@ -314,11 +327,17 @@ class Controller:
         count = len(chances) + 1
         tokens = np.full(count, float(load.requests))
         tokens[1:] += chances.cumsum()
-        seconds = spent + self._target.over(np.arange(load.rows, load.rows + count))
+        seconds = self._target.over(np.arange(load.rows, load.rows + count))
+        seconds += spent + self._around(load, spent > 0)
         pace = self._pace(load).tokens_per_second
         if pace is None:
-            return tokens / np.maximum(seconds + self._rest, 1e-9), tokens, seconds
+            return tokens / np.maximum(seconds, 1e-9), tokens, seconds
         return tokens - pace * seconds, tokens, seconds
+
+    def _around(self, load: Load, drafting: bool) -> float:
+        """Seconds of a step around drafting and verifying, where an engine drafts or none."""
+        own, other = (self._with, self._without) if drafting else (self._without, self._with)
+        return load.requests * (own if own.steps else other).seconds
 
     def _pace(self, load: Load) -> _Pace:
         """That of about as many requests."""

@@ -62,7 +62,7 @@ class UnionDrafter:
             self._close(self._step, began)
         items = [item for item in batch.items if item.is_generation]
         load = Load(len(items), sum(item.num_rows for item in batch.items))
-        self._step = step = _Step(load, len(items) == len(batch.items), began)
+        self._step = step = _Step(load, 0 < len(items) == len(batch.items), began)
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
