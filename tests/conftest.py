@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .shared_folder import shared_folder
+
 if TYPE_CHECKING:
     from .e2e.eagle_heads import RightHeads
     from .e2e.helpers import TinyModels
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRTSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("engine-cache")))
+        patch.setenv("TRTSPEC_CACHE_DIR", str(shared_folder(tmp_path_factory, "engine-cache")))
         yield
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .shared_folder import one_at_a_time, shared_folder
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_VARIABLE = "TRTSPEC_CPP_BUILD"
 """Names a build folder that has the programs already."""
@@ -57,8 +59,9 @@ def cpp_programs(tmp_path_factory: pytest.TempPathFactory) -> CppPrograms:
     given = os.environ.get(BUILD_VARIABLE)
     if given:
         return CppPrograms(Path(given))
-    folder = tmp_path_factory.getbasetemp() / "cpp_build"
-    reason = _build(folder)
+    folder = shared_folder(tmp_path_factory, "cpp_build")
+    with one_at_a_time(folder):
+        reason = _build(folder)
     if reason:
         pytest.skip(reason)
     return CppPrograms(folder)

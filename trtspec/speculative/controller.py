@@ -25,7 +25,7 @@ first, 0.1 % in the end, and never more than 6 %."""
 _MOST_WORTH = 2.0  # of a try, in the price of one
 _LEAST_WORTH = 0.25  # that is to be noticed; less is not told from luck
 _WARM_UP = 3  # steps at the start in which everything runs
-_AROUND_WEIGHT = 0.1
+_AROUND_WEIGHT, _LONG_AROUND = 0.1, 2.0
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _SETTLED = 16  # steps that a new way of working must last to be reported
@@ -124,16 +124,28 @@ class _Pace:
 
 
 class _Around:
-    """Seconds of steps of a kind around drafting and verifying, a request, as a running mean."""
+    """Seconds of steps with one number of requests around drafting and verifying, as a running
+    mean: of those in which an engine drafts, and of the others, which have less to do."""
 
     def __init__(self) -> None:
-        self.steps = 0
-        self.seconds = 0.0
+        self._steps = {True: 0, False: 0}
+        self._means = {True: 0.0, False: 0.0}
 
-    def observe(self, seconds: float) -> None:
-        """Those of a step."""
-        self.steps += 1
-        self.seconds += max(_AROUND_WEIGHT, 1 / self.steps) * (seconds - self.seconds)
+    def observe(self, drafting: bool, seconds: float) -> None:
+        """Those of a step; a pause of the machine, or of its users, counts as little more."""
+        mean = self._means[drafting]
+        if mean > 0:
+            seconds = min(seconds, _LONG_AROUND * mean)
+        self._steps[drafting] += 1
+        weight = max(_AROUND_WEIGHT, 1 / self._steps[drafting])
+        self._means[drafting] += weight * (seconds - mean)
+
+    def seconds(self, drafting: bool) -> float:
+        """What is expected. Without drafts it is no more than with them, however long ago that was
+        seen; what was never seen is taken for the other."""
+        if drafting and self._steps[True]:
+            return self._means[True]
+        return min((mean for kind, mean in self._means.items() if self._steps[kind]), default=0.0)
 
 
 class Controller:
@@ -163,7 +175,7 @@ class Controller:
         self._tried: list[tuple[_Pause, Outlook]] = []  # in the step under way, for trying's sake
         self._is_trying_rows = False
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
-        self._without, self._with = _Around(), _Around()  # drafts of an engine
+        self._arounds: dict[int, _Around] = {}
         self._steps = 0
         self._rest_requests = 0  # of steps in which no engine was worth its call
         self._rest_left = self._rested = 0
@@ -208,7 +220,7 @@ class Controller:
             self._otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
         chosen, tried = [], []
-        usual = self._target.at(load.rows) + self._around(load, drafting=False)
+        usual = self._target.at(load.rows) + self._around(load).seconds(False)
         waited = usual * self._stands_for
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
@@ -266,14 +278,14 @@ class Controller:
         emitted that many tokens. `rest`: the seconds around drafting and verifying. `tried`: what
         became of the request that `plan` had drafts tried with."""
         if tried is None:
-            (self._with if spent else self._without).observe(rest / load.requests)
+            self._around(load).observe(spent > 0, rest)
         pace = self._pace(load).tokens_per_second
         if pace is None:
             return
         if self._is_trying_rows:
             row = self._target.at(load.rows + nodes) - self._target.at(load.rows + nodes - 1)
             verifying = self._target.at(load.rows + nodes)
-            worth = tokens - pace * (spent + self._around(load, spent > 0) + verifying)
+            worth = tokens - pace * (spent + self._around(load).seconds(spent > 0) + verifying)
             price = pace * row
             self._verifying.judge(worth - self._otherwise + price, price, row)
         if tried is None:
@@ -328,20 +340,19 @@ class Controller:
         tokens = np.full(count, float(load.requests))
         tokens[1:] += chances.cumsum()
         seconds = self._target.over(np.arange(load.rows, load.rows + count))
-        seconds += spent + self._around(load, spent > 0)
+        seconds += spent + self._around(load).seconds(spent > 0)
         pace = self._pace(load).tokens_per_second
         if pace is None:
             return tokens / np.maximum(seconds, 1e-9), tokens, seconds
         return tokens - pace * seconds, tokens, seconds
 
-    def _around(self, load: Load, drafting: bool) -> float:
-        """Seconds of a step around drafting and verifying, where an engine drafts or none."""
-        own, other = (self._with, self._without) if drafting else (self._without, self._with)
-        return load.requests * (own if own.steps else other).seconds
+    def _around(self, load: Load) -> _Around:
+        """That of about as many requests."""
+        return self._arounds.setdefault(_batch(load), _Around())
 
     def _pace(self, load: Load) -> _Pace:
         """That of about as many requests."""
-        return self._paces.setdefault(bisect_left(_BATCHES, load.requests), _Pace())
+        return self._paces.setdefault(_batch(load), _Pace())
 
 
 def _either(a: Floats, b: Floats) -> Floats:
@@ -353,6 +364,11 @@ def _either(a: Floats, b: Floats) -> Floats:
     both = a.copy()
     np.maximum(a[:, : b.shape[1]], b, out=both[:, : b.shape[1]])
     return both
+
+
+def _batch(load: Load) -> int:
+    """The same for about as many requests."""
+    return bisect_left(_BATCHES, load.requests)
 
 
 _BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
