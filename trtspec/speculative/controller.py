@@ -24,6 +24,7 @@ first, 0.1 % in the end, and never more than 6 %."""
 
 _MOST_WORTH = 2.0  # of a try, in the price of one
 _LEAST_WORTH = 0.25  # that is to be noticed; less is not told from luck
+_STAY = 0.02  # more tokens must be expected of another way of working: to change it costs time
 _WARM_UP = 3  # steps at the start in which everything runs
 _AROUND_WEIGHT, _LONG_AROUND = 0.1, 2.0
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
@@ -173,6 +174,7 @@ class Controller:
         self._pauses: list[_Pause] = []
         self._verifying = _Pause()
         self._tried: list[tuple[_Pause, Outlook]] = []  # in the step under way, for trying's sake
+        self._in_use: frozenset[int] = frozenset()  # engines that were worth their call of late
         self._is_trying_rows = False
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._arounds: dict[int, _Around] = {}
@@ -211,14 +213,19 @@ class Controller:
         if not self._adapts or self._steps <= _WARM_UP:
             return tuple(range(len(engines))), ()
         best: list[int] = []
-        self._otherwise = self._gain(load, cheap, [])
+        otherwise = self._gain(load, cheap, [], 0.0)
         left = [i for i, outlook in enumerate(engines) if outlook.chances is not None]
         while left:  # add the one that helps most, as long as one does
-            gains = [self._gain(load, cheap, [engines[j] for j in (*best, i)]) for i in left]
-            if max(gains) <= self._otherwise:
+            gains = []
+            for i in left:
+                more = [*best, i]
+                favour = sum(_STAY if j in self._in_use else -_STAY for j in more)
+                gains.append(self._gain(load, cheap, [engines[j] for j in more], favour))
+            if max(gains) <= otherwise:
                 break
-            self._otherwise = max(gains)
+            otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
+        self._in_use = frozenset(best)
         chosen, tried = [], []
         usual = self._target.at(load.rows) + self._around(load).seconds(False)
         waited = usual * self._stands_for
@@ -322,23 +329,27 @@ class Controller:
             row * (pace or 0.0),
         )
 
-    def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook]) -> float:
-        """What a step with these engines is worth."""
+    def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], favour: float) -> float:
+        """What a step with these engines is worth, if it brings a share ``favour`` more tokens than
+        are expected of it."""
         chances = cheap
         for outlook in engines:
             assert outlook.chances is not None
             chances = _either(chances, outlook.chances)
         flat = np.sort(chances, axis=None)[::-1]
         spent = sum(outlook.seconds for outlook in engines)
-        worths, _, _ = self._worths(load, flat, spent)
+        worths, _, _ = self._worths(load, flat, spent, favour)
         return float(worths.max())
 
-    def _worths(self, load: Load, chances: Floats, spent: float) -> tuple[Floats, Floats, Floats]:
+    def _worths(
+        self, load: Load, chances: Floats, spent: float, favour: float = 0.0
+    ) -> tuple[Floats, Floats, Floats]:
         """Of a step that verifies the first 0 to n nodes: what it is worth, the tokens that are
         expected of it and its seconds, each [n + 1]."""
         count = len(chances) + 1
         tokens = np.full(count, float(load.requests))
         tokens[1:] += chances.cumsum()
+        tokens *= 1 + favour
         seconds = self._target.over(np.arange(load.rows, load.rows + count))
         seconds += spent + self._around(load).seconds(spent > 0)
         pace = self._pace(load).tokens_per_second
