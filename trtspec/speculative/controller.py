@@ -142,11 +142,11 @@ class _Around:
         self._means[drafting] += weight * (seconds - mean)
 
     def seconds(self, drafting: bool) -> float:
-        """What is expected. Without drafts it is no more than with them, however long ago that was
-        seen; what was never seen is taken for the other."""
-        if drafting and self._steps[True]:
-            return self._means[True]
-        return min((mean for kind, mean in self._means.items() if self._steps[kind]), default=0.0)
+        """What is expected. Steps without drafts count as free until one was seen, so one soon is;
+        then as no slower than those with drafts, however long ago it was seen."""
+        if not self._steps[True]:
+            return self._means[False]
+        return self._means[True] if drafting else min(self._means.values())
 
 
 class Controller:
