@@ -44,7 +44,10 @@ def test_spellings(drafts: list[FoundDraft]) -> None:
     head = {"speculative_model": HEAD, "topk": 1, "max_draft_len": 5, "num_draft_tokens": 6}
     assert options(chain) == head and chain.name == "EAGLE3:5"
     assert options(tree) == {**head, "topk": 4, "num_draft_tokens": 24}
-    assert options(json_chain)["speculative_model"] == SMALL
+    assert options(json_chain)["speculative_model"] == SMALL and json_chain.name == "draft_model"
+    # What one name would stand for twice is named in full.
+    two = [f'{{"method": "ngram", "num_speculative_tokens": {n}}}' for n in (2, 3)]
+    assert [method.name for method in read_methods(two, drafts)[1:]] == two
     # No speculation is always there, once.
     assert [m.name for m in read_methods([NONE, "ngram:1", NONE], drafts)] == [NONE, "ngram:1"]
 

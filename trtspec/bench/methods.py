@@ -67,20 +67,23 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
     """What was asked for, behind no speculation, which all are compared with.
 
     A spelling is ``method:K`` (a chain), ``method:k,D,N`` (a tree) or the JSON of a speculative
-    config. Where it names no draft, it stands for every draft that is made for its method.
+    config, which goes by its method's name if no other JSON has the same. Where it names no draft,
+    it stands for every draft that is made for its method.
 
     Raises:
         ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
             the same one twice.
     """
     methods = [Method(NONE, None)]
-    for text in spellings:
-        if text == NONE:
-            continue
-        options = _options(text)
+    wanted = [(text, _options(text)) for text in spellings if text != NONE]
+    as_json = [options.get("method") for text, options in wanted if _is_json(text)]
+    for text, options in wanted:
         own = _drafts_for(text, options, drafts)
+        label = text
+        if _is_json(text) and as_json.count(options.get("method")) == 1:
+            label = str(options.get("method"))
         for draft in own:
-            name = text if len(own) < 2 or draft is None else f"{text} ({Path(draft.name).name})"
+            name = label if len(own) < 2 or draft is None else f"{label} ({Path(draft.name).name})"
             given = options if draft is None else {**options, "model": draft.name}
             methods.append(Method(name, parse_speculative_config(given)))
     names = [method.name for method in methods]
@@ -94,9 +97,13 @@ def _usual(method: str) -> Sequence[str]:
     return USUAL.get(method, (f"{method}:4",))
 
 
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
 def _options(text: str) -> dict[str, Any]:
     """The speculative config that a spelling means."""
-    if text.lstrip().startswith("{"):
+    if _is_json(text):
         try:
             options: dict[str, Any] = json.loads(text)
         except ValueError as error:
