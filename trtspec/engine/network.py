@@ -197,7 +197,7 @@ class FeatureFeed(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor]:
-        """See `EagleDraft.forward`."""
+        """See `EagleDraft.forward`; it computes the last layer as well, as a pass does."""
         fused = self._network.fuse(hidden_in)
         features, _ = self._network.draft(input_ids, fused, rows, k_caches, v_caches)
         assert features is not None

@@ -21,10 +21,10 @@ A target that samples and accepts by itself (see `trtspec.engine.verify`) takes,
 ``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]``.
 
 A language model returns float32 logits ``[R, V]`` and, if it was built to, the captured states
-``[T, n*H]``; a network over states its features ``[T, H]``; a rollout what `TreeRollout.forward`
-returns. The rollout of a network without K/V takes no rows: ``hidden_in [B, n*H]``, the state
-before each request's root, and the seven sampling values. `trtspec.models.signature` has the same
-order as example tensors.
+``[T, n*H]``; a network over states, which is called for its K/V, rows ``[T, H]`` that are not read;
+a rollout what `TreeRollout.forward` returns. The rollout of a network without K/V takes no rows:
+``hidden_in [B, n*H]``, the state before each request's root, and the seven sampling values.
+`trtspec.models.signature` has the same order as example tensors.
 """
 
 from __future__ import annotations
