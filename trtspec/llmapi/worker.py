@@ -14,6 +14,7 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.log import logger
+from trtspec.ops.threads import release_threads
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,9 @@ class Worker:
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not (
-                    self._arrivals
-                    or self._aborts
-                    or self._transferred
-                    or self._closed
-                    or self._executor.has_work
-                ):
+                if not self._called:
+                    release_threads()  # an idle team slows those of other LLMs
+                while not self._called:
                     self._wake.wait()
                 arrivals, self._arrivals = self._arrivals, []
                 transferred, self._transferred = self._transferred, []
@@ -118,6 +115,17 @@ class Worker:
                 self._end_transfer(request_id)
             if self._executor.has_work:
                 self._step()
+
+    @property
+    def _called(self) -> bool:
+        """Whether there is something to do."""
+        return bool(
+            self._arrivals
+            or self._aborts
+            or self._transferred
+            or self._closed
+            or self._executor.has_work
+        )
 
     def _start(self, sequence: LiveSequence) -> None:
         self._live[sequence.request.id] = sequence
