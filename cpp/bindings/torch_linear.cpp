@@ -8,43 +8,72 @@ namespace {
 
 using namespace trtspec;
 
-// The checked arguments, which the params of the call point into.
+// The arguments that both ops share.
+struct LinearArguments {
+  const at::Tensor& x;
+  const at::Tensor& packed;
+  const std::optional<at::Tensor>& bias;
+  int64_t out_features;
+  std::optional<at::ScalarType> out_dtype;
+  const std::optional<at::Tensor>& norm;
+  double eps;
+  bool gated;
+  const std::optional<at::Tensor>& residual;
+};
+
+// The same checked, with the params of a call, which point into it.
 struct LinearCall {
-  at::Tensor x, packed, bias, out;
+  at::Tensor x, packed, bias, norm, residual, out;
   LinearParams params;
 
-  LinearCall(const char* op, const at::Tensor& input, const at::Tensor& weights,
-             const std::optional<at::Tensor>& biases, int64_t out_features,
-             at::ScalarType weight_type, std::optional<at::ScalarType> out_dtype) {
-    check_dim(op, "x", input, 2);
-    const int64_t panels = (out_features + kPanel - 1) / kPanel;
-    check_shape(op, "packed", weights, {panels, input.size(1), kPanel});
-    check_dtype(op, "packed", weights, weight_type);
-    const auto type = out_dtype.value_or(input.scalar_type());
-    out = at::empty({input.size(0), out_features}, input.options().dtype(type));
-    x = input.contiguous();
-    packed = weights.contiguous();
-    if (biases.has_value()) {
-      check_shape(op, "bias", *biases, {out_features});
-      check_dtype(op, "bias", *biases, input.scalar_type());
-      bias = biases->contiguous();
-    }
+  LinearCall(const char* op, const LinearArguments& given, at::ScalarType weight_type) {
+    check_dim(op, "packed", given.packed, 3);
+    const int64_t rows = given.x.dim() > 0 ? given.x.size(0) : 0;
+    const int64_t panels = (given.out_features + kPanel - 1) / kPanel;
+    const int64_t depth = given.packed.size(1);
+    TORCH_CHECK(!(given.gated && given.norm.has_value()), op,
+                ": inputs are gated or normed, not both");
+    check_shape(op, "packed", given.packed, {panels, depth, kPanel});
+    check_shape(op, "x", given.x, {rows, given.gated ? 2 * depth : depth});
+    check_dtype(op, "packed", given.packed, weight_type);
+    const auto type = given.out_dtype.value_or(given.x.scalar_type());
+    out = at::empty({rows, given.out_features}, given.x.options().dtype(type));
+    x = given.x.contiguous();
+    packed = given.packed.contiguous();
+    const auto input_type = x.scalar_type();
+    const auto optional = [&](const char* name, const std::optional<at::Tensor>& tensor,
+                              at::IntArrayRef shape, at::ScalarType dtype, at::Tensor& kept) {
+      if (!tensor.has_value()) return static_cast<const void*>(nullptr);
+      check_shape(op, name, *tensor, shape);
+      check_dtype(op, name, *tensor, dtype);
+      kept = tensor->contiguous();
+      return kept.const_data_ptr();
+    };
     params = {.x = x.const_data_ptr(),
               .packed = packed.const_data_ptr(),
-              .bias = biases.has_value() ? bias.const_data_ptr() : nullptr,
+              .bias = optional("bias", given.bias, {given.out_features}, input_type, bias),
               .out = out.mutable_data_ptr(),
-              .rows = x.size(0),
-              .in_features = x.size(1),
-              .out_features = out_features,
-              .dtype = kernel_dtype(op, "x", x.scalar_type()),
-              .out_dtype = kernel_dtype(op, "out_dtype", type)};
+              .rows = rows,
+              .in_features = depth,
+              .out_features = given.out_features,
+              .dtype = kernel_dtype(op, "x", input_type),
+              .out_dtype = kernel_dtype(op, "out_dtype", type),
+              .norm = optional("norm", given.norm, {depth}, input_type, norm),
+              .eps = static_cast<float>(given.eps),
+              .residual = optional("residual", given.residual, out.sizes(), type, residual)};
+    if (given.gated) params.prologue = Prologue::swiglu;
+    if (given.norm.has_value()) params.prologue = Prologue::rms_norm;
   }
 };
 
 at::Tensor run_linear(const at::Tensor& x, const at::Tensor& packed,
                       const std::optional<at::Tensor>& bias, int64_t out_features,
-                      std::optional<at::ScalarType> out_dtype) {
-  const LinearCall call("linear", x, packed, bias, out_features, x.scalar_type(), out_dtype);
+                      std::optional<at::ScalarType> out_dtype,
+                      const std::optional<at::Tensor>& norm, double eps, bool gated,
+                      const std::optional<at::Tensor>& residual) {
+  const LinearCall call(
+      "linear", {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual},
+      x.scalar_type());
   trtspec::linear(call.params);
   return call.out;
 }
@@ -52,12 +81,15 @@ at::Tensor run_linear(const at::Tensor& x, const at::Tensor& packed,
 at::Tensor run_linear_int8(const at::Tensor& x, const at::Tensor& packed,
                            const at::Tensor& scales, const std::optional<at::Tensor>& bias,
                            int64_t out_features, int64_t group_size,
-                           std::optional<at::ScalarType> out_dtype) {
+                           std::optional<at::ScalarType> out_dtype,
+                           const std::optional<at::Tensor>& norm, double eps, bool gated,
+                           const std::optional<at::Tensor>& residual) {
   const char* op = "linear_int8";
   TORCH_CHECK(group_size == 0 || group_size == 32 || group_size == 64 || group_size == 128, op,
               ": group_size must be 0, 32, 64 or 128, got ", group_size);
-  const LinearCall call(op, x, packed, bias, out_features, at::kChar, out_dtype);
-  const int64_t depth = x.size(1), group = group_size > 0 ? group_size : depth;
+  const LinearCall call(
+      op, {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual}, at::kChar);
+  const int64_t depth = packed.size(1), group = group_size > 0 ? group_size : depth;
   TORCH_CHECK(depth > 0, op, ": x must have input features, got shape ", x.sizes());
   check_shape(op, "scales", scales, {packed.size(0), (depth + group - 1) / group, kPanel});
   check_dtype(op, "scales", scales, at::kFloat);
@@ -73,10 +105,12 @@ at::Tensor run_linear_int8(const at::Tensor& x, const at::Tensor& packed,
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(
       "linear(Tensor x, Tensor packed, Tensor? bias, int out_features, "
-      "ScalarType? out_dtype=None) -> Tensor");
+      "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
+      "Tensor? residual=None) -> Tensor");
   m.def(
       "linear_int8(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int out_features, "
-      "int group_size, ScalarType? out_dtype=None) -> Tensor");
+      "int group_size, ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., "
+      "bool gated=False, Tensor? residual=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {

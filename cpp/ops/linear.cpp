@@ -1,5 +1,6 @@
 #include <trtspec/linear.hpp>
 
+#include <cstddef>
 #include <memory>
 
 #include "linear_kernel.hpp"
@@ -22,6 +23,19 @@ void with_floats(const LinearParams& params, const Run& run) {
   run(x.get(), stride);
 }
 
+// run(params) with what the prologue made in the place of x.
+template <class Run>
+void with_prologue(const LinearParams& params, const Run& run) {
+  if (params.prologue == Prologue::none) return run(params);
+  const auto elements = static_cast<std::size_t>(params.rows * params.in_features);
+  const std::unique_ptr<std::byte[]> made(new std::byte[elements * size_of(params.dtype)]);
+  TRTSPEC_DISPATCH(linear_prologue_kernel, params, made.get());
+  LinearParams product = params;
+  product.x = made.get();
+  product.prologue = Prologue::none;
+  run(product);
+}
+
 #if defined(TRTSPEC_HAS_AVX512_BF16)
 bool has_dot(const LinearParams& params) {
   return params.dtype == DType::bf16 && params.in_features % 2 == 0 &&
@@ -33,21 +47,27 @@ bool has_dot(const LinearParams& params) {
 
 void linear(const LinearParams& params) {
   if (params.rows <= 0 || params.out_features <= 0) return;
+  with_prologue(params, [](const LinearParams& product) {
 #if defined(TRTSPEC_HAS_AVX512_BF16)
-  if (has_dot(params)) return avx512_bf16::linear_dot(params);
+    if (has_dot(product)) return avx512_bf16::linear_dot(product);
 #endif
-  with_floats(params, [&](const float* x, std::int64_t stride) {
-    TRTSPEC_DISPATCH(linear_kernel, params, x, stride);
+    with_floats(product, [&](const float* x, std::int64_t stride) {
+      TRTSPEC_DISPATCH(linear_kernel, product, x, stride);
+    });
   });
 }
 
 void linear_int8(const LinearInt8Params& params) {
   if (params.linear.rows <= 0 || params.linear.out_features <= 0) return;
+  with_prologue(params.linear, [&](const LinearParams& linear) {
+    LinearInt8Params product = params;
+    product.linear = linear;
 #if defined(TRTSPEC_HAS_AVX512_BF16)
-  if (has_dot(params.linear)) return avx512_bf16::linear_int8_dot(params);
+    if (has_dot(linear)) return avx512_bf16::linear_int8_dot(product);
 #endif
-  with_floats(params.linear, [&](const float* x, std::int64_t stride) {
-    TRTSPEC_DISPATCH(linear_int8_kernel, params, x, stride);
+    with_floats(linear, [&](const float* x, std::int64_t stride) {
+      TRTSPEC_DISPATCH(linear_int8_kernel, product, x, stride);
+    });
   });
 }
 

@@ -5,6 +5,9 @@
 
 namespace trtspec {
 
+// What the prologue makes of x: [rows, in_features] of the dtype of x.
+TRTSPEC_DECLARE_KERNEL(void, linear_prologue_kernel, (const LinearParams& params, void* out))
+
 // x as floats [rows, in_features] with the given row stride.
 TRTSPEC_DECLARE_KERNEL(void, linear_convert_kernel,
                        (const LinearParams& params, float* x, std::int64_t x_stride))

@@ -20,7 +20,10 @@ inline void finish_panel(const LinearParams& params, std::int64_t panel, std::in
       params.out_features - first < kPanel ? params.out_features - first : kPanel;
   const Weight* bias =
       params.bias == nullptr ? nullptr : static_cast<const Weight*>(params.bias) + first;
-  Out* out = static_cast<Out*>(params.out) + first_row * params.out_features + first;
+  const std::int64_t offset = first_row * params.out_features + first;
+  Out* out = static_cast<Out*>(params.out) + offset;
+  const Out* residual =
+      params.residual == nullptr ? nullptr : static_cast<const Out*>(params.residual) + offset;
   for (std::int64_t r = 0; r < rows; ++r, out += params.out_features, sums += kPanel) {
     std::int64_t c = 0;
     for (; c + kLanes <= columns; c += kLanes) {
@@ -30,6 +33,12 @@ inline void finish_panel(const LinearParams& params, std::int64_t panel, std::in
     for (; c < columns; ++c) {
       from_float(bias == nullptr ? sums[c] : sums[c] + to_float(bias[c]), out + c);
     }
+    if (residual == nullptr) continue;
+    for (c = 0; c + kLanes <= columns; c += kLanes) {
+      store(out + c, load(residual + c) + load(out + c));
+    }
+    for (; c < columns; ++c) from_float(to_float(residual[c]) + to_float(out[c]), out + c);
+    residual += params.out_features;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <trtspec/isa.hpp>
 #include <trtspec/linear.hpp>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -62,6 +63,57 @@ trtspec::bf16 rounded(float x) {
 
 float wide(trtspec::bf16 x) {
   return __builtin_bit_cast(float, std::uint32_t(x.bits) << 16);
+}
+
+// What stands around a product, against plain loops, with a matrix that copies its inputs.
+void check_around(std::int64_t rows, std::int64_t size) {
+  const std::int64_t panels = (size + trtspec::kPanel - 1) / trtspec::kPanel;
+  std::vector<float> packed(std::size_t(panels * size * trtspec::kPanel));
+  for (std::int64_t n = 0; n < size; ++n) {
+    const std::int64_t panel = n / trtspec::kPanel;
+    packed[std::size_t((panel * size + n) * trtspec::kPanel + n % trtspec::kPanel)] = 1;
+  }
+  std::vector<float> x(std::size_t(2 * rows * size)), norm(static_cast<std::size_t>(size));
+  std::vector<float> residual(std::size_t(rows * size)), out(residual.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 3 * value(i);
+  for (std::size_t i = 0; i < norm.size(); ++i) norm[i] = value(i + 3);
+  for (std::size_t i = 0; i < residual.size(); ++i) residual[i] = value(i + 8);
+  trtspec::LinearParams params{.x = x.data(),
+                               .packed = packed.data(),
+                               .bias = nullptr,
+                               .out = out.data(),
+                               .rows = rows,
+                               .in_features = size,
+                               .out_features = size,
+                               .dtype = trtspec::DType::f32,
+                               .out_dtype = trtspec::DType::f32,
+                               .prologue = trtspec::Prologue::swiglu,
+                               .residual = residual.data()};
+  trtspec::linear(params);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t k = 0; k < size; ++k) {
+      const double gate = x[std::size_t(2 * r * size + k)];
+      const double up = x[std::size_t((2 * r + 1) * size + k)];
+      const auto at = std::size_t(r * size + k);
+      CHECK_NEAR(out[at], residual[at] + gate / (1 + std::exp(-gate)) * up, 1e-5);
+    }
+  }
+  params.prologue = trtspec::Prologue::rms_norm;
+  params.norm = norm.data();
+  params.eps = 0.5f;
+  params.residual = nullptr;
+  trtspec::linear(params);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double squares = 0;
+    for (std::int64_t k = 0; k < size; ++k) {
+      squares += double(x[std::size_t(r * size + k)]) * double(x[std::size_t(r * size + k)]);
+    }
+    const double factor = 1 / std::sqrt(squares / double(size) + 0.5);
+    for (std::int64_t k = 0; k < size; ++k) {
+      const auto at = std::size_t(r * size + k);
+      CHECK_NEAR(out[at], double(norm[std::size_t(k)]) * factor * double(x[at]), 1e-5);
+    }
+  }
 }
 
 struct Int8Weights {
@@ -139,6 +191,8 @@ int main() {
     check_size(1, 300, 130);
     check_size(9, 129, 64);
     check_size(50, 33, 7);
+    check_around(1, 130);
+    check_around(40, 333);
     for (const std::int64_t group : {0, 32, 128}) {
       check_int8(3, 290, 70, group);
       check_int8(9, 129, 64, group);

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from trtspec.errors import ConfigError
 from trtspec.ops import linear, linear_reference, pack_linear
-from trtspec.ops.linear import unpack_linear
+from trtspec.ops.linear import rms_norm, swiglu, unpack_linear
 
 from .each_isa import each_isa
 
@@ -28,6 +30,21 @@ def make(
     return x, weight, bias
 
 
+def surrounded(
+    rows: int, depth: int, width: int, dtype: torch.dtype, around: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """x, a packed weight, a bias and the arguments for what stands around the product."""
+    x, weight, bias = make(rows, 2 * depth if "gated" in around else depth, width, dtype)
+    fused: dict[str, Any] = {}
+    if "norm" in around:
+        fused |= {"norm": torch.linspace(-1, 2, depth).to(dtype), "eps": 1e-5}
+    if "gated" in around:
+        fused["gated"] = True
+    if "residual" in around:
+        fused["residual"] = make(rows, width, 1, dtype, seed=1)[0]
+    return x, pack_linear(weight[:, :depth].contiguous()), bias, fused
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 5, 6, 7, 16, 25, 60])
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (33, 65), (300, 200), (640, 64)])
@@ -42,6 +59,36 @@ def test_equals_reference(isa: str, dtype: torch.dtype, rows: int, depth: int, w
             torch.testing.assert_close(
                 got, want, rtol=TOLERANCE[got.dtype], atol=TOLERANCE[got.dtype]
             )
+
+
+@pytest.mark.parametrize("around", ["norm", "gated", "residual", "norm+residual", "gated+residual"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 60])
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (33, 65), (300, 200), (640, 64)])
+def test_what_stands_around_equals_reference(
+    isa: str, dtype: torch.dtype, rows: int, depth: int, width: int, around: str
+) -> None:
+    x, packed, bias, fused = surrounded(rows, depth, width, dtype, around)
+    for b, out_dtype in ((None, None), (bias, None), (bias, torch.float32)):
+        if "residual" in fused:
+            fused["residual"] = fused["residual"].to(out_dtype or dtype)
+        got = linear(x, packed, b, width, out_dtype, **fused)
+        want = linear_reference(x, packed, b, width, out_dtype, **fused)
+        assert got.dtype == want.dtype
+        tolerance = 2 * TOLERANCE[dtype]  # what is rounded before the product may differ in a bit
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_norm_and_a_gate_round_as_torch_does(isa: str) -> None:
+    """Through a matrix that only copies: the same bits, but where a float's last one decides."""
+    x = torch.randn(40, 2 * 96, generator=torch.Generator().manual_seed(3)).bfloat16()
+    weight = torch.randn(96, generator=torch.Generator().manual_seed(4)).bfloat16()
+    one = pack_linear(torch.eye(96).bfloat16())
+    normed = linear(x[:, :96], one, None, 96, norm=weight, eps=1e-5)
+    gated = linear(x, one, None, 96, gated=True)
+    for got, want in ((normed, rms_norm(x[:, :96], weight, 1e-5)), (gated, swiglu(x))):
+        assert (got != want).float().mean() < 0.01
+        torch.testing.assert_close(got, want, rtol=2**-7, atol=0)
 
 
 def test_pack_and_unpack() -> None:
@@ -64,6 +111,23 @@ def test_rows_do_not_change_each_other(isa: str, dtype: torch.dtype) -> None:
         for first in (0, 100, 213 - count):
             part = linear(x[first : first + count], packed, bias, 200)
             assert torch.equal(part, whole[first : first + count])
+
+
+@pytest.mark.parametrize("around", ["norm", "gated+residual"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_and_threads_change_nothing_around(isa: str, dtype: torch.dtype, around: str) -> None:
+    x, packed, bias, fused = surrounded(213, 517, 200, dtype, around)
+    whole = linear(x, packed, bias, 200, **fused)
+    threads = torch.get_num_threads()
+    try:
+        for number, count in enumerate((1, 2, 3, 6, 31, 100)):
+            torch.set_num_threads(1 + number % 3)
+            rows = slice(213 - count, 213)
+            own = {**fused, "residual": fused["residual"][rows]} if "residual" in fused else fused
+            part = linear(x[rows], packed, bias, 200, **own)
+            assert torch.equal(part, whole[rows])
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_threads_do_not_change_bits() -> None:
@@ -125,9 +189,22 @@ def test_refuses_what_does_not_fit() -> None:
         linear(x, packed, bias[:3], 70)
     with pytest.raises(RuntimeError, match="out_dtype must be"):
         linear(x, packed, None, 70, torch.int64)
+    with pytest.raises(RuntimeError, match="x must have shape"):
+        linear(x, packed, None, 70, gated=True)
+    with pytest.raises(RuntimeError, match="norm must have shape"):
+        linear(x, packed, None, 70, norm=torch.ones(31))
+    with pytest.raises(RuntimeError, match="residual must be"):
+        linear(x, packed, None, 70, residual=torch.ones(2, 70).half())
+    with pytest.raises(RuntimeError, match="gated or normed"):
+        linear(x, packed, None, 70, norm=torch.ones(32), gated=True)
 
 
 def test_opcheck() -> None:
     x, weight, bias = make(3, 32, 70, torch.bfloat16)
     packed = pack_linear(weight)
-    torch.library.opcheck(torch.ops.trtspec.linear.default, (x, packed, bias, 70, torch.float32))
+    op = torch.ops.trtspec.linear.default
+    torch.library.opcheck(op, (x, packed, bias, 70, torch.float32))
+    residual = torch.ones(3, 70).bfloat16()
+    torch.library.opcheck(
+        op, (x, packed, None, 70), {"norm": bias[:32], "eps": 1e-5, "residual": residual}
+    )

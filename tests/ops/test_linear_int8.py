@@ -51,6 +51,25 @@ def test_equals_reference(isa: str, dtype: torch.dtype, group: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_what_stands_around_equals_reference(isa: str, dtype: torch.dtype) -> None:
+    for rows, fused in (
+        (1, {"norm": torch.linspace(-1, 2, 300).to(dtype), "eps": 1e-5}),
+        (12, {"gated": True, "residual": torch.ones(12, 70, dtype=dtype)}),
+    ):
+        x = make(rows, 600, 70, dtype, 64)[0]
+        _, packed, scales, bias = make(rows, 300, 70, dtype, 64)
+        inputs = x if "gated" in fused else x[:, :300]
+        arguments = (inputs, packed, scales, bias, 70, 64)
+        tolerance = 2 * TOLERANCE[dtype]
+        torch.testing.assert_close(
+            linear_int8(*arguments, **fused),
+            linear_int8_reference(*arguments, **fused),
+            rtol=tolerance,
+            atol=tolerance,
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group", [0, 64])
 def test_rows_and_threads_do_not_change_bits(isa: str, dtype: torch.dtype, group: int) -> None:
     x, packed, scales, bias = make(213, 518, 1200, dtype, group)

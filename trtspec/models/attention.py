@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.models.layers import RMSNorm
 from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import rotate
 from trtspec.ops.attention import paged_tree_attention
 
@@ -146,13 +146,17 @@ class Attention(nn.Module):
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
+        *,
+        norm: RMSNorm | None,
+        residual: Tensor,
     ) -> Tensor:
-        """``x [T, in_features]`` -> ``[T, hidden]``; writes the rows' K and V into the caches."""
-        q, k, v = self._heads(x)
+        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``;
+        writes the rows' K and V into the caches."""
+        q, k, v = self._heads(x, norm)
         if self.q_norm is not None:
             q = self.q_norm(q)
         attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
-        out: Tensor = self.o(attended.flatten(1))
+        out: Tensor = self.o(attended.flatten(1), residual=residual)
         return out
 
     def write(
@@ -162,15 +166,17 @@ class Attention(nn.Module):
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
+        *,
+        norm: RMSNorm | None,
     ) -> None:
-        """Only write the K and V of ``x [T, in_features]``."""
-        _, k, v = self._heads(x)
+        """Only write the K and V of ``norm(x) [T, in_features]``."""
+        _, k, v = self._heads(x, norm)
         rows.write(k, v, cos_sin, k_cache, v_cache)
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, norm: RMSNorm | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries ``[T, Hq, D]``, keys and values ``[T, Hkv, D]``, of which only keys are normed
         yet; nothing is rotated."""
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
         kv = self.num_kv_heads
         q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
         return q, k if self.k_norm is None else self.k_norm(k), v

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.layers import RMSNorm, SwiGLU
 from trtspec.models.linear import PACKED, Linear, WeightLayout
 from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.mlp import SwiGLU
+from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import RotaryEmbedding
 
 
@@ -42,7 +43,7 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else nn.Identity()
+        self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else None
         self.attn = Attention(config, layer, dtype, layout=layout)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
@@ -57,8 +58,9 @@ class DecoderLayer(nn.Module):
         v_cache: Tensor,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``."""
-        x = x + self.attn(self.input_norm(x), rows, cos_sin, k_cache, v_cache)
-        out: Tensor = x + self.mlp(self.post_attention_norm(x))
+        norm = self.input_norm
+        x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x)
+        out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
     def write(
@@ -70,7 +72,7 @@ class DecoderLayer(nn.Module):
         v_cache: Tensor,
     ) -> None:
         """Only write the K and V of ``x [T, hidden]``."""
-        self.attn.write(self.input_norm(x), rows, cos_sin, k_cache, v_cache)
+        self.attn.write(x, rows, cos_sin, k_cache, v_cache, norm=self.input_norm)
 
 
 class Embedding(nn.Module):

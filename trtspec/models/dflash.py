@@ -18,9 +18,10 @@ from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import PackedRows, Rows
-from trtspec.models.layers import RMSNorm, SwiGLU
 from trtspec.models.linear import PACKED, Linear, WeightLayout
 from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.mlp import SwiGLU
+from trtspec.models.norm import RMSNorm
 from trtspec.models.rollout import packed_bits
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.vocabulary import DraftVocabulary
@@ -151,16 +152,19 @@ class BlockAttention(nn.Module):
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
+        *,
+        residual: Tensor,
     ) -> Tensor:
         """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
-        already -> ``[R, H]``; the K and V of all are written into the caches."""
+        already -> the sum of ``residual [R, H]`` and the blocks' attention; the K and V of all are
+        written into the caches."""
         q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
         k, v = self._keys_values(x if context is None else torch.cat((x, context)))
         window, causal = self.sliding_window, self.is_causal
         attended = block.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, window, causal)
-        out: Tensor = self.o(attended.flatten(1))
+        out: Tensor = self.o(attended.flatten(1), residual=residual)
         return out
 
     def write(
@@ -206,8 +210,9 @@ class BlockLayer(nn.Module):
         v_cache: Tensor,
     ) -> Tensor:
         """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
-        x = x + self.attn(self.input_norm(x), context, block, cos_sin, k_cache, v_cache)
-        out: Tensor = x + self.mlp(self.post_attention_norm(x))
+        normed = self.input_norm(x)
+        x = self.attn(normed, context, block, cos_sin, k_cache, v_cache, residual=x)
+        out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
 
@@ -226,7 +231,7 @@ class DFlashDraft(DraftVocabulary):
         *,
         layout: WeightLayout = PACKED,
     ) -> None:
-        """``layout``: see `trtspec.models.layers.Linear`."""
+        """``layout``: see `trtspec.models.linear.Linear`."""
         super().__init__(config, target, dtype, layout=layout)
         self.config = config
         self.dtype = dtype

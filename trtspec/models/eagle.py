@@ -17,9 +17,10 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.models.attention import Attention, Rows
 from trtspec.models.causal_lm import DecoderLayer
-from trtspec.models.layers import RMSNorm, SwiGLU
 from trtspec.models.linear import PACKED, Linear, WeightLayout
 from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.mlp import SwiGLU
+from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import RotaryEmbedding
 from trtspec.models.vocabulary import DraftVocabulary
 
@@ -70,8 +71,8 @@ class WideLayer(nn.Module):
         """Embeddings and states ``[T, H]`` -> ``[T, H]``."""
         both, normed = self._read(embedded, features)
         residual = normed if self.norm_before_residual else features
-        x = residual + self.attn(both, rows, cos_sin, k_cache, v_cache)
-        out: Tensor = x + self.mlp(self.post_attention_norm(x))
+        x = self.attn(both, rows, cos_sin, k_cache, v_cache, norm=None, residual=residual)
+        out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
     def write(
@@ -85,7 +86,7 @@ class WideLayer(nn.Module):
     ) -> None:
         """Only write the K and V of embeddings and states ``[T, H]``."""
         both, _ = self._read(embedded, features)
-        self.attn.write(both, rows, cos_sin, k_cache, v_cache)
+        self.attn.write(both, rows, cos_sin, k_cache, v_cache, norm=None)
 
     def _read(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads ``[T, 2H]``, and the normed states ``[T, H]``."""

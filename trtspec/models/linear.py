@@ -1,15 +1,22 @@
-"""Linear layers, their weights as they are, packed in panels, or packed in 8 bits."""
+"""Linear layers, their weights as they are, packed in panels, or packed in 8 bits.
+
+As in every layer of the models, weights are buffers, not parameters: engines only infer, and a
+builder carries them as constants. Fresh layers hold uninitialised memory until weights are loaded.
+On CPUs all layers are row-invariant: a row's bits ignore its neighbours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trtspec.ops.linear import PANEL, linear, pack_linear
+from trtspec.models.norm import RMSNorm
+from trtspec.ops.linear import PANEL, linear, pack_linear, swiglu
 from trtspec.ops.linear_int8 import (
     dequantize_int8,
     linear_int8,
@@ -100,14 +107,37 @@ class Linear(nn.Module):
             self.register_buffer("weight", torch.empty(out_features, in_features, dtype=dtype))
         self.register_buffer("bias", torch.empty(out_features, dtype=dtype) if bias else None)
 
-    def forward(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-        """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once."""
+    def forward(
+        self,
+        x: Tensor,
+        out_dtype: torch.dtype | None = None,
+        *,
+        norm: RMSNorm | None = None,
+        gated: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once.
+
+        What stands around the layer runs with it: ``norm`` of x, or with ``gated`` the `swiglu` of
+        ``x [T, 2K]``, before it, and the sum with ``residual [T, N]`` of the same dtype behind it.
+        """
+        if not self.layout.packed:
+            x = x if norm is None else norm(x)
+            y = self._plain(swiglu(x) if gated else x, out_dtype)
+            return y if residual is None else residual + y
+        width, weight, eps = self.out_features, None, 0.0
+        if norm is not None:
+            weight, eps = norm.weight, norm.eps
+        around: dict[str, Any] = {"norm": weight, "eps": eps, "gated": gated, "residual": residual}
         group = self.layout.int8_group
-        if self.scales is not None and group is not None:
-            width = self.out_features
-            return linear_int8(x, self.packed, self.scales, self.bias, width, group, out_dtype)
-        if self.layout.packed:
-            return linear(x, self.packed, self.bias, self.out_features, out_dtype)
+        if self.scales is None or group is None:
+            return linear(x, self.packed, self.bias, width, out_dtype, **around)
+        return linear_int8(
+            x, self.packed, self.scales, self.bias, width, group, out_dtype, **around
+        )
+
+    def _plain(self, x: Tensor, out_dtype: torch.dtype | None) -> Tensor:
+        """The product by torch's own, of weights that are not packed."""
         if out_dtype in (None, x.dtype):
             return F.linear(x, self.weight, self.bias)
         if not x.is_cuda:

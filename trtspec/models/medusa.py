@@ -49,7 +49,7 @@ class MedusaHead(nn.Module):
         """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
         for block in self.blocks:
             inner = block(x, torch.float32)
-            # silu written out, as in `SwiGLU`: its bits must not depend on the number of rows.
+            # silu written out, as in `swiglu`: its bits must not depend on the number of rows.
             x = (x.float() + inner / (1 + torch.exp(-inner))).to(x.dtype)
         return x
 
@@ -77,7 +77,7 @@ class MedusaHeads(nn.Module):
         *,
         layout: WeightLayout = PACKED,
     ) -> None:
-        """``layout``: see `trtspec.models.layers.Linear`."""
+        """``layout``: see `trtspec.models.linear.Linear`."""
         super().__init__()
         self.config = config
         self.heads = nn.ModuleList(

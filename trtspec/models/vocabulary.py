@@ -80,7 +80,7 @@ class DraftVocabulary(nn.Module):
         *,
         layout: WeightLayout = PACKED,
     ) -> None:
-        """``layout``: see `trtspec.models.layers.Linear`."""
+        """``layout``: see `trtspec.models.linear.Linear`."""
         super().__init__()
         hidden, rows = config.decoder.hidden_size, config.draft_vocab_size
         own_embedding = config.own_embedding

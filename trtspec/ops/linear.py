@@ -1,7 +1,9 @@
 """``linear``: x W^T + bias for few rows, at the speed of reading W, with bits that never depend on
-the other rows of the call."""
+the other rows of the call; and what stands before and behind it in a decoder layer."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,25 +42,60 @@ def linear(
     bias: Tensor | None,
     out_features: int,
     out_dtype: torch.dtype | None = None,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """x W^T + bias.
+    """residual + (f(x) W^T + bias), where f is the identity, `rms_norm` or `swiglu`.
 
     Each output is one chain of float32 multiply-adds over k = 0 .. K - 1, plus the bias in float32,
-    rounded once. So its bits depend on its row of x and on W only.
+    rounded once, plus the residual, rounded again. So its bits depend on its rows of x and of the
+    residual, and on W only.
 
     Args:
-        x: [T, K] float32, bfloat16 or float16.
+        x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
         packed: [ceil(out_features / 64), K, 64] from ``pack_linear``, dtype of x.
         bias: [out_features], dtype of x, or None.
         out_features: N.
         out_dtype: float32, bfloat16 or float16; dtype of x if None.
+        norm, eps: of `rms_norm`, if it is to be taken of x first.
+        gated: whether `swiglu` is; not with ``norm``.
+        residual: [T, out_features] of out_dtype, or None.
     Returns:
         [T, out_features] of out_dtype.
     Raises:
         RuntimeError: shapes or dtypes do not fit.
     """
-    result: Tensor = torch.ops.trtspec.linear(x, packed, bias, out_features, out_dtype)
+    result: Tensor = torch.ops.trtspec.linear(
+        x,
+        packed,
+        bias,
+        out_features,
+        out_dtype,
+        norm=norm,
+        eps=eps,
+        gated=gated,
+        residual=residual,
+    )
     return result
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``weight * (x / sqrt(mean(x^2) + eps))`` over the last dimension: the norm in float32,
+    rounded to x's dtype before the weight multiplies, which is Llama's order of rounding."""
+    wide = x.float()
+    mean_square = wide.pow(2).mean(-1, keepdim=True)
+    return weight * (wide * torch.rsqrt(mean_square + eps)).to(x.dtype)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """``silu(gate) * up`` [T, K] of gate and up side by side [T, 2K]; in float32, rounded once."""
+    gate, up = x.float().chunk(2, dim=-1)
+    # silu written out: torch's own kernel rounds an array's tail differently from its body, which
+    # would let the number of rows in a call change a row's bits.
+    return (gate / (1 + torch.exp(-gate)) * up).to(x.dtype)
 
 
 def linear_reference(
@@ -67,12 +104,20 @@ def linear_reference(
     bias: Tensor | None,
     out_features: int,
     out_dtype: torch.dtype | None = None,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """``linear`` in plain torch; the same but for the order of the additions."""
-    y = x.float() @ unpack_linear(packed, out_features).float().t()
+    weight, dtype = unpack_linear(packed, out_features).float(), out_dtype or x.dtype
+    if norm is not None:
+        x = rms_norm(x, norm, eps)
+    y = (swiglu(x) if gated else x).float() @ weight.t()
     if bias is not None:
         y = y + bias.float()
-    return y.to(out_dtype or x.dtype)
+    return y.to(dtype) if residual is None else residual + y.to(dtype)
 
 
 @torch.library.register_fake("trtspec::linear")  # type: ignore[untyped-decorator]
@@ -82,5 +127,6 @@ def _linear_fake(
     bias: Tensor | None,
     out_features: int,
     out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Tensor:
     return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from trtspec.config.build import WEIGHT_GROUP_SIZES as GROUP_SIZES
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the op
-from trtspec.ops.linear import pack_linear, unpack_linear
+from trtspec.ops.linear import linear_reference, pack_linear, unpack_linear
 
 MAX_INT8 = 127
 
@@ -76,28 +78,44 @@ def linear_int8(
     out_features: int,
     group_size: int,
     out_dtype: torch.dtype | None = None,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """x W^T + bias with W = values * scales.
+    """``linear`` with W = values * scales.
 
     Each output is a chain of float32 multiply-adds over the groups: of a group's scale and its own
     chain, which is that of ``linear`` over its k with the integers as weights (they are exact in
-    every dtype of x); plus the bias in float32, rounded once. So its bits depend on its row of x
-    and on W only.
+    every dtype of x); plus the bias in float32, rounded once. So its bits depend on its rows of x
+    and of the residual, and on W only.
 
     Args:
-        x: [T, K] float32, bfloat16 or float16.
+        x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
         packed, scales: from ``pack_linear_int8``.
         bias: [out_features], dtype of x, or None.
         out_features: N.
         group_size: one of `GROUP_SIZES`.
         out_dtype: float32, bfloat16 or float16; dtype of x if None.
+        norm, eps, gated, residual: as in ``linear``.
     Returns:
         [T, out_features] of out_dtype.
     Raises:
         RuntimeError: shapes or dtypes do not fit, or another group size.
     """
     result: Tensor = torch.ops.trtspec.linear_int8(
-        x, packed, scales, bias, out_features, group_size, out_dtype
+        x,
+        packed,
+        scales,
+        bias,
+        out_features,
+        group_size,
+        out_dtype,
+        norm=norm,
+        eps=eps,
+        gated=gated,
+        residual=residual,
     )
     return result
 
@@ -110,14 +128,13 @@ def linear_int8_reference(
     out_features: int,
     group_size: int,
     out_dtype: torch.dtype | None = None,
+    **fused: Any,
 ) -> Tensor:
     """``linear_int8`` in plain torch; the same but for the order of the additions."""
     values = unpack_linear(packed, out_features)
     factors = unpack_linear(scales, out_features)
-    y = x.float() @ dequantize_int8(values, factors, group_size).t()
-    if bias is not None:
-        y = y + bias.float()
-    return y.to(out_dtype or x.dtype)
+    weight = pack_linear(dequantize_int8(values, factors, group_size))
+    return linear_reference(x, weight, bias, out_features, out_dtype, **fused)
 
 
 @torch.library.register_fake("trtspec::linear_int8")  # type: ignore[untyped-decorator]
@@ -129,5 +146,6 @@ def _linear_int8_fake(
     out_features: int,
     group_size: int,
     out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> Tensor:
     return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)

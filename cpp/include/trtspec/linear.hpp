@@ -7,8 +7,15 @@ namespace trtspec {
 
 constexpr std::int64_t kPanel = 64;  // output features packed together
 
+// What is made of x before the product, each row by itself; rounded to the dtype of x.
+enum class Prologue {
+  none,
+  rms_norm,  // norm * round(x / sqrt(mean(x^2) + eps)), in the order of rounding of Llama
+  swiglu,    // g / (1 + e^-g) * u of the gates g, the first half of a row, and the rest, u
+};
+
 struct LinearParams {
-  const void* x;       // [rows, in_features], of `dtype`, row stride in_features
+  const void* x;       // [rows, in_features], of `dtype`; for swiglu [rows, 2 * in_features]
   const void* packed;  // [ceil(out_features / 64), in_features, 64], of `dtype`:
                        // packed[p][k][c] = W[64 p + c][k], zero beyond out_features
   const void* bias;    // [out_features], of `dtype`, or null
@@ -18,11 +25,16 @@ struct LinearParams {
   std::int64_t out_features;
   DType dtype;
   DType out_dtype;
+  Prologue prologue = Prologue::none;
+  const void* norm = nullptr;  // [in_features], of `dtype`: the weight of rms_norm
+  float eps = 0;
+  const void* residual = nullptr;  // [rows, out_features], of `out_dtype`, or null
 };
 
 // Each output is one chain of float multiply-adds over k = 0 .. in_features - 1 from zero, plus the
 // bias, rounded once. (Of each pair of k the second comes first where the processor's bfloat16 dot
-// product is used.) So its bits do not depend on the other rows or on the number of threads.
+// product is used.) The residual is added to that and rounded again. So its bits do not depend on
+// the other rows or on the number of threads.
 void linear(const LinearParams& params);
 
 // The same with weights of one byte: W[n][k] = packed[..][k][..] * scales[..][k / group_size][..].

@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 1;
+constexpr std::int64_t kOpsVersion = 2;
 
 }  // namespace trtspec

@@ -1,0 +1,31 @@
+"""The MLP that every decoder shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.models.norm import RMSNorm
+
+
+class SwiGLU(nn.Module):
+    """``x + down(silu(gate(y)) * up(y))`` of ``y = norm(x)``, with gate and up fused."""
+
+    def __init__(
+        self,
+        hidden: int,
+        intermediate: int,
+        dtype: torch.dtype,
+        bias: bool,
+        *,
+        layout: WeightLayout = PACKED,
+    ) -> None:
+        super().__init__()
+        self.gate_up = Linear(hidden, 2 * intermediate, dtype, bias, layout=layout)
+        self.down = Linear(intermediate, hidden, dtype, bias, layout=layout)
+
+    def forward(self, x: Tensor, norm: RMSNorm) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``."""
+        out: Tensor = self.down(self.gate_up(x, norm=norm), gated=True, residual=x)
+        return out
