@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
-from trtspec.speculative.controller import LONGEST_PAUSE, Controller, Load, Outlook
+from trtspec.speculative.controller import Controller, Load, Outlook
 from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.pause import LONGEST_PAUSE
+from trtspec.speculative.union import UnionDrafter
 
 from .simulated_serving import ChainDrafter, World, requests_of, union_of
 
@@ -74,6 +77,44 @@ def test_a_change_of_regime_is_found(caplog: pytest.LogCaptureFixture) -> None:
     regimes = [m.split(";")[0] for m in caplog.messages if m.startswith("speculation:")]
     assert "speculation: 1, verifying drafts" in regimes
     assert "speculation: no draft engine, verifying nothing" in regimes
+
+
+def weighings(union: UnionDrafter, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of requests whenever the union weighs its engines."""
+    plan, seen = union._controller.plan, []
+
+    def noted(load: Load, *arguments: Any) -> Any:
+        seen.append(load.requests)
+        return plan(load, *arguments)
+
+    monkeypatch.setattr(union._controller, "plan", noted)
+    return seen
+
+
+def test_engines_that_pay_are_weighed_in_every_fourth_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And when the number of requests changes; but always where other drafters run beside them, as
+    what an engine adds to their trees differs from step to step."""
+    target = COSTS["rows are nearly free"]
+    world = World(target, 0.9)
+    engine = ChainDrafter(world, 5, 0.9, 1e-3)
+    union = union_of(world, [engine])
+    union.profile_with(target, 24)
+    requests = requests_of(3)
+    world.serve(union, requests, 100)
+    seen, calls = weighings(union, monkeypatch), engine.num_calls
+    world.serve(union, requests, 80)
+    assert seen == [3] * 20 and engine.num_calls == calls + 80
+    seen.clear()
+    world.serve(union, requests[:2], 1)
+    assert seen == [2]
+
+    cheap = ChainDrafter(world, 2, 0.9, name=2)
+    union = union_of(world, [cheap, engine])
+    union.profile_with(target, 24)
+    world.serve(union, requests, 100)
+    seen = weighings(union, monkeypatch)
+    world.serve(union, requests, 10)
+    assert seen == [3] * 10
 
 
 def test_requests_differ() -> None:

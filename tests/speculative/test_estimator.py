@@ -97,3 +97,18 @@ def test_drift() -> None:
     for _ in range(100):
         everyone.observe(1, 0, 0.6)
     assert 0.6**everyone.exponent < 0.35
+
+
+@pytest.mark.parametrize(("expected", "true"), [(0.5, 0.1), (0.2, 0.7)])
+def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
+    """What differs by far more than noise is believed whole, or a drafter whose acceptance has
+    fallen would be thought better than it is for as long as it drafts."""
+    rng, everyone = random.Random(0), Drift(64, 16)
+    request, found = Drift(48, 12, everyone), []
+    for step in range(2000):
+        hit = rng.random() < true
+        for each in (everyone, request):
+            each.observe(1, hit, expected)
+        if step > 200:
+            found.append(expected**request.exponent)
+    assert sum(found) / len(found) == pytest.approx(true, abs=0.08)

@@ -12,23 +12,16 @@ import numpy.typing as npt
 
 from trtspec.log import logger
 from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.pause import Pause
 
 Floats = npt.NDArray[np.float64]
 
-FIRST_PAUSE = 64
-LONGEST_PAUSE = 1024
-NEXT_PAUSE = 16
-"""What does not pay is tried again after so many times the seconds that a try takes: after 64 at
-first, twice as many each time, after 16 while tries do pay. So tries take 1.6 % of the time at
-first, 0.1 % in the end, and never more than 6 %."""
-
-_MOST_WORTH = 2.0  # of a try, in the price of one
-_LEAST_WORTH = 0.25  # that is to be noticed; less is not told from luck
 _STAY = 0.02  # more tokens must be expected of another way of working: to change it costs time
 _WARM_UP = 3  # steps at the start in which everything runs
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
+_HELD = 3  # the same with the engines that pay: what weighs them has left the caches each time
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _SETTLED = 16  # steps that a new way of working must last to be reported
 
@@ -61,47 +54,6 @@ class Trial:
     nodes: int
     gain: float
     seconds: float
-
-
-class _Pause:
-    """When something that does not pay is tried again.
-
-    A try that pays may have been luck. So their worth is summed up, never below nothing: while the
-    sum is positive they follow each other soon, and those that do not pay bring it down again
-    (Page's cumulative sum, by which a change of a mean is noticed early).
-    """
-
-    def __init__(self) -> None:
-        self._waited = 0.0
-        self._length = FIRST_PAUSE
-        self._cost = 0.0  # seconds of the last try
-        self._credit = 0.0
-
-    def left(self, cost: float) -> float:
-        """Seconds to the next try; `cost`: what it should take, if there was none yet."""
-        length = NEXT_PAUSE if self._credit > 0 else self._length
-        return length * (self._cost or cost) - self._waited
-
-    def is_over(self, waited: float, cost: float) -> bool:
-        """Called when `waited` seconds more have passed without it. If so, the next one begins."""
-        self._waited += waited
-        if self.left(cost) > 0:
-            return False
-        self._waited = 0.0
-        return True
-
-    def judge(self, tokens: float, price: float, cost: float) -> None:
-        """A try took `cost` seconds and brought that many tokens, for which time was spent that
-        brings `price` tokens otherwise."""
-        self._cost = cost
-        worth = min(tokens - price, _MOST_WORTH * price) / price if price > 0 else _MOST_WORTH
-        self._credit = max(self._credit + worth - _LEAST_WORTH, 0.0)
-        if not self._credit:
-            self._length = min(2 * self._length, LONGEST_PAUSE)
-
-    def restart(self) -> None:
-        """It pays now."""
-        self._waited, self._length, self._credit = 0.0, FIRST_PAUSE, 0.0
 
 
 class _Pace:
@@ -172,9 +124,9 @@ class Controller:
         self._adapts = adapts
         self._sees_all = sees_all
         self._paces: dict[int, _Pace] = {}
-        self._pauses: list[_Pause] = []
-        self._verifying = _Pause()
-        self._tried: list[tuple[_Pause, Outlook]] = []  # in the step under way, for trying's sake
+        self._pauses: list[Pause] = []
+        self._verifying = Pause()
+        self._tried: list[tuple[Pause, Outlook]] = []  # in the step under way, for trying's sake
         self._in_use: frozenset[int] = frozenset()  # engines that were worth their call of late
         self._is_trying_rows = False
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
@@ -182,6 +134,8 @@ class Controller:
         self._steps = 0
         self._rest_requests = 0  # of steps in which no engine was worth its call
         self._rest_left = self._rested = 0
+        self._held_requests = 0  # of steps in which the engines in use are to draft again
+        self._held_left = self._held = 0
         self._stands_for = 1  # steps: that which is weighed, and those before it that were not
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
@@ -197,6 +151,18 @@ class Controller:
         self._is_trying_rows = False
         return True
 
+    def held(self, requests: int) -> tuple[int, ...]:
+        """The engines that draft in a step in which so many requests generate, because they did in
+        the one before it: weighing them anew would hardly ever change that. Then `plan` is left
+        out. Of none, it is not."""
+        if self._held_left <= 0 or requests != self._held_requests:
+            return ()
+        self._held_left -= 1
+        self._held += 1
+        self._steps += 1
+        self._stands_for = 1
+        return tuple(sorted(self._in_use))
+
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -205,10 +171,11 @@ class Controller:
         request, to see what becomes of it."""
         self._stands_for = 1 + self._rested
         self._steps += self._stands_for
-        self._rest_left = self._rested = 0
+        unweighed = self._stands_for + self._held
+        self._rest_left = self._rested = self._held_left = self._held = 0
         self._tried = []
         while len(self._pauses) < len(engines):
-            self._pauses.append(_Pause())
+            self._pauses.append(Pause())
         if not engines or cheap is None:
             return (), ()
         if not self._adapts or self._steps <= _WARM_UP:
@@ -226,10 +193,11 @@ class Controller:
                 break
             otherwise = max(gains)
             best.append(left.pop(gains.index(max(gains))))
+        is_settled = self._in_use == set(best)
         self._in_use = frozenset(best)
         chosen, tried = [], []
         usual = self._target.at(load.rows) + self._around(load).seconds(False)
-        waited = usual * self._stands_for
+        waited = usual * unweighed
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
                 pause.restart()
@@ -246,6 +214,8 @@ class Controller:
             ]
             self._rest_left = min(int(min(lefts) / usual), _REST)
             self._rest_requests = load.requests
+        elif is_settled and len(chosen) == len(best) and not tried:
+            self._held_left, self._held_requests = _HELD, load.requests
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:

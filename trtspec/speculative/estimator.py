@@ -17,7 +17,7 @@ _TRUST_IN_DRAFTER = 2.0  # nodes that a drafter's own probability counts for
 _TRUST_IN_LEVEL = 16.0  # nodes that the average over all depths counts for
 _MOST_NEW = 64  # of so many observations, one more changes the estimates little
 _MEMORY = 512.0  # nodes of a cell after which older ones count half
-_NOISE = 1.5  # standard deviations
+_NOISE = 2.0  # standard deviations
 _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
 
 
@@ -27,8 +27,8 @@ class Drift:
     Counts rows whose next token was drafted for: how many had it among their drafts, and how many
     were expected to. If these are h and x of 1, a chance p has lately been p ** (ln h / ln x):
     exponents turn the chances along a path alike. Rows count less as newer ones come; while there
-    are few, those of `parent` stand in, or nothing has changed. A difference counts by what exceeds
-    the noise of so many rows.
+    are few, those of `parent` stand in, or nothing has changed. A difference within the noise of so
+    many rows does not count.
     """
 
     def __init__(self, memory: float, trust: float, parent: Drift | None = None) -> None:
@@ -57,7 +57,8 @@ class Drift:
         hits, expected = (_clip(rate) for rate in self._rates())
         noise = _NOISE * math.sqrt(expected * (1 - expected) / (self._rows + self._trust))
         away = hits - expected
-        hits = expected + math.copysign(max(abs(away) - noise, 0.0), away)
+        # The nonnegative garrote (Breiman 1995): nothing within the noise, nearly all far beyond.
+        hits = expected + (away - noise**2 / away if abs(away) > noise else 0.0)
         return math.log(hits) / math.log(expected)
 
     def _rates(self) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ from trtspec.speculative.estimator import AcceptanceEstimator, Drift, cells_of
 Floats = npt.NDArray[np.float64]
 _Draft = tuple[TokenTree, npt.NDArray[np.int32]]
 """A tree with its drafter's scores, and the cells of its nodes in the estimator."""
+_Outcome = tuple[int, _Draft, Sequence[int], TokenTree | None]
+"""A request, its draft, the tokens that the target emitted, and the only nodes that count."""
 
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
@@ -28,7 +29,10 @@ _FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
 _CATCHES_UP_FOR = 16  # steps that what it catches up in one is an investment for
 _CATCH_UP_WEIGHT = 0.3
 _PROFILE_WEIGHT = 0.1
-_PROFILE_EVERY, _PROFILED = 4, 2  # steps, and trees of such a step, that the profile takes in
+_PROFILED = 2  # trees that the profile takes in at a time
+_LEARNED_TOGETHER = 4
+"""Steps that are learned from at once. What learns has left the caches when the target's call is
+over, and takes ten times as long when it is first run again."""
 
 
 class Member:
@@ -52,7 +56,7 @@ class Member:
         self._drafted: dict[int, int] = {}  # tokens of a request when it was last drafted for
         self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
         self._num_profiled = 0
-        self._num_steps = 0
+        self._unlearned: list[list[_Outcome]] = []  # by step
         self._is_trial = False
         self._num_rows = 0
 
@@ -126,31 +130,42 @@ class Member:
         if not self._drafts:
             return
         drafts, self._drafts = self._drafts, {}
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            request = item.request
-            draft = drafts.get(request.id)
-            if draft is None:
-                continue
-            rows, hits, expected = self._estimator.observe(
-                *draft, outcome.tokens, request.draft if verified_only else None
-            )
-            if not rows:
-                continue
-            self._num_rows += rows
-            drift = self._drifts.get(request.id)
-            if drift is None:
-                drift = self._drifts[request.id] = Drift(
-                    _REQUEST_MEMORY, _REQUEST_TRUST, self._drift
+        self._unlearned.append(
+            [
+                (
+                    item.request.id,
+                    draft,
+                    outcome.tokens,
+                    item.request.draft if verified_only else None,
                 )
-            for each in (drift, self._drift):
-                each.observe(rows, hits, expected)
-        self._num_steps += 1
-        is_due = (
-            self._is_trial or self._num_rows < _LEARNED or self._num_steps % _PROFILE_EVERY == 0
+                for item, outcome in zip(batch.items, accepted, strict=True)
+                if (draft := drafts.get(item.request.id)) is not None
+            ]
         )
-        if self.has_engine and is_due:
+        is_due = self._is_trial or self._num_rows < _LEARNED
+        if is_due or len(self._unlearned) >= _LEARNED_TOGETHER:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Take in the steps that wait for it."""
+        steps, self._unlearned = self._unlearned, []
+        for outcomes in steps:
+            for request_id, draft, tokens, verified in outcomes:
+                rows, hits, expected = self._estimator.observe(*draft, tokens, verified)
+                if not rows:
+                    continue
+                self._num_rows += rows
+                self._drift.observe(rows, hits, expected)
+                if request_id not in self._drafted:  # released meanwhile
+                    continue
+                drift = self._drifts.get(request_id)
+                if drift is None:
+                    drift = Drift(_REQUEST_MEMORY, _REQUEST_TRUST, self._drift)
+                    self._drifts[request_id] = drift
+                drift.observe(rows, hits, expected)
+        if self.has_engine:
             # By what is known now, so that a single try tells as much as it can.
-            for draft in islice(drafts.values(), _PROFILED):
+            for _, draft, _, _ in steps[-1][:_PROFILED]:
                 self._update_profile(self._estimator.calibrate(*draft))
 
     def release(self, request_id: int) -> None:

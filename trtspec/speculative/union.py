@@ -112,11 +112,17 @@ class UnionDrafter:
         """Have the engines draft beside the trees of the other members where that pays, and give
         each request those of its nodes that are worth a row."""
         load = step.load
-        outlooks = [member.outlook(items) for member in self._engines]
-        cheap = _ranked(trees) if outlooks else None
-        chosen, tried = self._controller.plan(load, cheap, outlooks)
+        # Other members' trees differ from step to step, and so does what an engine adds to them.
+        chosen = () if self._cheap else self._controller.held(load.requests)
+        tried: tuple[int, ...] = ()
+        if chosen:
+            step.spent = sum(self._engines[i].cost.at(len(items)) for i in chosen)
+        else:
+            outlooks = [member.outlook(items) for member in self._engines]
+            cheap = _ranked(trees) if outlooks else None
+            chosen, tried = self._controller.plan(load, cheap, outlooks)
+            step.spent = sum(outlooks[i].seconds for i in chosen)
         asked = [self._engines[i] for i in chosen]
-        step.spent = sum(outlooks[i].seconds for i in chosen)
         began = self._clock()
         if asked:
             drafts = [member.draft(items, self._clock) for member in asked]
