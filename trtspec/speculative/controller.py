@@ -16,7 +16,11 @@ from trtspec.speculative.pause import Pause
 
 Floats = npt.NDArray[np.float64]
 
-_STAY = 0.02  # more tokens must be expected of another way of working: to change it costs time
+_START, _KEEP = 0.025, 0.005
+"""How many more tokens must be expected with an engine that has not been in use, or has: to change
+the way of working costs time, and requests whose drafts fare differently end one by one, which
+leaves smaller batches than a step's own figures show."""
+
 _WARM_UP = 3  # steps at the start in which everything runs
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
@@ -187,8 +191,8 @@ class Controller:
             gains = []
             for i in left:
                 more = [*best, i]
-                favour = sum(_STAY if j in self._in_use else -_STAY for j in more)
-                gains.append(self._gain(load, cheap, [engines[j] for j in more], favour))
+                dearer = sum(_KEEP if j in self._in_use else _START for j in more)
+                gains.append(self._gain(load, cheap, [engines[j] for j in more], dearer))
             if max(gains) <= otherwise:
                 break
             otherwise = max(gains)
@@ -300,8 +304,8 @@ class Controller:
             row * (pace or 0.0),
         )
 
-    def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], favour: float) -> float:
-        """What a step with these engines is worth, if it brings a share ``favour`` more tokens than
+    def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], dearer: float) -> float:
+        """What a step with these engines is worth with a share ``dearer`` fewer tokens than
         are expected of it."""
         chances = cheap
         for outlook in engines:
@@ -309,18 +313,18 @@ class Controller:
             chances = _either(chances, outlook.chances)
         flat = np.sort(chances, axis=None)[::-1]
         spent = sum(outlook.seconds for outlook in engines)
-        worths, _, _ = self._worths(load, flat, spent, favour)
+        worths, _, _ = self._worths(load, flat, spent, dearer)
         return float(worths.max())
 
     def _worths(
-        self, load: Load, chances: Floats, spent: float, favour: float = 0.0
+        self, load: Load, chances: Floats, spent: float, dearer: float = 0.0
     ) -> tuple[Floats, Floats, Floats]:
         """Of a step that verifies the first 0 to n nodes: what it is worth, the tokens that are
         expected of it and its seconds, each [n + 1]."""
         count = len(chances) + 1
         tokens = np.full(count, float(load.requests))
         tokens[1:] += chances.cumsum()
-        tokens *= 1 + favour
+        tokens *= 1 - dearer
         seconds = self._target.over(np.arange(load.rows, load.rows + count))
         seconds += spent + self._around(load).seconds(spent > 0)
         pace = self._pace(load).tokens_per_second
