@@ -136,10 +136,8 @@ class Controller:
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._arounds: dict[int, _Around] = {}
         self._steps = 0
-        self._rest_requests = 0  # of steps in which no engine was worth its call
-        self._rest_left = self._rested = 0
-        self._held_requests = 0  # of steps in which the engines in use are to draft again
-        self._held_left = self._held = 0
+        self._alike_requests = 0  # of steps to be taken like the one weighed last
+        self._alike_left = self._alike = 0  # such steps to come, and since then
         self._stands_for = 1  # steps: that which is weighed, and those before it that were not
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
@@ -148,10 +146,8 @@ class Controller:
         """Whether a step in which so many requests generate, for which there is no draft yet, is to
         be like the one before it, without drafts: weighing it anew would change nothing. Then
         `plan`, `count` and `report` are left out."""
-        if self._rest_left <= 0 or requests != self._rest_requests:
+        if self._in_use or not self._is_alike(requests):
             return False
-        self._rest_left -= 1
-        self._rested += 1
         self._is_trying_rows = False
         return True
 
@@ -159,11 +155,8 @@ class Controller:
         """The engines that draft in a step in which so many requests generate, because they did in
         the one before it: weighing them anew would hardly ever change that. Then `plan` is left
         out. Of none, it is not."""
-        if self._held_left <= 0 or requests != self._held_requests:
+        if not self._in_use or not self._is_alike(requests):
             return ()
-        self._held_left -= 1
-        self._held += 1
-        self._steps += 1
         self._stands_for = 1
         return tuple(sorted(self._in_use))
 
@@ -173,10 +166,10 @@ class Controller:
         """Begin a step: which engines draft, where the other drafters gave nodes of the chances
         ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
         request, to see what becomes of it."""
-        self._stands_for = 1 + self._rested
-        self._steps += self._stands_for
-        unweighed = self._stands_for + self._held
-        self._rest_left = self._rested = self._held_left = self._held = 0
+        steps = 1 + self._alike
+        self._steps += steps
+        self._stands_for = 1 if self._in_use else steps  # with engines, each counted its nodes
+        self._alike_left = self._alike = 0
         self._tried = []
         while len(self._pauses) < len(engines):
             self._pauses.append(Pause())
@@ -201,7 +194,7 @@ class Controller:
         self._in_use = frozenset(best)
         chosen, tried = [], []
         usual = self._target.at(load.rows) + self._around(load).seconds(False)
-        waited = usual * unweighed
+        waited = usual * steps
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
             if i in best:
                 pause.restart()
@@ -216,10 +209,10 @@ class Controller:
                 pause.left(outlook.seconds)
                 for outlook, pause in zip(engines, self._pauses, strict=True)
             ]
-            self._rest_left = min(int(min(lefts) / usual), _REST)
-            self._rest_requests = load.requests
-        elif is_settled and len(chosen) == len(best) and not tried:
-            self._held_left, self._held_requests = _HELD, load.requests
+            self._alike_left = min(int(min(lefts) / usual), _REST)
+        elif best and is_settled and len(chosen) == len(best) and not tried:
+            self._alike_left = _HELD
+        self._alike_requests = load.requests
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:
@@ -303,6 +296,14 @@ class Controller:
             1e3 * row,
             row * (pace or 0.0),
         )
+
+    def _is_alike(self, requests: int) -> bool:
+        """Whether a step is to be taken like the one weighed last; if so, it is counted."""
+        if self._alike_left <= 0 or requests != self._alike_requests:
+            return False
+        self._alike_left -= 1
+        self._alike += 1
+        return True
 
     def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], dearer: float) -> float:
         """What a step with these engines is worth with a share ``dearer`` fewer tokens than
