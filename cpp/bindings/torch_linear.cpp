@@ -27,10 +27,10 @@ struct LinearCall {
   LinearParams params;
 
   LinearCall(const char* op, const LinearArguments& given, at::ScalarType weight_type) {
+    check_dim(op, "x", given.x, 2);
     check_dim(op, "packed", given.packed, 3);
-    const int64_t rows = given.x.dim() > 0 ? given.x.size(0) : 0;
     const int64_t panels = (given.out_features + kPanel - 1) / kPanel;
-    const int64_t depth = given.packed.size(1);
+    const int64_t rows = given.x.size(0), depth = given.packed.size(1);
     TORCH_CHECK(!(given.gated && given.norm.has_value()), op,
                 ": inputs are gated or normed, not both");
     check_shape(op, "packed", given.packed, {panels, depth, kPanel});
