@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.estimator import AcceptanceEstimator, Drift, cells_of
+from trtspec.speculative.estimator import AcceptanceEstimator, Drift
 
 # What a node's drafter says, and how often it is right: by depth.
 TRUE = {0.9: (0.95, 0.8), 0.5: (0.3, 0.6), 0.1: (0.2, 0.02)}
@@ -21,7 +21,7 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
 
 
 def chances(estimator: AcceptanceEstimator, tree: TokenTree) -> list[float]:
-    scores = estimator.calibrate(tree, cells_of(tree)).scores
+    scores = estimator.calibrate(tree).scores
     assert scores is not None
     return np.exp(scores.astype(np.float64)).tolist()
 
@@ -38,7 +38,7 @@ def test_it_converges_whatever_is_verified(verified: int) -> None:
             right += 1
         emitted = [1, 2, 3, 9][: min(right, verified)]
         emitted.append(len(emitted) + 1 if right > verified else 9)
-        estimator.observe(tree, cells_of(tree), emitted)
+        estimator.observe(tree, emitted)
     for said in TRUE:
         tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
         found = chances(estimator, tree)
@@ -59,9 +59,9 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
         found = [*chances(estimator, tree), 1.0]
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)
-        estimator.calibrate(tree, cells_of(tree), 0.3)
+        estimator.calibrate(tree, 0.3)
         assert chances(estimator, tree) == before, "asking changes nothing"
-        estimator.observe(tree, cells_of(tree), [rng.randrange(3) for _ in range(4)])
+        estimator.observe(tree, [rng.randrange(3) for _ in range(4)])
 
 
 def test_the_drafter_is_believed_at_first() -> None:
@@ -73,10 +73,10 @@ def test_the_drafter_is_believed_at_first() -> None:
 def test_old_observations_fade() -> None:
     estimator, tree = AcceptanceEstimator(), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
     for _ in range(3000):
-        estimator.observe(tree, cells_of(tree), [1])
+        estimator.observe(tree, [1])
     assert chances(estimator, tree)[0] > 0.97
     for _ in range(1500):
-        estimator.observe(tree, cells_of(tree), [2])
+        estimator.observe(tree, [2])
     assert chances(estimator, tree)[0] < 0.1
 
 

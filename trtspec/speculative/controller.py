@@ -138,7 +138,9 @@ class Controller:
         self._steps = 0
         self._alike_requests = 0  # of steps to be taken like the one weighed last
         self._alike_left = self._alike = 0  # such steps to come, and since then
-        self._stands_for = 1  # steps: that which is weighed, and those before it that were not
+        self._uncounted = 0  # steps since the last one whose nodes were counted
+        self._stands_for = 1  # steps: that whose nodes were counted last, and those before it
+        self._is_whole = False  # in the former, all nodes were worth their rows
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
@@ -148,7 +150,7 @@ class Controller:
         `plan`, `count` and `report` are left out."""
         if self._in_use or not self._is_alike(requests):
             return False
-        self._is_trying_rows = False
+        self._leave_uncounted()
         return True
 
     def held(self, requests: int) -> tuple[int, ...]:
@@ -157,8 +159,15 @@ class Controller:
         out. Of none, it is not."""
         if not self._in_use or not self._is_alike(requests):
             return ()
-        self._stands_for = 1
         return tuple(sorted(self._in_use))
+
+    def verifies_all(self) -> bool:
+        """Whether all that a single engine drafts in a step that `held` was asked of is verified,
+        because it was in the one before it. Then `count` and `report` are left out as well."""
+        if not self._is_whole or len(self._in_use) > 1:
+            return False
+        self._leave_uncounted()
+        return True
 
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
@@ -168,7 +177,6 @@ class Controller:
         request, to see what becomes of it."""
         steps = 1 + self._alike
         self._steps += steps
-        self._stands_for = 1 if self._in_use else steps  # with engines, each counted its nodes
         self._alike_left = self._alike = 0
         self._tried = []
         while len(self._pauses) < len(engines):
@@ -223,6 +231,8 @@ class Controller:
         best = most
         if self._adapts and self._steps > _WARM_UP:
             best = int(worths.argmax())
+        self._is_whole = best == most
+        self._stands_for, self._uncounted = 1 + self._uncounted, 0
         if not self._tried:
             self._pace(load).observe(float(tokens[best]), float(seconds[best]), self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
@@ -296,6 +306,11 @@ class Controller:
             1e3 * row,
             row * (pace or 0.0),
         )
+
+    def _leave_uncounted(self) -> None:
+        """The step under way is taken without counting its nodes."""
+        self._uncounted += 1
+        self._is_trying_rows = False
 
     def _is_alike(self, requests: int) -> bool:
         """Whether a step is to be taken like the one weighed last; if so, it is counted."""

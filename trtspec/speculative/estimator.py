@@ -93,28 +93,22 @@ class AcceptanceEstimator:
         self._num_observed = self._num_new = 0  # nodes; new: since the gains were estimated
         self._update()
 
-    def calibrate(
-        self, tree: TokenTree, cells: npt.NDArray[np.int32], exponent: float = 1.0
-    ) -> TokenTree:
-        """The tree with the ln of the estimated chance of every path as its scores. `cells`: see
-        `cells_of`; `exponent`: see `Drift`."""
+    def calibrate(self, tree: TokenTree, exponent: float = 1.0) -> TokenTree:
+        """A tree with its drafter's scores, with the ln of the estimated chance of every path as
+        its scores instead. `exponent`: see `Drift`."""
         if self._num_new * _MOST_NEW > self._num_observed:
             self._update()
-        gains = self._gains[cells]
+        gains = self._gains[_cells(tree)]
         if exponent != 1.0:
             gains *= np.float32(exponent)
         return tree.scored(gains)
 
     def observe(
-        self,
-        tree: TokenTree,
-        cells: npt.NDArray[np.int32],
-        tokens: Sequence[int],
-        verified: TokenTree | None = None,
+        self, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None = None
     ) -> tuple[int, int, float]:
-        """The target emitted `tokens` behind the root of `tree`. Of children of rows that it went
-        through it is known whether they were right, also of those that were not verified; with
-        `verified`, only nodes of that tree count.
+        """The target emitted `tokens` behind the root of `tree`, which has its drafter's scores. Of
+        children of rows that it went through it is known whether they were right, also of those
+        that were not verified; with `verified`, only nodes of that tree count.
 
         Returns for `Drift.observe`: the rows gone through that had drafts, how many of these were
         right, and how many should have been, by what was expected of them.
@@ -122,7 +116,7 @@ class AcceptanceEstimator:
         reached, taken = tree.outcomes(tokens, verified)
         if not reached:
             return 0, 0, 0.0
-        own = cells[reached]
+        own = _cells(tree)[reached]
         expected = float(np.exp(self._gains[own]).sum())
         for cell, was_taken in zip(own.tolist(), taken, strict=True):
             if self._verified[cell] >= _MEMORY:
@@ -146,7 +140,7 @@ class AcceptanceEstimator:
         self._gains = np.log(np.clip(chances, _LEAST, _MOST)).astype(np.float32).reshape(-1)
 
 
-def cells_of(tree: TokenTree) -> npt.NDArray[np.int32]:
+def _cells(tree: TokenTree) -> npt.NDArray[np.int32]:
     """Which chances of an estimator are those of the nodes of a tree with its drafter's scores."""
     return tree.cells(NUM_DEPTHS, NUM_LEVELS)
 

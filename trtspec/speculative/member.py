@@ -14,13 +14,12 @@ from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Outlook
 from trtspec.speculative.costs import CostCurve
-from trtspec.speculative.estimator import AcceptanceEstimator, Drift, cells_of
+from trtspec.speculative.estimator import AcceptanceEstimator, Drift
 
 Floats = npt.NDArray[np.float64]
-_Draft = tuple[TokenTree, npt.NDArray[np.int32]]
-"""A tree with its drafter's scores, and the cells of its nodes in the estimator."""
-_Outcome = tuple[int, _Draft, Sequence[int], TokenTree | None]
-"""A request, its draft, the tokens that the target emitted, and the only nodes that count."""
+_Outcome = tuple[int, TokenTree, Sequence[int], TokenTree | None]
+"""A request, the tree that its drafter gave it, the tokens that the target emitted, and the only
+nodes that count."""
 
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
@@ -52,7 +51,7 @@ class Member:
         self._estimator = AcceptanceEstimator()
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
-        self._drafts: dict[int, _Draft] = {}  # of the step under way, by request
+        self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
         self._drafted: dict[int, int] = {}  # tokens of a request when it was last drafted for
         self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
         self._num_profiled = 0
@@ -78,8 +77,8 @@ class Member:
         clock: Callable[[], float],
         is_trial: bool = False,
     ) -> list[TokenTree]:
-        """Its trees for these items of a step, which may have nodes; their scores are the ln of the
-        chances of their paths. ``is_trial``: it drafts seldom, so as much is learned as can be."""
+        """Its trees for these items of a step, which may have nodes, with its own scores.
+        ``is_trial``: it drafts seldom, so as much is learned as can be."""
         self._is_trial = is_trial
         behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
@@ -96,12 +95,20 @@ class Member:
             tree, request.draft = request.draft, TokenTree.empty()
             self._drafted[request.id] = len(request.tokens)
             if len(tree):
-                cells = cells_of(tree)
-                self._drafts[request.id] = tree, cells
-                exponent = self._drifts.get(request.id, self._drift).exponent
-                tree = self._estimator.calibrate(tree, cells, exponent)
+                self._drafts[request.id] = tree
             trees.append(tree)
         return trees
+
+    def calibrate(
+        self, items: Sequence[ScheduledRequest], trees: Sequence[TokenTree]
+    ) -> list[TokenTree]:
+        """The trees that it drafted for these items, with the ln of the chances of their paths as
+        their scores."""
+        drifts = (self._drifts.get(item.request.id, self._drift) for item in items)
+        return [
+            self._estimator.calibrate(tree, drift.exponent) if len(tree) else tree
+            for tree, drift in zip(trees, drifts, strict=True)
+        ]
 
     def num_behind(self, request: Request) -> int:
         """Tokens since it drafted for the request, or since the prompt: it feeds them first."""
@@ -151,7 +158,7 @@ class Member:
         steps, self._unlearned = self._unlearned, []
         for outcomes in steps:
             for request_id, draft, tokens, verified in outcomes:
-                rows, hits, expected = self._estimator.observe(*draft, tokens, verified)
+                rows, hits, expected = self._estimator.observe(draft, tokens, verified)
                 if not rows:
                     continue
                 self._num_rows += rows
@@ -166,7 +173,7 @@ class Member:
         if self.has_engine:
             # By what is known now, so that a single try tells as much as it can.
             for _, draft, _, _ in steps[-1][:_PROFILED]:
-                self._update_profile(self._estimator.calibrate(*draft))
+                self._update_profile(self._estimator.calibrate(draft))
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""

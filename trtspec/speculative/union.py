@@ -67,7 +67,7 @@ class UnionDrafter:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
         if items:
-            drafts = [member.draft(items, self._clock) for member in self._cheap]
+            drafts = [self._drafts_of(member, items) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
             # Without such members, the scheduler has asked already.
             if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
@@ -114,6 +114,9 @@ class UnionDrafter:
         load = step.load
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         chosen = () if self._cheap else self._controller.held(load.requests)
+        if chosen and self._controller.verifies_all():
+            self._verify_all(step, items, self._engines[chosen[0]])
+            return
         tried: tuple[int, ...] = ()
         if chosen:
             step.spent = sum(self._engines[i].cost.at(len(items)) for i in chosen)
@@ -125,7 +128,7 @@ class UnionDrafter:
         asked = [self._engines[i] for i in chosen]
         began = self._clock()
         if asked:
-            drafts = [member.draft(items, self._clock) for member in asked]
+            drafts = [self._drafts_of(member, items) for member in asked]
             trees = _merged([trees, *drafts] if self._cheap else drafts)
         if tried:
             self._try(step, items, trees, [self._engines[i] for i in tried])
@@ -136,6 +139,15 @@ class UnionDrafter:
             item.request.draft = _best(tree, count)
         step.nodes = sum(counts)
         self._controller.report(load, [member.name for member in asked], step.nodes)
+
+    def _verify_all(self, step: _Step, items: Sequence[ScheduledRequest], member: Member) -> None:
+        """Have one engine draft, and give each request all that it drafts: no chances are asked."""
+        step.spent = member.cost.at(len(items))
+        began = self._clock()
+        for item, tree in zip(items, member.draft(items, self._clock), strict=True):
+            item.request.draft = tree
+            step.nodes += len(tree)
+        step.drafting = self._clock() - began
 
     def _try(
         self,
@@ -152,10 +164,16 @@ class UnionDrafter:
             step.expected += float(np.exp(_scores(trees[place])).sum())
         began = self._clock()
         for member in members:
-            drafts = member.draft(items[place : place + 1], self._clock, is_trial=True)
+            drafts = self._drafts_of(member, items[place : place + 1], is_trial=True)
             trees[place] = TokenTree.merge([trees[place], *drafts])
         step.trying = self._clock() - began
         step.spent += step.trying
+
+    def _drafts_of(
+        self, member: Member, items: Sequence[ScheduledRequest], is_trial: bool = False
+    ) -> list[TokenTree]:
+        """A member's trees for these items, with the ln of the chances of paths as scores."""
+        return member.calibrate(items, member.draft(items, self._clock, is_trial))
 
     def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
         """How many nodes of each tree are verified."""
