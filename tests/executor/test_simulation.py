@@ -26,11 +26,11 @@ SHALLOW = TokenTree([21, 22], [-1, -1])
 
 
 def new_request(
-    id: int = 0, seed: int = 7, output: int = 0, eos: Sequence[int] = (EOS,), **options: object
+    id: int = 0, seed: int = 7, step: int = 0, eos: Sequence[int] = (EOS,), **options: object
 ) -> Request:
     params = SamplingParams(max_tokens=100_000, **options)
     request = Request.create(id, [1, 2], params, seed, 200_000, eos_token_ids=tuple(eos))
-    request.tokens.extend([3] * output)
+    request.num_steps = step
     return request
 
 
@@ -52,12 +52,12 @@ def accepted_tokens(tree: TokenTree, verdict: Verdict) -> list[int]:
 
 
 def test_uniform_is_the_philox_of_the_sampling_ops() -> None:
-    for seed, sample, output in ((0, 0, 0), (2**63 + 12345, 3, 77), (-1, 2**33 + 1, 10**6)):
+    for seed, sample, step in ((0, 0, 0), (2**63 + 12345, 3, 77), (-1, 2**33 + 1, 10**6)):
         word = 2**32 - 1
-        counter = torch.tensor([0, output & word, sample & word, 1])
+        counter = torch.tensor([0, step & word, sample & word, 1])
         key = torch.tensor([seed & word, seed >> 32 & word])
         expected = (float(philox_reference(counter, key)[0]) + 0.5) / 2**32
-        assert uniform(seed, sample, output) == expected
+        assert uniform(seed, sample, step) == expected
 
 
 @pytest.mark.parametrize("tree", [CHAIN, TREE])
@@ -66,7 +66,7 @@ def test_rates_are_met(tree: TokenTree) -> None:
     steps, batch = 400, 10
     counts = np.zeros(len(rates))
     for step in range(steps):
-        requests = [new_request(i, seed=100 + i, output=step) for i in range(batch)]
+        requests = [new_request(i, seed=100 + i, step=step) for i in range(batch)]
         for verdict in verify(rates, requests, [tree] * batch):
             counts[: len(accepted_tokens(tree, verdict))] += 1
     # Four standard deviations of 4,000 draws are 0.03.
@@ -105,7 +105,7 @@ def test_the_token_in_place_of_a_draft_is_no_draft_and_no_end() -> None:
 
 def test_an_end_comes_only_from_a_draft_or_from_the_target() -> None:
     for step in range(200):
-        (verdict,) = verify((0.7, 0.3), [new_request(output=step)], [CHAIN], favourite=7)
+        (verdict,) = verify((0.7, 0.3), [new_request(step=step)], [CHAIN], favourite=7)
         assert EOS not in verdict.tokens
     (verdict,) = verify((1.0, 1.0), [new_request()], [TokenTree.chain([5, EOS])])
     assert verdict.tokens == [5, EOS, 39]
@@ -135,15 +135,15 @@ def test_without_it_the_sampler_is_untouched() -> None:
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_batches_change_nothing(data: st.DataObject) -> None:
-    """A request's verdict depends on its own tree, seed and position alone."""
+    """A request's verdict depends on its own tree, seed and step alone."""
     rates = (0.9, 0.6, 0.3)
     trees, requests = [], []
     for i in range(data.draw(st.integers(1, 4))):
         size = data.draw(st.integers(0, 7))
         parents = [data.draw(st.integers(-1, node - 1)) for node in range(size)]
         trees.append(TokenTree(data.draw(st.permutations(range(1, 9)))[:size], parents))
-        output, seed = data.draw(st.integers(0, 50)), data.draw(st.integers(0, 2**63 - 1))
-        requests.append(new_request(i, seed, output))
+        step, seed = data.draw(st.integers(0, 50)), data.draw(st.integers(0, 2**63 - 1))
+        requests.append(new_request(i, seed, step))
     together = verify(rates, requests, trees)
     for request, tree, verdict in zip(requests, trees, together, strict=True):
         (alone,) = verify(rates, [request], [tree])

@@ -179,6 +179,7 @@ class PyExecutor:
         logprobs = verdict.logprobs[: len(emitted)] if verdict.logprobs else None
         if item.is_generation:
             tree = request.draft
+            request.num_steps += 1
             self.metrics.record_verify(request.id, len(emitted), len(tree), tree.max_depth)
         return _Judged(
             item, StepOutput(request, emitted, logprobs), Accepted(fed + nodes, tuple(emitted))

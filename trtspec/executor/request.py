@@ -37,6 +37,7 @@ class Request:
     seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
     eos_token_ids: ids that end the text; empty when EOS is to be ignored.
     draft: nodes proposed for the step under way; empty outside generation steps.
+    num_steps: target verifications so far.
     finish_reason: None while it runs.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
 
@@ -55,6 +56,7 @@ class Request:
     sample_index: int = 0
     eos_token_ids: tuple[int, ...] = ()
     draft: TokenTree = field(default_factory=TokenTree.empty)
+    num_steps: int = 0
     finish_reason: str | None = None
     transfer: Transfer | None = None
 

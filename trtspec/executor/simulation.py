@@ -17,14 +17,14 @@ _WORD = 0xFFFFFFFF
 _STREAM = 1
 
 
-def uniform(seed: int, sample_index: int, output_index: int) -> float:
+def uniform(seed: int, sample_index: int, step: int) -> float:
     """A number in (0, 1), a pure function of its arguments: word 0 of Philox4x32-10 with the key
     and the counter words of `trtspec.ops.sampling`, but for the last one.
 
     Python's integers do here in microseconds what ten rounds of tensor operations would take a
     third of a millisecond for.
     """
-    c0, c1, c2, c3 = 0, output_index & _WORD, sample_index & _WORD, _STREAM
+    c0, c1, c2, c3 = 0, step & _WORD, sample_index & _WORD, _STREAM
     k0, k1 = seed & _WORD, seed >> 32 & _WORD
     for _ in range(PHILOX_ROUNDS):
         a, b = PHILOX_MULTIPLIERS[0] * c0, PHILOX_MULTIPLIERS[1] * c2
@@ -39,7 +39,8 @@ class SimulatedAcceptance:
     ``rates[i]`` is the share of steps that accept a draft at depth i + 1 or deeper: unconditional,
     so never increasing; beyond the last one it is 0. They are met where trees are deep enough. The
     text is then NOT the target's: it is what the drafts say. The draws are keyed by a request's
-    seed, sample index and output index, so a run repeats itself, whatever the batches.
+    seed, sample index and number of steps: a run repeats itself, whatever the batches, and runs
+    that draft more or less are as lucky as each other, step by step.
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
@@ -48,7 +49,7 @@ class SimulatedAcceptance:
 
     def accepted(self, request: Request) -> int:
         """Drafts that the request's step under way is to accept, were its tree deep enough."""
-        draw = uniform(request.seed, request.sample_index, request.num_output_tokens)
+        draw = uniform(request.seed, request.sample_index, request.num_steps)
         return sum(draw < rate for rate in self.rates)
 
     def force(
