@@ -8,10 +8,33 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph as FxGraph
 from torch.utils import _pytree as pytree
 
 from trtspec.engine.drafts import Graph
 from trtspec.errors import BuildError
+
+
+class _KeepRotations(CustomGraphPass):
+    """Has cosines and sines computed once a call: the compiler would take them for cheap, and have
+    every head of every layer compute its own."""
+
+    def __call__(self, graph: FxGraph) -> None:
+        aten, prims = torch.ops.aten, torch.ops.prims
+        for target in (aten.cos.default, aten.sin.default):
+            for node in graph.find_nodes(op="call_function", target=target):
+                with graph.inserting_after(node):
+                    # What is asked for in an order of strides is written to memory in it.
+                    kept = graph.call_function(
+                        prims.inductor_force_stride_order.default, (node, node.meta["val"].stride())
+                    )
+                kept.meta = dict(node.meta)
+                node.replace_all_uses_with(kept, lambda user, kept=kept: user is not kept)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__,))
+
 
 # Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:
 # a fork costs more than they do; the matrix products and attention parallelise inside their ops.
@@ -21,6 +44,7 @@ INDUCTOR_CONFIG: dict[str, Any] = {
     "emulate_precision_casts": True,
     "aot_inductor.package_constants_in_so": False,
     "cpp.threads": 1,
+    "post_grad_custom_post_pass": _KeepRotations(),
 }
 
 

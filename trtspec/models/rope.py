@@ -96,5 +96,5 @@ def rotate(x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
     """
     cos, sin = cos_sin
     first, second = x.float().chunk(2, dim=-1)
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return turned.to(x.dtype)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat([half.to(x.dtype) for half in turned], dim=-1)
