@@ -2,9 +2,14 @@
 #include <omp.h>
 #include <torch/library.h>
 
+#include "../ops/team.hpp"
+
 namespace {
 
-void release_threads() { omp_pause_resource_all(omp_pause_soft); }
+void release_threads() {
+  trtspec::end_team();
+  omp_pause_resource_all(omp_pause_soft);
+}
 
 }  // namespace
 

@@ -197,7 +197,7 @@ Plan make_plan(const AttentionParams& p) {
   std::int64_t unit_rows = std::clamp<std::int64_t>(kHeadRows / group, 1, kMaxUnitRows);
   // Every thread should find some units: fewer kv heads in each, then fewer rows (which reads K and
   // V more often).
-  const std::int64_t threads = omp_get_max_threads();
+  const std::int64_t threads = max_threads();
   const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
   const std::int64_t rows = (p.rows + p.requests - 1) / p.requests;
   const auto units = [&](std::int64_t parts) {

@@ -51,6 +51,7 @@ inline void run_panels(const LinearParams& params, const Multiply& multiply) {
   while (threads > 1 && panels * chunks < 4 * threads && params.rows / chunks >= 2 * kMinRows) {
     ++chunks;
   }
+  if (threads > 1) read_next(params.packed);
   parallel_for(panels * chunks, threads, [&](std::int64_t task, int) {
     const std::int64_t panel = task / chunks;
     const std::int64_t chunk = task % chunks;

@@ -8,8 +8,8 @@ from trtspec.ops import native  # noqa: F401  registers the op
 
 
 def release_threads() -> None:
-    """End the OpenMP threads that the calling thread's parallel regions have left waiting; the next
-    region starts new ones.
+    """End the threads that wait for the next kernel of the calling thread, those of this package's
+    kernels and those of torch's, which are OpenMP's; the next one starts new ones.
 
     GNU's OpenMP lets threads wait by spinning only while there are no more of them than cores, and
     idle teams of other threads count: with one left behind, every parallel region of an engine's

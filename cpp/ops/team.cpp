@@ -1,0 +1,193 @@
+#include "team.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace trtspec {
+
+namespace {
+
+constexpr std::int64_t kAheadBytes = std::int64_t{2} << 20;  // more than there is time for
+constexpr std::int64_t kSliceBytes = 2048;                   // fetched between looks for a task
+constexpr std::int64_t kLineBytes = 64;
+constexpr auto kSpin = std::chrono::milliseconds(1);
+constexpr int kLooks = 64;  // for a task between looks at the clock
+
+thread_local bool is_member = false;  // or within a region
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Which weights followed which, by a hash of their addresses: a wrong answer costs a little time.
+class Followers {
+ public:
+  // What came behind `weights` the last time, or null; they come behind those of the last call.
+  const char* follow(const char* weights) {
+    if (last_ != nullptr) slot(last_) = {last_, weights};
+    last_ = weights;
+    const Pair& pair = slot(weights);
+    return pair.weights == weights ? pair.follower : nullptr;
+  }
+
+ private:
+  struct Pair {
+    const char* weights = nullptr;
+    const char* follower = nullptr;
+  };
+
+  Pair& slot(const char* weights) {
+    const auto address = reinterpret_cast<std::uintptr_t>(weights);
+    return pairs_[(address * 0x9e3779b97f4a7c15u) >> 54];
+  }
+
+  const char* last_ = nullptr;
+  std::array<Pair, 1 << 10> pairs_{};
+};
+
+// The tasks of a region are claimed from a ticket: the region's number in its high half, the tasks
+// that are left in its low half. Whoever claims one keeps the region from ending until it is done,
+// so what describes the region can be read then.
+class Team {
+ public:
+  explicit Team(int threads) : process_(::getpid()) {
+    for (int thread = 1; thread < threads; ++thread) {
+      members_.emplace_back([this, thread] { serve(thread); });
+    }
+  }
+
+  ~Team() {
+    ending_.store(true);
+    ticket_.fetch_add(kRegion);
+    ticket_.notify_all();
+    for (std::thread& member : members_) {
+      // The threads of a process do not follow it into its forks.
+      process_ == ::getpid() ? member.join() : member.detach();
+    }
+  }
+
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const { return static_cast<int>(members_.size()) + 1; }
+
+  void run(std::int64_t count, Task task, const void* body) {
+    count_ = count;
+    task_ = task;
+    body_ = body;
+    done_.store(0, std::memory_order_relaxed);
+    const std::uint64_t region = ticket_.load(std::memory_order_relaxed) / kRegion + 1;
+    ticket_.store(region * kRegion + static_cast<std::uint64_t>(count));
+    if (asleep_.load() > 0) ticket_.notify_all();
+    const std::int64_t own = take_tasks(0);
+    while (done_.load(std::memory_order_acquire) + own < count) {
+      if (!fetch_slice()) pause();
+    }
+  }
+
+  void read_next(const char* weights) {
+    next_.store(followers_.follow(weights), std::memory_order_relaxed);
+    fetched_.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::uint64_t kRegion = std::uint64_t{1} << 32;
+
+  // How many tasks this thread took until there was none left.
+  std::int64_t take_tasks(int thread) {
+    std::int64_t taken = 0;
+    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (ticket % kRegion != 0) {
+      if (ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+        task_(body_, count_ - static_cast<std::int64_t>(ticket % kRegion), thread);
+        ++taken;
+        ticket = ticket_.load(std::memory_order_acquire);
+      }
+    }
+    return taken;
+  }
+
+  // Fetches a part of the weights that come next; whether there was one left.
+  bool fetch_slice() {
+    if (fetched_.load(std::memory_order_relaxed) >= kAheadBytes) return false;
+    const char* next = next_.load(std::memory_order_relaxed);
+    if (next == nullptr) return false;
+    const std::int64_t first = fetched_.fetch_add(kSliceBytes, std::memory_order_relaxed);
+    for (std::int64_t i = 0; i < kSliceBytes; i += kLineBytes) {
+      __builtin_prefetch(next + first + i, 0, 2);
+    }
+    return true;
+  }
+
+  void serve(int thread) {
+    is_member = true;
+    while (!ending_.load(std::memory_order_relaxed)) {
+      if (const std::int64_t taken = take_tasks(thread)) {
+        done_.fetch_add(taken, std::memory_order_release);
+      }
+      wait();
+    }
+  }
+
+  // Until there is a task, or the team ends.
+  void wait() {
+    const auto until = std::chrono::steady_clock::now() + kSpin;
+    do {
+      for (int look = 0; look < kLooks; ++look) {
+        if (ticket_.load(std::memory_order_relaxed) % kRegion != 0) return;
+        if (!fetch_slice()) pause();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+    asleep_.fetch_add(1);
+    const std::uint64_t ticket = ticket_.load();
+    if (ticket % kRegion == 0 && !ending_.load()) ticket_.wait(ticket);
+    asleep_.fetch_sub(1);
+  }
+
+  const pid_t process_;
+  std::vector<std::thread> members_;
+  Followers followers_;
+  std::int64_t count_ = 0;
+  Task task_ = nullptr;
+  const void* body_ = nullptr;
+  std::atomic<bool> ending_{false};
+  std::atomic<int> asleep_{0};
+  std::atomic<const char*> next_{nullptr};
+  alignas(kLineBytes) std::atomic<std::uint64_t> ticket_{0};
+  alignas(kLineBytes) std::atomic<std::int64_t> done_{0};
+  alignas(kLineBytes) std::atomic<std::int64_t> fetched_{0};
+};
+
+thread_local std::unique_ptr<Team> team;
+
+}  // namespace
+
+int max_threads() { return is_member ? 1 : omp_get_max_threads(); }
+
+void run_tasks(std::int64_t count, int threads, Task task, const void* body) {
+  if (team == nullptr || team->size() != threads) {
+    team.reset();
+    team = std::make_unique<Team>(threads);
+  }
+  is_member = true;
+  team->run(count, task, body);
+  is_member = false;
+}
+
+void read_next(const void* weights) {
+  if (team != nullptr && !is_member) team->read_next(static_cast<const char*>(weights));
+}
+
+void end_team() { team.reset(); }
+
+}  // namespace trtspec

@@ -1,0 +1,33 @@
+// Threads that share the tasks of kernels, and read ahead while they wait for more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace trtspec {
+
+// One task of a region: `body` is what the caller passed, `thread` in [0, threads).
+using Task = void (*)(const void* body, std::int64_t task, int thread);
+
+// Threads that a region may have: as many as OpenMP would use, whose setting is torch's; 1 within a
+// region.
+int max_threads();
+
+// Runs task(body, i, thread) once for every i in [0, count), count < 2^32, begun in rising order;
+// returns when all have ended. Tasks must not throw.
+//
+// The calling thread has a team of its own, whose other threads wait by spinning for about a
+// millisecond and then asleep. Nobody waits for them to wake: whoever is there takes the next task,
+// and the caller has all of them if nobody is.
+void run_tasks(std::int64_t count, int threads, Task task, const void* body);
+
+// Weights whose reading begins with the next region. Decoding reads the same weights in the same
+// order call after call, so the team remembers which came next the last time; and whoever finds no
+// task fetches the first of those into the caches, while others finish theirs or the caller is
+// between regions: memory would be idle then, and it is what decoding waits for.
+void read_next(const void* weights);
+
+// Ends the threads of the calling thread's team; its next region starts new ones.
+void end_team();
+
+}  // namespace trtspec
