@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "attention_call.hpp"
+#include "shim.hpp"
 
 namespace {
 
@@ -19,6 +20,21 @@ at::Tensor paged_tree_attention(const at::Tensor& q, const at::Tensor& k, const 
 }
 
 }  // namespace
+
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_paged_tree_attention(
+    AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle k_cache,
+    AtenTensorHandle v_cache, AtenTensorHandle positions, AtenTensorHandle slot_mapping,
+    AtenTensorHandle block_tables, AtenTensorHandle query_start, AtenTensorHandle context_lens,
+    AtenTensorHandle is_tree, AtenTensorHandle tree_mask, double scale, int64_t sliding_window,
+    AtenTensorHandle* result) {
+  using trtspec::tensor;
+  return trtspec::run_shim(result, [&] {
+    return paged_tree_attention(tensor(q), tensor(k), tensor(v), tensor(k_cache), tensor(v_cache),
+                                tensor(positions), tensor(slot_mapping), tensor(block_tables),
+                                tensor(query_start), tensor(context_lens), tensor(is_tree),
+                                tensor(tree_mask), scale, sliding_window);
+  });
+}
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(

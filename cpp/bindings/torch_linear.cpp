@@ -3,6 +3,7 @@
 #include <trtspec/linear.hpp>
 
 #include "checks.hpp"
+#include "shim.hpp"
 
 namespace {
 
@@ -101,6 +102,28 @@ at::Tensor run_linear_int8(const at::Tensor& x, const at::Tensor& packed,
 }
 
 }  // namespace
+
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear(
+    AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t out_features,
+    int32_t* out_dtype, AtenTensorHandle* norm, double eps, int32_t gated,
+    AtenTensorHandle* residual, AtenTensorHandle* result) {
+  return run_shim(result, [&] {
+    return run_linear(tensor(x), tensor(packed), optional_tensor(bias), out_features,
+                      optional_dtype(out_dtype), optional_tensor(norm), eps, gated != 0,
+                      optional_tensor(residual));
+  });
+}
+
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_int8(
+    AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* bias,
+    int64_t out_features, int64_t group_size, int32_t* out_dtype, AtenTensorHandle* norm,
+    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
+  return run_shim(result, [&] {
+    return run_linear_int8(tensor(x), tensor(packed), tensor(scales), optional_tensor(bias),
+                           out_features, group_size, optional_dtype(out_dtype),
+                           optional_tensor(norm), eps, gated != 0, optional_tensor(residual));
+  });
+}
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(

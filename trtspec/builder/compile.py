@@ -36,6 +36,29 @@ class _KeepRotations(CustomGraphPass):
         return get_hash_for_files((__file__,))
 
 
+# Ops that libtrtspec_ops.so exports as C functions too: nearly all that a call runs. Others are
+# called by name through torch's dispatcher, which takes microseconds each.
+_SHIMMED = ("linear", "linear_int8", "paged_tree_attention")
+_C_TYPES = {
+    "Tensor": "AtenTensorHandle",
+    "Optional[Tensor]": "AtenTensorHandle*",
+    "int": "int64_t",
+    "float": "double",
+    "bool": "int32_t",
+    "Optional[ScalarType]": "int32_t*",
+}
+
+
+def _shim(op: torch._ops.OpOverload) -> str:
+    """The declaration of the C function of an op on the CPU, as AOTInductor calls it."""
+    schema = op._schema
+    name = schema.name.split("::")[1]
+    parameters = [f"{_C_TYPES[str(a.real_type)]} {a.name}" for a in schema.arguments]
+    return (
+        f"AOTITorchError aoti_torch_cpu_{name}({', '.join(parameters)}, AtenTensorHandle* result)"
+    )
+
+
 # Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:
 # a fork costs more than they do; the matrix products and attention parallelise inside their ops.
 # Fused kernels round to 16 bits where the modules do: so the bits of a model do not depend on what
@@ -46,6 +69,15 @@ INDUCTOR_CONFIG: dict[str, Any] = {
     "cpp.threads": 1,
     "post_grad_custom_post_pass": _KeepRotations(),
 }
+
+
+def _configs(device: str) -> dict[str, Any]:
+    """Of the compiler, for a device."""
+    ops = [getattr(torch.ops.trtspec, name).default for name in _SHIMMED if device == "cpu"]
+    return {
+        **INDUCTOR_CONFIG,
+        "aot_inductor.custom_ops_to_c_shims": {op: [_shim(op)] for op in ops},
+    }
 
 
 def compile_graph(graph: Graph, package: Path, device: str) -> None:
@@ -67,7 +99,7 @@ def compile_graph(graph: Graph, package: Path, device: str) -> None:
         try:
             program = torch.export.export(module, args, dynamic_shapes=dims, strict=False)
             torch._inductor.aoti_compile_and_package(
-                program, package_path=str(package), inductor_configs=INDUCTOR_CONFIG
+                program, package_path=str(package), inductor_configs=_configs(device)
             )
         except Exception as error:
             raise BuildError(f"AOTInductor could not compile {package.name}: {error}") from error

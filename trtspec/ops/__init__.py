@@ -16,7 +16,7 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 2
+OPS_VERSION = 3
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [

@@ -7,6 +7,7 @@ was built for another torch.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -
             f" {torch.__version__} is running; {remedy}"
         )
     try:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # compiled engines call its C functions
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise BuildError(f"the op library {library} does not load ({error}); {remedy}") from error
