@@ -1,6 +1,5 @@
 // trtspec_benchmark: runs a data set through an engine folder, without Python.
 #include <ATen/Parallel.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <trtspec/files.hpp>
 #include <vector>
 
+#include "../ops/team.hpp"
 #include "figures.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -28,10 +28,8 @@ constexpr int kUsage = 2;
 constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 30;
 
 void benchmark(const Options& options) {
-  if (options.num_threads) {
-    at::set_num_threads(static_cast<int>(*options.num_threads));
-    omp_set_num_threads(static_cast<int>(*options.num_threads));
-  }
+  if (options.num_threads) at::set_num_threads(static_cast<int>(*options.num_threads));
+  take_threads(at::get_num_threads());
   const EngineFolder folder = EngineFolder::read(options.engine_dir);
   const SchedulerLimits limits = runtime_limits(folder.build, options.max_batch_size,
                                                 options.max_num_tokens, options.max_seq_len);

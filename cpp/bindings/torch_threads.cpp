@@ -1,10 +1,13 @@
-// trtspec::_release_threads (contract: trtspec/ops/threads.py).
+// trtspec::_take_threads and _release_threads (contract: trtspec/ops/threads.py).
+#include <ATen/Parallel.h>
 #include <omp.h>
 #include <torch/library.h>
 
 #include "../ops/team.hpp"
 
 namespace {
+
+void take_threads() { trtspec::take_threads(at::get_num_threads()); }
 
 void release_threads() {
   trtspec::end_team();
@@ -13,4 +16,7 @@ void release_threads() {
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(trtspec, m) { m.def("_release_threads() -> ()", &release_threads); }
+TORCH_LIBRARY_FRAGMENT(trtspec, m) {
+  m.def("_take_threads() -> ()", &take_threads);
+  m.def("_release_threads() -> ()", &release_threads);
+}

@@ -169,10 +169,19 @@ class Team {
 };
 
 thread_local std::unique_ptr<Team> team;
+thread_local int taken_threads = 0;  // none: as many as OpenMP has
 
 }  // namespace
 
-int max_threads() { return is_member ? 1 : omp_get_max_threads(); }
+int max_threads() {
+  if (is_member) return 1;
+  return taken_threads > 0 ? taken_threads : omp_get_max_threads();
+}
+
+void take_threads(int count) {
+  taken_threads = count;
+  omp_set_num_threads(1);
+}
 
 void run_tasks(std::int64_t count, int threads, Task task, const void* body) {
   if (team == nullptr || team->size() != threads) {

@@ -9,9 +9,13 @@ namespace trtspec {
 // One task of a region: `body` is what the caller passed, `thread` in [0, threads).
 using Task = void (*)(const void* body, std::int64_t task, int thread);
 
-// Threads that a region may have: as many as OpenMP would use, whose setting is torch's; 1 within a
-// region.
+// Threads that a region may have: as many as OpenMP would use, whose setting is torch's, unless
+// `take_threads` said another number; 1 within a region.
 int max_threads();
+
+// From now on regions of the calling thread may have so many threads, and those of OpenMP have one:
+// its threads wait by spinning for milliseconds, and would hold the cores that the team needs.
+void take_threads(int count);
 
 // Runs task(body, i, thread) once for every i in [0, count), count < 2^32, begun in rising order;
 // returns when all have ended. Tasks must not throw.

@@ -14,7 +14,7 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.log import logger
-from trtspec.ops.threads import release_threads
+from trtspec.ops.threads import release_threads, take_threads
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Worker:
             self._live.clear()
 
     def _loop(self) -> None:
+        take_threads()
         while True:
             with self._wake:
                 if not self._called:

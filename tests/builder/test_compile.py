@@ -1,0 +1,93 @@
+"""What the compiler makes of this project's ops, and of rotations."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from trtspec.builder.compile import compile_graph
+from trtspec.config.model import RopeConfig
+from trtspec.engine.drafts import Graph
+from trtspec.engine.session import AotiSession
+from trtspec.models.rope import RotaryEmbedding, rotate
+from trtspec.models.signature import Signature
+from trtspec.ops.linear import linear, pack_linear
+from trtspec.ops.linear_int8 import linear_int8, pack_linear_int8
+
+SIZE, HEAD = 64, 32
+
+
+class Network(nn.Module):
+    """Two products, each with a rotation behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rotary = RotaryEmbedding(RopeConfig(), HEAD)
+        self.register_buffer("first", pack_linear(torch.randn(SIZE, SIZE)))
+        values = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8)
+        packed, scales = pack_linear_int8(values, torch.rand(SIZE, 1))
+        self.register_buffer("second", packed)
+        self.register_buffer("scales", scales)
+
+    def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor]:
+        turns = self.rotary(positions)
+        y = linear(x, self.first, None, SIZE, residual=x)
+        y = rotate(y.view(-1, SIZE // HEAD, HEAD), turns).flatten(1)
+        y = linear_int8(y, self.second, self.scales, None, SIZE, 0)
+        return (rotate(y.view(-1, SIZE // HEAD, HEAD), turns),)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AotiSession]:
+    rows = Dim("rows", min=1, max=1024)
+    signature = Signature(
+        (torch.randn(5, SIZE), torch.arange(5)),
+        ({0: rows}, {0: rows}),
+    )
+    package = tmp_path_factory.mktemp("compile") / "network.pt2"
+    network = Network()
+    compile_graph(Graph(network, signature), package, "cpu")
+    return package, AotiSession(package, dict(network.state_dict()))
+
+
+def test_it_says_what_the_module_says(compiled: tuple[Path, AotiSession]) -> None:
+    _, session = compiled
+    for rows in (1, 3, 40):
+        x, positions = torch.randn(rows, SIZE), torch.arange(100, 100 + rows)
+        (expected,) = Network()(x, positions)
+        (got,) = session.run([x, positions])
+        # The compiler's cosines differ in the last bit, and so does what is rounded behind them.
+        torch.testing.assert_close(
+            got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
+        )
+
+
+def test_ops_are_called_directly_and_turns_are_computed_once(
+    compiled: tuple[Path, AotiSession],
+) -> None:
+    package, _ = compiled
+    with zipfile.ZipFile(package) as archive:
+        sources = [archive.read(n).decode() for n in archive.namelist() if n.endswith(".cpp")]
+    program = "".join(sources)
+    assert "CHECK(aoti_torch_cpu_linear(" in program
+    assert "CHECK(aoti_torch_cpu_linear_int8(" in program
+    assert "aoti_torch_proxy_executor_call_function(" not in program
+    kernels = [part for part in program.split('extern "C"') if ".cos()" in part]
+    assert len(kernels) == 1
+
+
+def test_an_op_that_fails_says_why(
+    compiled: tuple[Path, AotiSession], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, session = compiled
+    with pytest.raises(RuntimeError) as failure:
+        session.run([torch.randn(3, SIZE + 1), torch.arange(3)])
+    assert "linear: x must have shape" in str(failure.value) + capfd.readouterr().err
+    (again,) = session.run([torch.randn(3, SIZE), torch.arange(3)])
+    assert again.isfinite().all()
