@@ -47,7 +47,6 @@ def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -
             f" {torch.__version__} is running; {remedy}"
         )
     try:
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # compiled engines call its C functions
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise BuildError(f"the op library {library} does not load ({error}); {remedy}") from error
@@ -67,5 +66,6 @@ def load_cuda_library(library: Path = CUDA_LIBRARY) -> bool:
 
 
 load_library()
+ctypes.CDLL(str(LIBRARY), mode=ctypes.RTLD_GLOBAL)  # compiled engines call its C functions
 HAS_CUDA_OPS = load_cuda_library()
 """Whether the ops run on CUDA tensors in this process."""
