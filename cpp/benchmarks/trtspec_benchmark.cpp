@@ -7,9 +7,9 @@
 #include <string>
 #include <trtspec/bandwidth.hpp>
 #include <trtspec/files.hpp>
+#include <trtspec/team.hpp>
 #include <vector>
 
-#include "../ops/team.hpp"
 #include "figures.hpp"
 #include "options.hpp"
 #include "report.hpp"

@@ -2,8 +2,7 @@
 #include <ATen/Parallel.h>
 #include <omp.h>
 #include <torch/library.h>
-
-#include "../ops/team.hpp"
+#include <trtspec/team.hpp>
 
 namespace {
 

@@ -1,9 +1,10 @@
 // Threads for kernels: as many as torch's setting says, which is OpenMP's.
 #pragma once
+#include <trtspec/team.hpp>
+
 #include <cstdint>
 
 #include "isa.hpp"
-#include "team.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 

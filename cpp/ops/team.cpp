@@ -1,6 +1,5 @@
-#include "team.hpp"
-
 #include <omp.h>
+#include <trtspec/team.hpp>
 #include <unistd.h>
 
 #include <array>

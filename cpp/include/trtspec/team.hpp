@@ -1,7 +1,6 @@
 // Threads that share the tasks of kernels, and read ahead while they wait for more.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace trtspec {
