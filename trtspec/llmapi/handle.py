@@ -130,7 +130,8 @@ class GenerationHandle:
                 self._ended = True
             elif self._streaming:
                 self._snapshots.append(_snapshot(self._output))
-            self._changed.notify_all()
+            if self._ended or self._streaming:  # a thread that waits for the end sleeps till then
+                self._changed.notify_all()
             for listener in self._listeners:
                 listener()
 

@@ -21,6 +21,11 @@ _START, _KEEP = 0.025, 0.005
 the way of working costs time, and requests whose drafts fare differently end one by one, which
 leaves smaller batches than a step's own figures show."""
 
+_WHOLE = 0.01
+"""How many more tokens must be expected of verifying a part of the nodes than of all: that the rest
+is worth less than its rows is then often an error of the estimates, and only what is verified is
+seen, and at no further cost."""
+
 _WARM_UP = 3  # steps at the start in which everything runs
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
@@ -62,7 +67,9 @@ class Trial:
 
 class _Pace:
     """Tokens a second of steps with one number of requests, as a running mean of what is expected
-    of each: an estimate that is wrong then errs alike in what it is compared with."""
+    of each: an estimate that is wrong then errs alike in what it is compared with. The seconds are
+    those that it would take at a `CostCurve.slowness` of 1: a machine that gets slower or faster
+    changes nothing about what pays."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -231,10 +238,14 @@ class Controller:
         best = most
         if self._adapts and self._steps > _WARM_UP:
             best = int(worths.argmax())
+            pace = self._tokens_per_second(load)
+            if pace is not None and worths[best] - worths[most] < _WHOLE * tokens[best]:
+                best = most
         self._is_whole = best == most
         self._stands_for, self._uncounted = 1 + self._uncounted, 0
         if not self._tried:
-            self._pace(load).observe(float(tokens[best]), float(seconds[best]), self._stands_for)
+            own = float(seconds[best]) / self._target.slowness
+            self._pace(load).observe(float(tokens[best]), own, self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
@@ -264,7 +275,7 @@ class Controller:
         became of the request that `plan` had drafts tried with."""
         if tried is None:
             self._around(load).observe(spent > 0, rest)
-        pace = self._pace(load).tokens_per_second
+        pace = self._tokens_per_second(load)
         if pace is None:
             return
         if self._is_trying_rows:
@@ -294,7 +305,7 @@ class Controller:
         if self._new_regime[1] < _SETTLED:
             return
         self._regime = regime
-        pace = self._pace(load).tokens_per_second
+        pace = self._tokens_per_second(load)
         row = self._target.at(load.rows + 1) - self._target.at(load.rows)
         logger.info(
             "speculation: %s; %d requests at %.1f tokens/s, a step without drafts %.2f ms, "
@@ -343,7 +354,7 @@ class Controller:
         tokens *= 1 - dearer
         seconds = self._target.over(np.arange(load.rows, load.rows + count))
         seconds += spent + self._around(load).seconds(spent > 0)
-        pace = self._pace(load).tokens_per_second
+        pace = self._tokens_per_second(load)
         if pace is None:
             return tokens / np.maximum(seconds, 1e-9), tokens, seconds
         return tokens - pace * seconds, tokens, seconds
@@ -351,6 +362,11 @@ class Controller:
     def _around(self, load: Load) -> _Around:
         """That of about as many requests."""
         return self._arounds.setdefault(_batch(load), _Around())
+
+    def _tokens_per_second(self, load: Load) -> float | None:
+        """The pace of late at the machine's speed of now; None before the first step."""
+        pace = self._pace(load).tokens_per_second
+        return None if pace is None else pace / self._target.slowness
 
     def _pace(self, load: Load) -> _Pace:
         """That of about as many requests."""

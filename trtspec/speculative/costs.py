@@ -17,8 +17,8 @@ _MOST_SET_UPS, _SETTLED = 4, 0.7
 """First calls set things up: so many at most, until one takes more than this share of the last."""
 
 _CURVE_WEIGHT = 0.02
-_PACE_WEIGHT = 0.1
-_LEAST_PACE, _MOST_PACE = 0.5, 1.5  # what differs more was profiled while the machine was busy
+_SLOWNESS_WEIGHT = 0.1
+_LEAST_SLOWNESS, _MOST_SLOWNESS = 0.5, 1.5  # what differs more was profiled on a busy machine
 _PROFILED_WEIGHT = 0.1  # of a point that was only profiled, in calls that are seen of one
 _WIDEST_GAP = 1.6  # of sizes that are read between; what is seen in a wider one is a point itself
 _OUTLIER = 3.0  # times what was expected: a pause of the machine is no cost of the rows
@@ -38,11 +38,16 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._points: list[int] = []  # sizes, rising
-        self._seconds: list[float] = []  # of these, at a pace of 1
+        self._seconds: list[float] = []  # of these, at a slowness of 1
         self._seen: list[float] = []  # calls of these
-        self._pace = 1.0  # what calls take now, as a multiple of the curve
+        self._slowness = 1.0
         self._num_observed = 0
         self._curve = np.zeros(0)  # by size, from 0 on; empty: outdated
+
+    @property
+    def slowness(self) -> float:
+        """What calls take now, as a multiple of the curve: the machine's own."""
+        return self._slowness
 
     @property
     def is_measured(self) -> bool:
@@ -74,29 +79,29 @@ class CostCurve:
         high = bisect_left(points, size)
         if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
             # What was expected here says nothing of other sizes.
-            self._set(size, seconds / self._pace)
+            self._set(size, seconds / self._slowness)
             return
         known = self._known(size)
         if self._num_observed:
-            seconds = min(seconds, _OUTLIER * known * self._pace)
+            seconds = min(seconds, _OUTLIER * known * self._slowness)
         if known > 0:
-            weight = max(_PACE_WEIGHT, 1 / (1 + self._num_observed))
-            pace = self._pace + weight * (seconds / known - self._pace)
-            self._pace = min(max(pace, _LEAST_PACE), _MOST_PACE)
+            weight = max(_SLOWNESS_WEIGHT, 1 / (1 + self._num_observed))
+            slowness = self._slowness + weight * (seconds / known - self._slowness)
+            self._slowness = min(max(slowness, _LEAST_SLOWNESS), _MOST_SLOWNESS)
         self._num_observed += 1
-        self._bend(size, seconds / self._pace)
+        self._bend(size, seconds / self._slowness)
         if self._num_observed % _OUTDATED == 0 or self._num_observed < _OUTDATED:
             self._curve = self._curve[:0]
 
     def at(self, size: int) -> float:
         """Expected seconds of one call; 0 before anything was measured."""
-        return self._known(size) * self._pace
+        return self._known(size) * self._slowness
 
     def over(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Expected seconds of calls of `sizes [m]`."""
         if not len(self._curve) or sizes.max(initial=0) >= len(self._curve):
             self._draw(int(sizes.max(initial=0)))
-        return self._curve[sizes] * self._pace
+        return self._curve[sizes] * self._slowness
 
     def table(self) -> str:
         """The curve as text, in milliseconds by size."""
@@ -105,7 +110,7 @@ class CostCurve:
         return ", ".join(f"{size}: {self.at(size) * 1e3:.2f}" for size in self._points)
 
     def _known(self, size: int) -> float:
-        """The curve at that size, at a pace of 1."""
+        """The curve at that size, at a slowness of 1."""
         if size >= len(self._curve):
             self._draw(size)
         return float(self._curve[size])
@@ -122,7 +127,7 @@ class CostCurve:
         self._curve = self._curve[:0]
 
     def _bend(self, size: int, own: float) -> None:
-        """Draw the points on both sides of a size towards what it took, at a pace of 1."""
+        """Draw the points on both sides of a size towards what it took, at a slowness of 1."""
         points, seconds = self._points, self._seconds
         high = bisect_left(points, size)
         low = max(high - 1, 0)
