@@ -196,6 +196,4 @@ void read_next(const void* weights) {
   if (team != nullptr && !is_member) team->read_next(static_cast<const char*>(weights));
 }
 
-void end_team() { team.reset(); }
-
 }  // namespace trtspec

@@ -82,14 +82,18 @@ def test_a_change_of_regime_is_found(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_slower_machine_changes_nothing_about_what_pays() -> None:
     """All is worth verifying, at both speeds; but not if the pace at the one were held against the
     rows at the other."""
-    slowness = 1.0
-    world = World(lambda rows: slowness * (20e-3 + 1.4e-3 * rows), 0.9)
+
+    def machine(slowness: float) -> Callable[[int], float]:
+        return lambda rows: slowness * (20e-3 + 1.4e-3 * rows)
+
+    world = World(machine(1.0), 0.9)
     drafter = ChainDrafter(world, 5, 0.9, 4e-3)
     union = union_of(world, [drafter])
     union.profile_with(world.target, 24)
     requests = requests_of(4)
     world.serve(union, requests, 200)
     for slowness in (1.4, 1.0, 1.4, 1.0):
+        world.target = machine(slowness)
         world.verified.clear()
         world.serve(union, requests, 60)
         assert np.mean(np.array(world.verified) == 20) > 0.9

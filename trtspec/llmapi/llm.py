@@ -32,7 +32,6 @@ from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
-from trtspec.ops.threads import release_threads
 from trtspec.speculative.extract_hidden_states import ready_to_extract
 
 
@@ -99,7 +98,6 @@ class LLM:
             folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs
         )
         self._ids = itertools.count()
-        release_threads()  # those that building and loading left behind; the worker has its own
         self._worker = Worker(self._executor)
         # Also runs when the object is collected, and at exit before the interpreter tears down.
         self._finalizer = weakref.finalize(self, self._worker.close)

@@ -14,7 +14,7 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.log import logger
-from trtspec.ops.threads import release_threads, take_threads
+from trtspec.ops.threads import take_threads
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,6 @@ class Worker:
         take_threads()
         while True:
             with self._wake:
-                if not self._called:
-                    release_threads()  # an idle team slows those of other LLMs
                 while not self._called:
                     self._wake.wait()
                 arrivals, self._arrivals = self._arrivals, []

@@ -30,7 +30,4 @@ void run_tasks(std::int64_t count, int threads, Task task, const void* body);
 // between regions: memory would be idle then, and it is what decoding waits for.
 void read_next(const void* weights);
 
-// Ends the threads of the calling thread's team; its next region starts new ones.
-void end_team();
-
 }  // namespace trtspec
