@@ -43,7 +43,8 @@ inline void finish_panel(const LinearParams& params, std::int64_t panel, std::in
 }
 
 template <class Weight, class Out, class Multiply>
-inline void run_panels(const LinearParams& params, const Multiply& multiply) {
+inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
+                       const Multiply& multiply) {
   const std::int64_t panels = (params.out_features + kPanel - 1) / kPanel;
   const double per_row = double(params.in_features) * double(params.out_features);
   const int threads = threads_for(per_row * double(params.rows < 4 ? 4 : params.rows), kGrain);
@@ -51,7 +52,7 @@ inline void run_panels(const LinearParams& params, const Multiply& multiply) {
   while (threads > 1 && panels * chunks < 4 * threads && params.rows / chunks >= 2 * kMinRows) {
     ++chunks;
   }
-  if (threads > 1) read_next(params.packed);
+  if (threads > 1) read_next(params.packed, panels * kPanel * params.in_features * weight_bytes);
   parallel_for(panels * chunks, threads, [&](std::int64_t task, int) {
     const std::int64_t panel = task / chunks;
     const std::int64_t chunk = task % chunks;
@@ -64,16 +65,18 @@ inline void run_panels(const LinearParams& params, const Multiply& multiply) {
 }
 
 // multiply(panel, first_row, rows, sums) for every panel of 64 outputs, and every part of many
-// rows: sums [rows][64] are then finished (bias, rounding) and stored.
+// rows: sums [rows][64] are then finished (bias, rounding) and stored. A weight of the matrix takes
+// `weight_bytes`, and those around the product are of type Weight.
 template <class Weight, class Multiply>
-inline void run_panels(const LinearParams& params, const Multiply& multiply) {
+inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
+                       const Multiply& multiply) {
   switch (params.out_dtype) {
     case DType::f32:
-      return run_panels<Weight, float>(params, multiply);
+      return run_panels<Weight, float>(params, weight_bytes, multiply);
     case DType::bf16:
-      return run_panels<Weight, bf16>(params, multiply);
+      return run_panels<Weight, bf16>(params, weight_bytes, multiply);
     case DType::f16:
-      return run_panels<Weight, f16>(params, multiply);
+      return run_panels<Weight, f16>(params, weight_bytes, multiply);
   }
 }
 

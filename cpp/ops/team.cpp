@@ -13,7 +13,8 @@ namespace trtspec {
 
 namespace {
 
-constexpr std::int64_t kAheadBytes = std::int64_t{2} << 20;  // more than there is time for
+constexpr std::int64_t kAheadBytes = std::int64_t{16} << 20;  // a part of a third-level cache
+constexpr std::size_t kAheadPieces = 8;                       // weights that these may be of
 constexpr std::int64_t kSliceBytes = 2048;                   // fetched between looks for a task
 constexpr std::int64_t kLineBytes = 64;
 constexpr auto kSpin = std::chrono::milliseconds(1);
@@ -27,30 +28,81 @@ void pause() {
 #endif
 }
 
+// Weights in memory, and where those begin that were read behind them the last time; 0: unknown.
+struct Weights {
+  std::uintptr_t first = 0;
+  std::int64_t bytes = 0;
+  std::uintptr_t follower = 0;
+};
+
 // Which weights followed which, by a hash of their addresses: a wrong answer costs a little time.
 class Followers {
  public:
-  // What came behind `weights` the last time, or null; they come behind those of the last call.
-  const char* follow(const char* weights) {
-    if (last_ != nullptr) slot(last_) = {last_, weights};
-    last_ = weights;
-    const Pair& pair = slot(weights);
-    return pair.weights == weights ? pair.follower : nullptr;
+  // Weights are read now, behind those of the last call.
+  void note(std::uintptr_t first, std::int64_t bytes) {
+    Weights& last = slot(last_);
+    if (last.first == last_) last.follower = first;
+    Weights& own = slot(first);
+    if (own.first != first) own = {first, bytes};
+    last_ = first;
+  }
+
+  // What is known of the weights that begin there, or null.
+  const Weights* find(std::uintptr_t first) {
+    const Weights& found = slot(first);
+    return first != 0 && found.first == first ? &found : nullptr;
   }
 
  private:
-  struct Pair {
-    const char* weights = nullptr;
-    const char* follower = nullptr;
-  };
+  Weights& slot(std::uintptr_t first) { return all_[(first * 0x9e3779b97f4a7c15u) >> 54]; }
 
-  Pair& slot(const char* weights) {
-    const auto address = reinterpret_cast<std::uintptr_t>(weights);
-    return pairs_[(address * 0x9e3779b97f4a7c15u) >> 54];
+  std::uintptr_t last_ = 0;
+  std::array<Weights, 1 << 10> all_{};
+};
+
+// Memory to fetch, in the order in which it will be read. One thread says what, while others take
+// slices: who sees a half of each of two answers fetches something else, which does no harm.
+class Ahead {
+ public:
+  // What the last time came behind the weights that begin there.
+  void point_behind(std::uintptr_t first, Followers& followers) {
+    std::int64_t end = 0;
+    const Weights* own = followers.find(first);
+    for (std::size_t piece = 0; piece < kAheadPieces && end < kAheadBytes; ++piece) {
+      own = own == nullptr ? nullptr : followers.find(own->follower);
+      if (own == nullptr) break;
+      bases_[piece].store(own->first - std::uintptr_t(end), std::memory_order_relaxed);
+      end += own->bytes;
+      ends_[piece].store(end, std::memory_order_relaxed);
+    }
+    end_.store(end < kAheadBytes ? end : kAheadBytes, std::memory_order_relaxed);
+    taken_.store(0, std::memory_order_relaxed);
   }
 
-  const char* last_ = nullptr;
-  std::array<Pair, 1 << 10> pairs_{};
+  // Fetches a slice; whether there was one left.
+  bool fetch_slice() {
+    if (taken_.load(std::memory_order_relaxed) >= end_.load(std::memory_order_relaxed)) {
+      return false;
+    }
+    const std::int64_t first = taken_.fetch_add(kSliceBytes, std::memory_order_relaxed);
+    std::size_t piece = 0;
+    while (piece + 1 < kAheadPieces && first >= ends_[piece].load(std::memory_order_relaxed)) {
+      ++piece;
+    }
+    const auto* slice = reinterpret_cast<const char*>(
+        bases_[piece].load(std::memory_order_relaxed) + std::uintptr_t(first));
+    for (std::int64_t i = 0; i < kSliceBytes; i += kLineBytes) {
+      __builtin_prefetch(slice + i, 0, 2);
+    }
+    return true;
+  }
+
+ private:
+  // Of each piece: where it would begin if it had all before it in front, and what ends with it.
+  std::array<std::atomic<std::uintptr_t>, kAheadPieces> bases_{};
+  std::array<std::atomic<std::int64_t>, kAheadPieces> ends_{};
+  std::atomic<std::int64_t> end_{0};
+  alignas(kLineBytes) std::atomic<std::int64_t> taken_{0};
 };
 
 // The tasks of a region are claimed from a ticket: the region's number in its high half, the tasks
@@ -89,13 +141,13 @@ class Team {
     if (asleep_.load() > 0) ticket_.notify_all();
     const std::int64_t own = take_tasks(0);
     while (done_.load(std::memory_order_acquire) + own < count) {
-      if (!fetch_slice()) pause();
+      if (!ahead_.fetch_slice()) pause();
     }
   }
 
-  void read_next(const char* weights) {
-    next_.store(followers_.follow(weights), std::memory_order_relaxed);
-    fetched_.store(0, std::memory_order_relaxed);
+  void read_next(std::uintptr_t first, std::int64_t bytes) {
+    followers_.note(first, bytes);
+    ahead_.point_behind(first, followers_);
   }
 
  private:
@@ -116,18 +168,6 @@ class Team {
     return taken;
   }
 
-  // Fetches a part of the weights that come next; whether there was one left.
-  bool fetch_slice() {
-    if (fetched_.load(std::memory_order_relaxed) >= kAheadBytes) return false;
-    const char* next = next_.load(std::memory_order_relaxed);
-    if (next == nullptr) return false;
-    const std::int64_t first = fetched_.fetch_add(kSliceBytes, std::memory_order_relaxed);
-    for (std::int64_t i = 0; i < kSliceBytes; i += kLineBytes) {
-      __builtin_prefetch(next + first + i, 0, 2);
-    }
-    return true;
-  }
-
   void serve(int thread) {
     is_member = true;
     while (!ending_.load(std::memory_order_relaxed)) {
@@ -144,7 +184,7 @@ class Team {
     do {
       for (int look = 0; look < kLooks; ++look) {
         if (ticket_.load(std::memory_order_relaxed) % kRegion != 0) return;
-        if (!fetch_slice()) pause();
+        if (!ahead_.fetch_slice()) pause();
       }
     } while (std::chrono::steady_clock::now() < until);
     asleep_.fetch_add(1);
@@ -156,15 +196,14 @@ class Team {
   const pid_t process_;
   std::vector<std::thread> members_;
   Followers followers_;
+  Ahead ahead_;
   std::int64_t count_ = 0;
   Task task_ = nullptr;
   const void* body_ = nullptr;
   std::atomic<bool> ending_{false};
   std::atomic<int> asleep_{0};
-  std::atomic<const char*> next_{nullptr};
   alignas(kLineBytes) std::atomic<std::uint64_t> ticket_{0};
   alignas(kLineBytes) std::atomic<std::int64_t> done_{0};
-  alignas(kLineBytes) std::atomic<std::int64_t> fetched_{0};
 };
 
 thread_local std::unique_ptr<Team> team;
@@ -192,8 +231,9 @@ void run_tasks(std::int64_t count, int threads, Task task, const void* body) {
   is_member = false;
 }
 
-void read_next(const void* weights) {
-  if (team != nullptr && !is_member) team->read_next(static_cast<const char*>(weights));
+void read_next(const void* weights, std::int64_t bytes) {
+  if (team == nullptr || is_member) return;
+  team->read_next(reinterpret_cast<std::uintptr_t>(weights), bytes);
 }
 
 }  // namespace trtspec

@@ -87,13 +87,13 @@ void test_reading_ahead_needs_no_memory() {
   std::vector<char> weights(1 << 16);
   for (int call = 0; call < 100; ++call) {
     for (std::size_t i = 0; i < 8; ++i) {
-      trtspec::read_next(weights.data() + 8192 * i);  // most of what follows is not there
+      trtspec::read_next(weights.data() + 8192 * i, 100 << i);  // most of what follows is not there
       CHECK(runs_all(3, 2));
     }
   }
   auto gone = std::make_unique<char[]>(1 << 20);
-  trtspec::read_next(gone.get());
-  trtspec::read_next(weights.data());
+  trtspec::read_next(gone.get(), 1 << 20);
+  trtspec::read_next(weights.data(), 8192);
   gone.reset();
   for (int call = 0; call < 10; ++call) CHECK(runs_all(3, 2));
 }

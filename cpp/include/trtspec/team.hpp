@@ -26,8 +26,9 @@ void run_tasks(std::int64_t count, int threads, Task task, const void* body);
 
 // Weights whose reading begins with the next region. Decoding reads the same weights in the same
 // order call after call, so the team remembers which came next the last time; and whoever finds no
-// task fetches the first of those into the caches, while others finish theirs or the caller is
-// between regions: memory would be idle then, and it is what decoding waits for.
-void read_next(const void* weights);
+// task fetches the first megabytes of those into the caches, while others finish theirs or the
+// caller is between regions, or between engine calls: memory would be idle then, and it is what
+// decoding waits for.
+void read_next(const void* weights, std::int64_t bytes);
 
 }  // namespace trtspec
