@@ -11,8 +11,8 @@ void linear_dot(const LinearParams& params) {
   const bf16* inputs = static_cast<const bf16*>(params.x);
   constexpr int kRowBytes = int(kPanel * sizeof(bf16));
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
-  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                               float* sums) {
+  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t first,
+                                             std::int64_t rows, float* sums) {
     const bf16* x = inputs + first * depth;
     const bf16* w = static_cast<const bf16*>(params.packed) + panel * depth * kPanel;
     for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {

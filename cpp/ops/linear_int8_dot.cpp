@@ -88,7 +88,7 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const bf
 void linear_int8_dot(const LinearInt8Params& params) {
   const bf16* x = static_cast<const bf16*>(params.linear.x);
   run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                                      float* sums) {
+                                         float* sums) {
     multiply_panel(params, panel, x + first * params.linear.in_features, rows, sums);
   });
 }

@@ -29,7 +29,7 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const fl
 template <class Value>
 void run(const LinearInt8Params& params, const float* x, std::int64_t x_stride) {
   run_panels<Value>(params.linear, 1, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                                       float* sums) {
+                                          float* sums) {
     multiply_panel(params, panel, x + first * x_stride, x_stride, rows, sums);
   });
 }

@@ -29,8 +29,8 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, const float*
 
 template <class Weight>
 void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  run_panels<Weight>(params, sizeof(Weight), [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                                 float* sums) {
+  run_panels<Weight>(params, sizeof(Weight), [&](std::int64_t panel, std::int64_t first,
+                                                 std::int64_t rows, float* sums) {
     multiply_panel<Weight>(params, panel, x + first * x_stride, x_stride, rows, sums);
   });
 }

@@ -53,7 +53,7 @@ void test_every_task_runs_once() {
   }
 }
 
-// Long enough that the team sleeps between regions; and the caller has all tasks where nobody wakes.
+// Long enough that the team sleeps between regions; the caller has all tasks where nobody wakes.
 void test_a_sleeping_team_is_woken() {
   for (int i = 0; i < 20; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));

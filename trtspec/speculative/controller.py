@@ -22,9 +22,9 @@ the way of working costs time, and requests whose drafts fare differently end on
 leaves smaller batches than a step's own figures show."""
 
 _WHOLE = 0.01
-"""How many more tokens must be expected of verifying a part of the nodes than of all: that the rest
-is worth less than its rows is then often an error of the estimates, and only what is verified is
-seen, and at no further cost."""
+"""How many more tokens must be expected of verifying a part of the nodes than of all. With less to
+gain, that a node is not worth its row is often an error of the estimates, and it costs more time to
+tell which are than it saves."""
 
 _WARM_UP = 3  # steps at the start in which everything runs
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
