@@ -107,19 +107,21 @@ def test_an_own_format_must_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(ConfigError, match="optimum-cli export openvino"):
         read_peers(["openvino"], [])
     (peer,) = read_peers(["openvino"], [f"openvino={tmp_path}", f"openvino.eagle3={tmp_path}"])
-    found = contenders_of(peer, replace(JOB, num_draft_tokens=4), {"draft_model": "hf-draft"})
+    found = contenders_of(peer, JOB, {"draft_model": "hf-draft"}, [4])
     # No draft in its own format: the Hugging Face one is of no use to it.
-    assert [c.mode for c in found] == ["plain", "prompt_lookup", "eagle3"]
+    assert [c.mode for c in found] == ["plain", "prompt_lookup:4", "eagle3:4"]
     assert {c.job.model for c in found} == {str(tmp_path)}
     assert found[2].job.draft == str(tmp_path)
 
 
 def test_what_a_peer_can_do_with_these_drafts() -> None:
-    found = contenders_of(Peer("vllm"), JOB, {"eagle3": "head"})
-    assert [(c.name, c.job.draft) for c in found] == [
-        ("vllm plain", None),
-        ("vllm prompt_lookup", None),
-        ("vllm eagle3", "head"),
+    found = contenders_of(Peer("vllm"), JOB, {"eagle3": "head"}, [4, 8])
+    assert [(c.name, c.job.mode, c.job.draft, c.job.num_draft_tokens) for c in found] == [
+        ("vllm plain", "plain", None, 0),
+        ("vllm prompt_lookup:4", "prompt_lookup", None, 4),
+        ("vllm prompt_lookup:8", "prompt_lookup", None, 8),
+        ("vllm eagle3:4", "eagle3", "head", 4),
+        ("vllm eagle3:8", "eagle3", "head", 8),
     ]
 
 

@@ -64,7 +64,13 @@ def add_peers_command(commands: Any) -> None:
         help="models in a peer's own format: openvino=<folder> openvino.draft_model=<folder> "
         "llama_cpp=<gguf>",
     )
-    add("--num_draft_tokens", type=int, default=4, help="of a peer's step (default: 4)")
+    add(
+        "--num_draft_tokens",
+        type=int,
+        nargs="+",
+        default=[4],
+        help="of a peer's step: each of these for every way that it speculates (default: 4)",
+    )
     add("--threads", type=int, help="of every engine (default: the usable cores)")
     add_prompt_flags(peers, max_tokens=128, num_prompts=6)
     add_engine_flags(peers)
@@ -72,10 +78,10 @@ def add_peers_command(commands: Any) -> None:
 
 def run_peers(args: argparse.Namespace) -> int:
     check_method_flags(args)
-    for name in ("num_draft_tokens", "threads"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} {value} must be at least 1")
+    for name, values in (("num_draft_tokens", args.num_draft_tokens), ("threads", [args.threads])):
+        for value in values:
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name} {value} must be at least 1")
     source = PromptSource(args)
     given = args.peers is not None
     peers = read_peers(args.peers, args.peer_models) if given else installed_peers()
@@ -97,7 +103,6 @@ def run_peers(args: argparse.Namespace) -> int:
             base = Job(
                 str(find_model(args.model)),
                 "plain",
-                num_draft_tokens=args.num_draft_tokens,
                 batch_size=batch_size,
                 max_seq_len=max(map(len, texts)) + args.max_tokens + 64,
                 threads=threads,
@@ -106,7 +111,7 @@ def run_peers(args: argparse.Namespace) -> int:
             )
             contenders = [own_contender(method, built[method.name], base) for method in methods]
             for peer in peers:
-                contenders += contenders_of(peer, base, folders)
+                contenders += contenders_of(peer, base, folders, args.num_draft_tokens)
             finished = _measure(args, contenders, texts, left_out)
             points.append(summarize(batch_size, temperature, finished))
             print_point(points[-1])

@@ -134,9 +134,11 @@ def installed_peers() -> list[Peer]:
     return [peer for peer in peers if _can_import(peer)]
 
 
-def contenders_of(peer: Peer, base: Job, drafts: Mapping[str, str]) -> list[Contender]:
+def contenders_of(
+    peer: Peer, base: Job, drafts: Mapping[str, str], lengths: Sequence[int]
+) -> list[Contender]:
     """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: Hugging
-    Face folders by draft_model, eagle3."""
+    Face folders by draft_model, eagle3; ``lengths``: of drafts, each for every way to speculate."""
     engine = ENGINES[peer.name]
     found = []
     for mode in engine.modes:
@@ -146,8 +148,10 @@ def contenders_of(peer: Peer, base: Job, drafts: Mapping[str, str]) -> list[Cont
             if draft is None:
                 continue
         model = peer.models.get("model", base.model)
-        job = replace(base, model=model, mode=mode, draft=draft)
-        found.append(Contender(peer.name, mode, peer.name, peer.python, job))
+        for length in [0] if mode == PLAIN else lengths:
+            job = replace(base, model=model, mode=mode, draft=draft, num_draft_tokens=length)
+            name = f"{mode}:{length}" if length else mode
+            found.append(Contender(peer.name, name, peer.name, peer.python, job))
     return found
 
 

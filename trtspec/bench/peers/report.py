@@ -9,7 +9,8 @@ The JSON file:
     num_rounds, left_out     rounds of each point; contenders that failed, with their reason
     points                   one for each batch_size and temperature, with its `contenders`:
 
-    engine, mode, version    who; mode: plain or how it speculates
+    engine, mode, version    who; mode: plain, or how it speculates (a peer's: with how
+                             many draft tokens)
     tokens_per_second        generated tokens over the time of a round, prefills included
     share                    of that, in trtspec's plain decoding
     num_divergences          prompts whose text is not trtspec's plain one; at a temperature above
