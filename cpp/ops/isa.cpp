@@ -2,11 +2,23 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
+
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace trtspec {
 namespace {
 
-constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16"};
+constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
+
+#if defined(__x86_64__)
+// Tiles take 8 KiB of every thread's state, so Linux wants a process to ask for them (arch_prctl's
+// ARCH_REQ_XCOMP_PERM, of the 18th part of the state), and may refuse.
+bool may_use_tiles() { return ::syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+#endif
 
 Isa detect() {
 #if defined(__x86_64__)
@@ -16,8 +28,11 @@ Isa detect() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool bf16 = __builtin_cpu_supports("avx512bf16");
-  if (avx2 && avx512) return bf16 ? Isa::avx512_bf16 : Isa::avx512;
-  return avx2 ? Isa::avx2 : Isa::generic;
+  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  if (!avx2) return Isa::generic;
+  if (!avx512) return Isa::avx2;
+  if (!bf16) return Isa::avx512;
+  return amx && may_use_tiles() ? Isa::amx : Isa::avx512_bf16;
 #else
   return Isa::generic;
 #endif
@@ -42,7 +57,7 @@ Isa set_isa(Isa isa) { return current().exchange(isa < detected_isa() ? isa : de
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 
 bool isa_named(const char* name, Isa& isa) {
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < int(std::size(kNames)); ++i) {
     if (std::strcmp(name, kNames[i]) == 0) {
       isa = static_cast<Isa>(i);
       return true;

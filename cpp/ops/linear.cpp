@@ -36,10 +36,15 @@ void with_prologue(const LinearParams& params, const Run& run) {
   run(product);
 }
 
-#if defined(TRTSPEC_HAS_AVX512_BF16)
+// By the shape of the weights alone, as rows must not depend on how many there are.
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
 bool has_dot(const LinearParams& params) {
   return params.dtype == DType::bf16 && params.in_features % 2 == 0 &&
-         active_isa() == Isa::avx512_bf16;
+         active_isa() >= Isa::avx512_bf16;
+}
+
+bool has_tiles(const LinearParams& params) {
+  return params.dtype == DType::bf16 && params.in_features % 32 == 0 && active_isa() >= Isa::amx;
 }
 #endif
 
@@ -48,7 +53,8 @@ bool has_dot(const LinearParams& params) {
 void linear(const LinearParams& params) {
   if (params.rows <= 0 || params.out_features <= 0) return;
   with_prologue(params, [](const LinearParams& product) {
-#if defined(TRTSPEC_HAS_AVX512_BF16)
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
+    if (has_tiles(product)) return amx::linear_amx(product);
     if (has_dot(product)) return avx512_bf16::linear_dot(product);
 #endif
     with_floats(product, [&](const float* x, std::int64_t stride) {
@@ -62,7 +68,8 @@ void linear_int8(const LinearInt8Params& params) {
   with_prologue(params.linear, [&](const LinearParams& linear) {
     LinearInt8Params product = params;
     product.linear = linear;
-#if defined(TRTSPEC_HAS_AVX512_BF16)
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
+    if (has_tiles(linear)) return amx::linear_int8_amx(product);
     if (has_dot(linear)) return avx512_bf16::linear_int8_dot(product);
 #endif
     with_floats(linear, [&](const float* x, std::int64_t stride) {

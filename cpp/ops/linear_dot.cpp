@@ -9,18 +9,20 @@ namespace trtspec::TRTSPEC_ISA_NS {
 void linear_dot(const LinearParams& params) {
   const std::int64_t depth = params.in_features;
   const bf16* inputs = static_cast<const bf16*>(params.x);
+  const bf16* weights = static_cast<const bf16*>(params.packed);
   constexpr int kRowBytes = int(kPanel * sizeof(bf16));
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
-  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t first,
-                                             std::int64_t rows, float* sums) {
+  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next,
+                                             std::int64_t first, std::int64_t rows, float* sums) {
     const bf16* x = inputs + first * depth;
-    const bf16* w = static_cast<const bf16*>(params.packed) + panel * depth * kPanel;
+    const bf16* w = weights + panel * depth * kPanel;
     for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
       const std::int64_t n = depth - k < kStep ? depth - k : kStep;
       const bf16* part = w + k * kPanel;
       // As in linear_kernel.cpp: meanwhile the next step's weights come from memory. A step of
       // this loop reads two rows of weights.
-      StreamAhead<2 * kRowBytes / 64> ahead{reinterpret_cast<const char*>(part + n * kPanel),
+      const bf16* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
+      StreamAhead<2 * kRowBytes / 64> ahead{reinterpret_cast<const char*>(later),
                                             2 * kRowBytes / row_blocks(rows)};
       for_row_blocks(rows, [&](auto count, std::int64_t block) {
         dot_rows<decltype(count)::value, PanelPairs>(n, x + block * depth + k, depth, part,

@@ -1,5 +1,6 @@
 // The linear op with int8 weights and bfloat16 inputs, with the processor's dot product of pairs
 // (AVX512_BF16): a byte is exact in bfloat16, so the weights are converted, never rounded.
+#include "byte_pairs.hpp"
 #include "dot_block.hpp"
 #include "linear_int8_step.hpp"
 #include "linear_kernel.hpp"
@@ -7,11 +8,6 @@
 
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
-
-// Sixteen bytes as floats, of which the lower halves are zero.
-TRTSPEC_INLINE __m512i floats_of(const std::int8_t* w) {
-  return _mm512_castps_si512((__m512)load(w));
-}
 
 // Pairs of 16 * Registers outputs, in their order, made of bytes.
 template <int Registers>
@@ -21,10 +17,7 @@ struct BytePairs {
 
   static TRTSPEC_INLINE void load(const std::int8_t* w, __m512bh* pairs) {
 #pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) {
-      const __m512i first = floats_of(w + 16 * i), second = floats_of(w + kPanel + 16 * i);
-      pairs[i] = (__m512bh)_mm512_or_si512(_mm512_srli_epi32(first, 16), second);
-    }
+    for (int i = 0; i < Registers; ++i) pairs[i] = (__m512bh)byte_pairs(w + 16 * i);
   }
 
   static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
@@ -38,8 +31,8 @@ struct BytePairs {
   }
 };
 
-// Rows of a block. Those of more than kRowBlock have room for half a panel in the registers, so that
-// still no weight is converted twice for them.
+// Rows of a block. Those of more than kRowBlock have room for half a panel in the registers, so
+// that still no weight is converted twice for them.
 constexpr std::int64_t kDotRows = 10;
 
 // body(RowCount<count>) for 1 <= count <= kDotRows.
@@ -60,14 +53,15 @@ TRTSPEC_INLINE void dot_panel(std::int64_t depth, const bf16* x, std::int64_t x_
   }
 }
 
-void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const bf16* x,
-                    std::int64_t rows, float* sums) {
+void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int64_t next,
+                    const bf16* x, std::int64_t rows, float* sums) {
   const std::int64_t stride = params.linear.in_features;
   const std::int64_t blocks = (rows + kDotRows - 1) / kDotRows;
   const std::int64_t passes = rows > kRowBlock * blocks ? 2 * blocks : blocks;
   // A step of the loop inside reads two rows of weights.
-  for_steps<2>(params, panel, passes, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
-                                          const float* scales, auto& ahead) {
+  for_steps<2>(params, panel, next, passes, [&](std::int64_t k, std::int64_t n,
+                                                const std::int8_t* w, const float* scales,
+                                                auto& ahead) {
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t first = rows * b / blocks;  // blocks of nearly equal size
       with_count(rows * (b + 1) / blocks - first, [&](auto count) {
@@ -87,9 +81,9 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const bf
 
 void linear_int8_dot(const LinearInt8Params& params) {
   const bf16* x = static_cast<const bf16*>(params.linear.x);
-  run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                                         float* sums) {
-    multiply_panel(params, panel, x + first * params.linear.in_features, rows, sums);
+  run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t next,
+                                         std::int64_t first, std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, x + first * params.linear.in_features, rows, sums);
   });
 }
 

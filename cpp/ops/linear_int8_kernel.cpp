@@ -9,11 +9,11 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
-void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const float* x,
-                    std::int64_t x_stride, std::int64_t rows, float* sums) {
-  for_steps<1>(params, panel, row_blocks(rows), [&](std::int64_t k, std::int64_t n,
-                                                    const std::int8_t* w, const float* scales,
-                                                    auto& ahead) {
+void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int64_t next,
+                    const float* x, std::int64_t x_stride, std::int64_t rows, float* sums) {
+  for_steps<1>(params, panel, next, row_blocks(rows), [&](std::int64_t k, std::int64_t n,
+                                                          const std::int8_t* w,
+                                                          const float* scales, auto& ahead) {
     for_row_blocks(rows, [&](auto count, std::int64_t block) {
       constexpr int kRows = decltype(count)::value;
       alignas(64) float part[kRows * kPanel];
@@ -28,9 +28,9 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, const fl
 
 template <class Value>
 void run(const LinearInt8Params& params, const float* x, std::int64_t x_stride) {
-  run_panels<Value>(params.linear, 1, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                                          float* sums) {
-    multiply_panel(params, panel, x + first * x_stride, x_stride, rows, sums);
+  run_panels<Value>(params.linear, 1, [&](std::int64_t panel, std::int64_t next,
+                                          std::int64_t first, std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, x + first * x_stride, x_stride, rows, sums);
   });
 }
 

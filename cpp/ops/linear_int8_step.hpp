@@ -41,19 +41,21 @@ TRTSPEC_INLINE void for_groups(const LinearInt8Params& params, const float* scal
 }
 
 // step(k, n, weights, scales, ahead) for every step of a panel, with what is to be prefetched
-// meanwhile: the next step's weights, `Lines` cache lines in each of `passes` rounds over them.
+// meanwhile: the weights of the next step, at the end those of panel `next`, `Lines` cache lines in
+// each of `passes` rounds over them.
 template <int Lines, class Step>
 TRTSPEC_INLINE void for_steps(const LinearInt8Params& params, std::int64_t panel,
-                              std::int64_t passes, const Step& step) {
+                              std::int64_t next, std::int64_t passes, const Step& step) {
   const std::int64_t depth = params.linear.in_features;
   const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
-  const auto* w = static_cast<const std::int8_t*>(params.linear.packed) + panel * depth * kPanel;
+  const auto* weights = static_cast<const std::int8_t*>(params.linear.packed);
+  const std::int8_t* w = weights + panel * depth * kPanel;
   const float* scales = params.scales + panel * ((depth + size - 1) / size) * kPanel;
   for (std::int64_t k = 0; k < depth; k += kInt8Step) {
     const std::int64_t n = depth - k < kInt8Step ? depth - k : kInt8Step;
     const std::int8_t* part = w + k * kPanel;
-    StreamAhead<Lines> ahead{reinterpret_cast<const char*>(part + n * kPanel),
-                             Lines * kPanel / passes};
+    const std::int8_t* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
+    StreamAhead<Lines> ahead{reinterpret_cast<const char*>(later), Lines * kPanel / passes};
     step(k, n, part, scales + k / size * kPanel, ahead);
   }
 }

@@ -10,18 +10,19 @@ namespace {
 // One panel of 64 outputs for `rows` rows: the weights are read once, a step of k at a time; the
 // sums wait in memory between steps.
 template <class Weight>
-void multiply_panel(const LinearParams& params, std::int64_t panel, const float* x,
-                    std::int64_t x_stride, std::int64_t rows, float* sums) {
+void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t next,
+                    const float* x, std::int64_t x_stride, std::int64_t rows, float* sums) {
   const std::int64_t depth = params.in_features;
-  const Weight* w = static_cast<const Weight*>(params.packed) + panel * depth * kPanel;
+  const Weight* weights = static_cast<const Weight*>(params.packed);
+  const Weight* w = weights + panel * depth * kPanel;
   constexpr int kRowBytes = int(kPanel * sizeof(Weight));
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
   for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
     const std::int64_t n = depth - k < kStep ? depth - k : kStep;
     const Weight* part = w + k * kPanel;
-    // Meanwhile the next step's weights come from memory, a share with each block of rows. (Past
-    // the end of the weights a prefetch does nothing.)
-    StreamAhead<kRowBytes / 64> ahead{reinterpret_cast<const char*>(part + n * kPanel),
+    // Meanwhile the next step's weights come from memory, a share with each block of rows.
+    const Weight* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
+    StreamAhead<kRowBytes / 64> ahead{reinterpret_cast<const char*>(later),
                                       kRowBytes / row_blocks(rows)};
     gemm_block(rows, kPanel, n, x + k, x_stride, part, kPanel, sums, kPanel, k == 0, ahead);
   }
@@ -29,9 +30,10 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, const float*
 
 template <class Weight>
 void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  run_panels<Weight>(params, sizeof(Weight), [&](std::int64_t panel, std::int64_t first,
-                                                 std::int64_t rows, float* sums) {
-    multiply_panel<Weight>(params, panel, x + first * x_stride, x_stride, rows, sums);
+  run_panels<Weight>(params, sizeof(Weight), [&](std::int64_t panel, std::int64_t next,
+                                                 std::int64_t first, std::int64_t rows,
+                                                 float* sums) {
+    multiply_panel<Weight>(params, panel, next, x + first * x_stride, x_stride, rows, sums);
   });
 }
 

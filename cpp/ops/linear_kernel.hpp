@@ -19,10 +19,17 @@ TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
                        (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
 
 // bfloat16 by the processor's own dot product, for an even number of input features; reads params.x
-// as it is. Only where active_isa() is avx512_bf16.
+// as it is. Only where active_isa() is avx512_bf16 or better.
 namespace avx512_bf16 {
 void linear_dot(const LinearParams& params);
 void linear_int8_dot(const LinearInt8Params& params);
+}
+
+// The same by its products of tiles, for input features in multiples of 32. Only where active_isa()
+// is amx.
+namespace amx {
+void linear_amx(const LinearParams& params);
+void linear_int8_amx(const LinearInt8Params& params);
 }
 
 }  // namespace trtspec

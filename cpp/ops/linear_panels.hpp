@@ -59,14 +59,18 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
     const std::int64_t first = params.rows * chunk / chunks;
     const std::int64_t rows = params.rows * (chunk + 1) / chunks - first;
     alignas(64) float sums[kMaxRows * kPanel];
-    multiply(panel, first, rows, sums);
+    // Threads go on at about the same speed, so this one is likely to take that panel next.
+    const std::int64_t next = (task + threads) / chunks;
+    multiply(panel, next, first, rows, sums);
     finish_panel<Weight, Out>(params, panel, first, rows, sums);
   });
 }
 
-// multiply(panel, first_row, rows, sums) for every panel of 64 outputs, and every part of many
-// rows: sums [rows][64] are then finished (bias, rounding) and stored. A weight of the matrix takes
-// `weight_bytes`, and those around the product are of type Weight.
+// multiply(panel, next_panel, first_row, rows, sums) for every panel of 64 outputs, and every part
+// of many rows: sums [rows][64] are then finished (bias, rounding) and stored. The next panel is
+// that whose weights are to be fetched meanwhile; it may lie behind the last one, where a prefetch
+// does no harm. A weight of the matrix takes `weight_bytes`, and those around the product are of
+// type Weight.
 template <class Weight, class Multiply>
 inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
                        const Multiply& multiply) {

@@ -17,7 +17,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 GROUPS = [0, 32, 64, 128]
 
 
-isa = each_isa("generic", "avx2", "avx512", "avx512_bf16")
+isa = each_isa("generic", "avx2", "avx512", "avx512_bf16", "amx")
 
 
 def make(
@@ -70,9 +70,11 @@ def test_what_stands_around_equals_reference(isa: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("group", [0, 64])
-def test_rows_and_threads_do_not_change_bits(isa: str, dtype: torch.dtype, group: int) -> None:
-    x, packed, scales, bias = make(213, 518, 1200, dtype, group)
+@pytest.mark.parametrize(("group", "depth"), [(0, 518), (64, 518), (64, 544)])
+def test_rows_and_threads_do_not_change_bits(
+    isa: str, dtype: torch.dtype, group: int, depth: int
+) -> None:
+    x, packed, scales, bias = make(213, depth, 1200, dtype, group)
     whole = linear_int8(x, packed, scales, bias, 1200, group)
     threads = torch.get_num_threads()
     try:

@@ -4,7 +4,7 @@
 
 namespace trtspec {
 
-enum class Isa { generic = 0, avx2 = 1, avx512 = 2, avx512_bf16 = 3 };
+enum class Isa { generic = 0, avx2 = 1, avx512 = 2, avx512_bf16 = 3, amx = 4 };
 
 // The best instruction set that this processor and operating system support.
 Isa detected_isa();

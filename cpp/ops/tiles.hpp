@@ -1,0 +1,155 @@
+// A small product by the processor's tiles (AMX), the core of linear_amx.cpp and
+// linear_int8_amx.cpp. Only for sources compiled for it.
+//
+// A tile has 16 rows of 64 bytes. One of inputs holds 32 of each of up to 16 rows of x; one of
+// weights 16 pairs of inputs for 16 outputs; their product adds to the sums of these rows and
+// outputs, all pairs in their order, for every row alike, however many there are.
+#pragma once
+#include <immintrin.h>
+#include <trtspec/linear.hpp>
+
+#include "simd.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+
+constexpr std::int64_t kTileRows = 16;
+constexpr std::int64_t kTileInputs = 32;
+constexpr std::int64_t kTileWeights = kTileInputs * 16;        // in one tile
+constexpr std::int64_t kInputsWeights = kTileInputs * kPanel;  // of a panel, in four tiles
+constexpr std::int64_t kAheadBytes = 32768;                    // between a prefetch and its use
+
+// What stands in memory at `data` is there before the next tile is loaded, which compilers do not
+// know to read it.
+TRTSPEC_INLINE void publish(const void* data) { __asm__ volatile("" : : "r"(data) : "memory"); }
+
+// What LDTILECFG reads.
+struct TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+// The tiles of a thread: 0-3 sums, 4 inputs, 5-7 weights; the first five have as many rows as are
+// multiplied. All are given back at the end, as other libraries use them too.
+class Tiles {
+ public:
+  Tiles() = default;
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+  TRTSPEC_INLINE void shape_for(std::int64_t rows) {
+    if (rows == rows_) return;
+    rows_ = rows;
+    alignas(64) TileConfig config;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = 64;
+      config.rows[tile] = static_cast<std::uint8_t>(tile <= 4 ? rows : kTileRows);
+    }
+    publish(&config);
+    _tile_loadconfig(&config);
+  }
+
+ private:
+  std::int64_t rows_ = 0;
+};
+
+// The weights of a panel to bring nearer, kAheadBytes before they are read; behind its `size` bytes
+// those at `later`.
+class LinesAhead {
+ public:
+  LinesAhead(const bf16* first, std::int64_t size, const bf16* later)
+      : next_(reinterpret_cast<const char*>(first) + kAheadBytes),
+        later_(reinterpret_cast<const char*>(later)),
+        left_(size - kAheadBytes) {}
+
+  TRTSPEC_INLINE void fetch(std::int64_t lines) {
+    for (std::int64_t line = 0; line < lines; ++line, next_ += 64, left_ -= 64) {
+      __builtin_prefetch(left_ > 0 ? next_ : later_ - left_, 0, 2);
+    }
+  }
+
+ private:
+  const char* next_;
+  const char* later_;
+  std::int64_t left_;
+};
+
+// Blocks of rows for a tile each.
+constexpr std::int64_t tile_blocks(std::int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
+
+// body(first, count) for every block of rows, with the tiles shaped for it.
+template <class Body>
+TRTSPEC_INLINE void for_tile_blocks(std::int64_t rows, Tiles& tiles, const Body& body) {
+  for (std::int64_t first = 0; first < rows; first += kTileRows) {
+    const std::int64_t count = rows - first < kTileRows ? rows - first : kTileRows;
+    tiles.shape_for(count);
+    body(first, count);
+  }
+}
+
+// Where the weights of inputs i and i + 1 for the first 16 outputs of a panel stand among tiles:
+// for every 32 inputs there are four tiles, of 16 outputs each.
+TRTSPEC_INLINE bf16* place_of(std::int64_t i, bf16* weights) {
+  return weights + i / kTileInputs * kInputsWeights + i % kTileInputs * 16;
+}
+
+// The weights of two inputs, 64 each at `w` and behind, into a row of four tiles.
+TRTSPEC_INLINE void store_pairs(const bf16* w, bf16* tile) {
+  const __m512i in_order = _mm512_set_epi16(
+      47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
+      39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i half = _mm512_set1_epi16(16);
+  for (int i = 0; i < 2; ++i, w += 32, tile += 2 * kTileWeights) {
+    const __m512i first = _mm512_loadu_si512(w), second = _mm512_loadu_si512(w + kPanel);
+    _mm512_store_si512(tile, _mm512_permutex2var_epi16(first, in_order, second));
+    _mm512_store_si512(tile + kTileWeights,
+                       _mm512_permutex2var_epi16(first, _mm512_add_epi16(in_order, half), second));
+  }
+}
+
+// sums [rows][64] = x [rows][depth] times weights of a panel, as tiles, plus what is there unless
+// `fresh`; x_stride in elements, depth in multiples of 32, rows as the tiles are shaped for.
+// step(): once for 32 inputs.
+template <class Step>
+TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64_t x_stride,
+                                   const bf16* weights, float* sums, bool fresh,
+                                   const Step& step) {
+  constexpr int kStride = 64, kSumsStride = kPanel * sizeof(float);
+  const std::int64_t stride = x_stride * std::int64_t{sizeof(bf16)};
+  if (fresh) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    publish(sums);
+    _tile_loadd(0, sums, kSumsStride);
+    _tile_loadd(1, sums + 16, kSumsStride);
+    _tile_loadd(2, sums + 32, kSumsStride);
+    _tile_loadd(3, sums + 48, kSumsStride);
+  }
+  publish(weights);
+  for (std::int64_t k = 0; k < depth; k += kTileInputs, weights += kInputsWeights) {
+    step();
+    _tile_loadd(4, x + k, stride);
+    _tile_loadd(5, weights, kStride);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(6, weights + kTileWeights, kStride);
+    _tile_dpbf16ps(1, 4, 6);
+    _tile_loadd(7, weights + 2 * kTileWeights, kStride);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_loadd(5, weights + 3 * kTileWeights, kStride);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  _tile_stored(0, sums, kSumsStride);
+  _tile_stored(1, sums + 16, kSumsStride);
+  _tile_stored(2, sums + 32, kSumsStride);
+  _tile_stored(3, sums + 48, kSumsStride);
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS
