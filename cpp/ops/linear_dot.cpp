@@ -5,6 +5,13 @@
 #include "linear_panels.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
+namespace {
+
+// So few rows are multiplied as fast as weights come from memory, one line after the other; then
+// processors prefetch by themselves, and better than they can be told.
+constexpr std::int64_t kFewRows = 4;
+
+}  // namespace
 
 void linear_dot(const LinearParams& params) {
   const std::int64_t depth = params.in_features;
@@ -19,15 +26,21 @@ void linear_dot(const LinearParams& params) {
     for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
       const std::int64_t n = depth - k < kStep ? depth - k : kStep;
       const bf16* part = w + k * kPanel;
+      const auto multiply = [&](auto ahead) {
+        for_row_blocks(rows, [&](auto count, std::int64_t block) {
+          dot_rows<decltype(count)::value, PanelPairs>(n, x + block * depth + k, depth, part,
+                                                       sums + block * kPanel, k == 0, ahead);
+        });
+      };
+      if (rows <= kFewRows) {
+        multiply(NothingAhead{});
+        continue;
+      }
       // As in linear_kernel.cpp: meanwhile the next step's weights come from memory. A step of
       // this loop reads two rows of weights.
       const bf16* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
-      StreamAhead<2 * kRowBytes / 64> ahead{reinterpret_cast<const char*>(later),
-                                            2 * kRowBytes / row_blocks(rows)};
-      for_row_blocks(rows, [&](auto count, std::int64_t block) {
-        dot_rows<decltype(count)::value, PanelPairs>(n, x + block * depth + k, depth, part,
-                                                     sums + block * kPanel, k == 0, ahead);
-      });
+      multiply(StreamAhead<2 * kRowBytes / 64>{reinterpret_cast<const char*>(later),
+                                               2 * kRowBytes / row_blocks(rows)});
     }
   });
 }
