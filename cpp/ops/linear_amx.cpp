@@ -41,10 +41,9 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
 }  // namespace
 
 void linear_amx(const LinearParams& params) {
-  const bf16* x = static_cast<const bf16*>(params.x);
-  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next,
-                                             std::int64_t first, std::int64_t rows, float* sums) {
-    multiply_panel(params, panel, next, x + first * params.in_features, rows, sums);
+  run_bf16_panels(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next, const bf16* x,
+                                            std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, x, rows, sums);
   });
 }
 

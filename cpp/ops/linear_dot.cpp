@@ -15,13 +15,11 @@ constexpr std::int64_t kFewRows = 4;
 
 void linear_dot(const LinearParams& params) {
   const std::int64_t depth = params.in_features;
-  const bf16* inputs = static_cast<const bf16*>(params.x);
   const bf16* weights = static_cast<const bf16*>(params.packed);
   constexpr int kRowBytes = int(kPanel * sizeof(bf16));
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
-  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next,
-                                             std::int64_t first, std::int64_t rows, float* sums) {
-    const bf16* x = inputs + first * depth;
+  run_bf16_panels(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next, const bf16* x,
+                                            std::int64_t rows, float* sums) {
     const bf16* w = weights + panel * depth * kPanel;
     for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
       const std::int64_t n = depth - k < kStep ? depth - k : kStep;
@@ -38,8 +36,7 @@ void linear_dot(const LinearParams& params) {
       }
       // As in linear_kernel.cpp: meanwhile the next step's weights come from memory. A step of
       // this loop reads two rows of weights.
-      const bf16* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
-      multiply(StreamAhead<2 * kRowBytes / 64>{reinterpret_cast<const char*>(later),
+      multiply(StreamAhead<2 * kRowBytes / 64>{weights_behind(weights, depth, panel, next, k + n),
                                                2 * kRowBytes / row_blocks(rows)});
     }
   });

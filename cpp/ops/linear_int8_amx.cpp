@@ -17,7 +17,7 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
   Tiles tiles;
   // A step of the loop that pairs weights reads two rows of them.
   for_steps<2>(params, panel, next, 1, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
-                                     const float* scales, auto& ahead) {
+                                           const float* scales, auto& ahead) {
     for (std::int64_t i = 0; i < n; i += 2, w += 2 * kPanel) {
       ahead.step();
       bf16* const place = place_of(i, weights);
@@ -38,10 +38,9 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
 }  // namespace
 
 void linear_int8_amx(const LinearInt8Params& params) {
-  const bf16* x = static_cast<const bf16*>(params.linear.x);
-  run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t next,
-                                         std::int64_t first, std::int64_t rows, float* sums) {
-    multiply_panel(params, panel, next, x + first * params.linear.in_features, rows, sums);
+  run_bf16_panels(params.linear, 1, [&](std::int64_t panel, std::int64_t next, const bf16* x,
+                                        std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, x, rows, sums);
   });
 }
 

@@ -80,10 +80,9 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
 }  // namespace
 
 void linear_int8_dot(const LinearInt8Params& params) {
-  const bf16* x = static_cast<const bf16*>(params.linear.x);
-  run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t next,
-                                         std::int64_t first, std::int64_t rows, float* sums) {
-    multiply_panel(params, panel, next, x + first * params.linear.in_features, rows, sums);
+  run_bf16_panels(params.linear, 1, [&](std::int64_t panel, std::int64_t next, const bf16* x,
+                                        std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, x, rows, sums);
   });
 }
 

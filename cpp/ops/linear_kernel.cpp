@@ -21,8 +21,7 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
     const std::int64_t n = depth - k < kStep ? depth - k : kStep;
     const Weight* part = w + k * kPanel;
     // Meanwhile the next step's weights come from memory, a share with each block of rows.
-    const Weight* later = k + n < depth ? part + n * kPanel : weights + next * depth * kPanel;
-    StreamAhead<kRowBytes / 64> ahead{reinterpret_cast<const char*>(later),
+    StreamAhead<kRowBytes / 64> ahead{weights_behind(weights, depth, panel, next, k + n),
                                       kRowBytes / row_blocks(rows)};
     gemm_block(rows, kPanel, n, x + k, x_stride, part, kPanel, sums, kPanel, k == 0, ahead);
   }

@@ -84,4 +84,26 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
   }
 }
 
+// The same for rows of bfloat16 that are read as they are: multiply(panel, next_panel, x, rows,
+// sums).
+template <class Multiply>
+inline void run_bf16_panels(const LinearParams& params, std::int64_t weight_bytes,
+                            const Multiply& multiply) {
+  const bf16* x = static_cast<const bf16*>(params.x);
+  run_panels<bf16>(params, weight_bytes, [&](std::int64_t panel, std::int64_t next,
+                                             std::int64_t first, std::int64_t rows, float* sums) {
+    multiply(panel, next, x + first * params.in_features, rows, sums);
+  });
+}
+
+// What a thread reads once it has multiplied the first `end` inputs of a panel: its next ones, or
+// the first ones of the next panel.
+template <class Weight>
+TRTSPEC_INLINE const char* weights_behind(const Weight* packed, std::int64_t depth,
+                                          std::int64_t panel, std::int64_t next,
+                                          std::int64_t end) {
+  const std::int64_t input = end < depth ? panel * depth + end : next * depth;
+  return reinterpret_cast<const char*>(packed + input * kPanel);
+}
+
 }  // namespace trtspec::TRTSPEC_ISA_NS

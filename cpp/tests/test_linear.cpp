@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "check.hpp"
+#include "sample_values.hpp"
 
 namespace {
 
 using trtspec::Isa;
-
-float value(std::size_t i) { return float(i * 2654435761u % 1000) / 500.0f - 1.0f; }
 
 std::vector<float> multiply(const std::vector<float>& x, const std::vector<float>& packed,
                             const std::vector<float>& bias, std::int64_t rows,
@@ -55,14 +54,6 @@ void check_size(std::int64_t rows, std::int64_t depth, std::int64_t width) {
     const std::vector<float> alone = multiply(row, packed, bias, 1, depth);
     CHECK(std::memcmp(alone.data(), got.data() + r * width, sizeof(float) * bias.size()) == 0);
   }
-}
-
-trtspec::bf16 rounded(float x) {
-  return {std::uint16_t(__builtin_bit_cast(std::uint32_t, x) >> 16)};
-}
-
-float wide(trtspec::bf16 x) {
-  return __builtin_bit_cast(float, std::uint32_t(x.bits) << 16);
 }
 
 // What stands around a product, against plain loops, with a matrix that copies its inputs.

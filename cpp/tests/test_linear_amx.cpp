@@ -11,17 +11,12 @@
 #include "amx_emulator.hpp"
 #include "check.hpp"
 #include "linear_kernel.hpp"
+#include "sample_values.hpp"
 
 namespace {
 
 using trtspec::bf16;
 using trtspec::kPanel;
-
-float value(std::size_t i) { return float(i * 2654435761u % 1000) / 500.0f - 1.0f; }
-
-bf16 rounded(float x) { return {std::uint16_t(__builtin_bit_cast(std::uint32_t, x) >> 16)}; }
-
-float wide(bf16 x) { return __builtin_bit_cast(float, std::uint32_t(x.bits) << 16); }
 
 std::size_t panels_of(std::int64_t width) { return std::size_t((width + kPanel - 1) / kPanel); }
 
