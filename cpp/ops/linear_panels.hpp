@@ -59,8 +59,7 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
     const std::int64_t first = params.rows * chunk / chunks;
     const std::int64_t rows = params.rows * (chunk + 1) / chunks - first;
     alignas(64) float sums[kMaxRows * kPanel];
-    // Threads go on at about the same speed, so this one is likely to take that panel next.
-    const std::int64_t next = (task + threads) / chunks;
+    const std::int64_t next = (task + 1) / chunks;  // which this thread is likely to take then
     multiply(panel, next, first, rows, sums);
     finish_panel<Weight, Out>(params, panel, first, rows, sums);
   });

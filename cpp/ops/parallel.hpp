@@ -15,8 +15,8 @@ inline int threads_for(double work, double grain) {
   return all > 1 && work >= 2 * grain ? all : 1;
 }
 
-// body(i, thread) for every i in [0, n), in any order; thread < threads. Indices are handed out
-// one at a time, so work of unequal size balances.
+// body(i, thread) for every i in [0, n), in any order; thread < threads. Threads have a share each,
+// and take from others' when theirs is done, so work of unequal size balances.
 template <class Body>
 inline void parallel_for(std::int64_t n, int threads, const Body& body) {
   if (threads <= 1 || n <= 1) {

@@ -105,12 +105,37 @@ class Ahead {
   alignas(kLineBytes) std::atomic<std::int64_t> taken_{0};
 };
 
-// The tasks of a region are claimed from a ticket: the region's number in its high half, the tasks
-// that are left in its low half. Whoever claims one keeps the region from ending until it is done,
-// so what describes the region can be read then.
+// Consecutive tasks of a region that nobody has claimed: the first in the low half, and where they
+// end in the high one. Whoever claims one keeps the region from ending until it is done, so what
+// describes the region can be read then.
+class alignas(kLineBytes) Share {
+ public:
+  void give(std::int64_t first, std::int64_t end) {
+    tasks_.store(static_cast<std::uint64_t>(end) << 32 | static_cast<std::uint64_t>(first),
+                 std::memory_order_release);
+  }
+
+  // The first or the last of them, or -1 if there is none.
+  std::int64_t claim(bool first) {
+    std::uint64_t tasks = tasks_.load(std::memory_order_acquire);
+    for (;;) {
+      const std::uint64_t next = tasks & 0xffffffff, end = tasks >> 32;
+      if (next == end) return -1;
+      const std::uint64_t left = first ? tasks + 1 : tasks - (std::uint64_t{1} << 32);
+      if (tasks_.compare_exchange_weak(tasks, left, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
+        return static_cast<std::int64_t>(first ? next : end - 1);
+      }
+    }
+  }
+
+ private:
+  std::atomic<std::uint64_t> tasks_{0};
+};
+
 class Team {
  public:
-  explicit Team(int threads) : process_(::getpid()) {
+  explicit Team(int threads) : process_(::getpid()), shares_(static_cast<std::size_t>(threads)) {
     for (int thread = 1; thread < threads; ++thread) {
       members_.emplace_back([this, thread] { serve(thread); });
     }
@@ -118,8 +143,8 @@ class Team {
 
   ~Team() {
     ending_.store(true);
-    ticket_.fetch_add(kRegion);
-    ticket_.notify_all();
+    region_.fetch_add(1);
+    region_.notify_all();
     for (std::thread& member : members_) {
       // The threads of a process do not follow it into its forks.
       process_ == ::getpid() ? member.join() : member.detach();
@@ -129,16 +154,17 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int size() const { return static_cast<int>(members_.size()) + 1; }
+  int size() const { return static_cast<int>(shares_.size()); }
 
   void run(std::int64_t count, Task task, const void* body) {
-    count_ = count;
     task_ = task;
     body_ = body;
     done_.store(0, std::memory_order_relaxed);
-    const std::uint64_t region = ticket_.load(std::memory_order_relaxed) / kRegion + 1;
-    ticket_.store(region * kRegion + static_cast<std::uint64_t>(count));
-    if (asleep_.load() > 0) ticket_.notify_all();
+    for (std::int64_t thread = 0; thread < size(); ++thread) {
+      shares_[std::size_t(thread)].give(count * thread / size(), count * (thread + 1) / size());
+    }
+    region_.fetch_add(1);
+    if (asleep_.load() > 0) region_.notify_all();
     const std::int64_t own = take_tasks(0);
     while (done_.load(std::memory_order_acquire) + own < count) {
       if (!ahead_.fetch_slice()) pause();
@@ -151,18 +177,14 @@ class Team {
   }
 
  private:
-  static constexpr std::uint64_t kRegion = std::uint64_t{1} << 32;
-
-  // How many tasks this thread took until there was none left.
+  // How many tasks this thread took until there was none left: its own from the first on, and then
+  // those of others from the last on, which they would have come to last.
   std::int64_t take_tasks(int thread) {
     std::int64_t taken = 0;
-    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (ticket % kRegion != 0) {
-      if (ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                        std::memory_order_acquire)) {
-        task_(body_, count_ - static_cast<std::int64_t>(ticket % kRegion), thread);
-        ++taken;
-        ticket = ticket_.load(std::memory_order_acquire);
+    for (int i = 0; i < size(); ++i) {
+      Share& share = shares_[std::size_t((thread + i) % size())];
+      for (std::int64_t task; (task = share.claim(i == 0)) >= 0; ++taken) {
+        task_(body_, task, thread);
       }
     }
     return taken;
@@ -171,25 +193,25 @@ class Team {
   void serve(int thread) {
     is_member = true;
     while (!ending_.load(std::memory_order_relaxed)) {
+      const std::uint32_t region = region_.load(std::memory_order_acquire);
       if (const std::int64_t taken = take_tasks(thread)) {
         done_.fetch_add(taken, std::memory_order_release);
       }
-      wait();
+      wait(region);
     }
   }
 
-  // Until there is a task, or the team ends.
-  void wait() {
+  // Until another region begins, or the team ends.
+  void wait(std::uint32_t region) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
     do {
       for (int look = 0; look < kLooks; ++look) {
-        if (ticket_.load(std::memory_order_relaxed) % kRegion != 0) return;
+        if (region_.load(std::memory_order_relaxed) != region) return;
         if (!ahead_.fetch_slice()) pause();
       }
     } while (std::chrono::steady_clock::now() < until);
     asleep_.fetch_add(1);
-    const std::uint64_t ticket = ticket_.load();
-    if (ticket % kRegion == 0 && !ending_.load()) ticket_.wait(ticket);
+    if (!ending_.load()) region_.wait(region);
     asleep_.fetch_sub(1);
   }
 
@@ -197,12 +219,12 @@ class Team {
   std::vector<std::thread> members_;
   Followers followers_;
   Ahead ahead_;
-  std::int64_t count_ = 0;
   Task task_ = nullptr;
   const void* body_ = nullptr;
   std::atomic<bool> ending_{false};
   std::atomic<int> asleep_{0};
-  alignas(kLineBytes) std::atomic<std::uint64_t> ticket_{0};
+  std::vector<Share> shares_;  // of every thread
+  alignas(kLineBytes) std::atomic<std::uint32_t> region_{0};  // rises once tasks are given out
   alignas(kLineBytes) std::atomic<std::int64_t> done_{0};
 };
 

@@ -53,6 +53,30 @@ void test_every_task_runs_once() {
   }
 }
 
+// Whether tasks went up by one from `first` on, and then down by one from `last` on.
+bool goes_up_then_down(const std::vector<std::int64_t>& tasks, std::int64_t first,
+                       std::int64_t last) {
+  std::size_t i = 0;
+  while (i < tasks.size() && tasks[i] == first + std::int64_t(i)) ++i;
+  for (std::size_t up = i; i < tasks.size(); ++i) {
+    if (tasks[i] != last - std::int64_t(i - up)) return false;
+  }
+  return true;
+}
+
+// A thread reads its share in order, and then what others would come to last.
+void test_shares_are_of_one_piece() {
+  constexpr std::int64_t kTasks = 1001, kHalf = kTasks / 2;
+  for (int region = 0; region < 200; ++region) {
+    std::vector<std::int64_t> taken[2];
+    for (auto& tasks : taken) tasks.reserve(kTasks);
+    parallel_for(kTasks, 2, [&](std::int64_t task, int thread) { taken[thread].push_back(task); });
+    CHECK_EQ(std::int64_t(taken[0].size() + taken[1].size()), kTasks);
+    CHECK(goes_up_then_down(taken[0], 0, kTasks - 1));
+    CHECK(goes_up_then_down(taken[1], kHalf, kHalf - 1));
+  }
+}
+
 // Long enough that the team sleeps between regions; the caller has all tasks where nobody wakes.
 void test_a_sleeping_team_is_woken() {
   for (int i = 0; i < 20; ++i) {
@@ -114,6 +138,7 @@ void test_a_fork_works_alone() {
 
 int main() {
   test_every_task_runs_once();
+  test_shares_are_of_one_piece();
   test_a_sleeping_team_is_woken();
   test_no_region_within_a_region();
   test_callers_have_their_own_teams();

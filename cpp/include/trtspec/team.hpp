@@ -16,12 +16,14 @@ int max_threads();
 // its threads wait by spinning for milliseconds, and would hold the cores that the team needs.
 void take_threads(int count);
 
-// Runs task(body, i, thread) once for every i in [0, count), count < 2^32, begun in rising order;
-// returns when all have ended. Tasks must not throw.
+// Runs task(body, i, thread) once for every i in [0, count), count < 2^32; returns when all have
+// ended. Tasks must not throw.
 //
-// The calling thread has a team of its own, whose other threads wait by spinning for about a
-// millisecond and then asleep. Nobody waits for them to wake: whoever is there takes the next task,
-// and the caller has all of them if nobody is.
+// Thread t takes those of its share from the first on, [count * t / threads, count * (t + 1) /
+// threads), so that what it reads lies in one piece, which processors fetch best; and once it has
+// no more, others' from their last on. The calling thread has a team of its own, whose other
+// threads wait by spinning for about a millisecond and then asleep. Nobody waits for them to wake:
+// the caller has all tasks if nobody else is there.
 void run_tasks(std::int64_t count, int threads, Task task, const void* body);
 
 // Weights whose reading begins with the next region. Decoding reads the same weights in the same
