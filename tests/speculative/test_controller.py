@@ -179,6 +179,33 @@ def test_an_engine_runs_where_the_cheap_drafts_promise_little() -> None:
     assert by_parity[0] >= 48 and by_parity[1] <= 6
 
 
+def controller_of(target: Callable[[int], float], sees_all: bool = True) -> Controller:
+    cost = CostCurve()
+    cost.profile(target, 48)
+    return Controller(cost, sees_all=sees_all)
+
+
+@pytest.mark.parametrize("sees_all", [False, True])
+def test_first_drafts_are_verified_where_nothing_else_tells_of_them(sees_all: bool) -> None:
+    controller = controller_of(COSTS["rows cost"], sees_all)
+    load = Load(8, 8)
+    assert controller.plan(load, np.zeros((8, 0)), [Outlook(None, 1e-3)]) == ((0,), ())
+    assert controller.count(load, np.full(40, 0.05), 1e-3) == (0 if sees_all else 40)
+
+
+def test_slow_first_steps_do_not_let_an_engine_seem_worth_its_time() -> None:
+    """An engine is weighed against steps without drafts, though none was taken so far."""
+    controller = controller_of(COSTS["rows cost"])
+    load, none = Load(8, 8), np.zeros((8, 0))
+    for _ in range(4):
+        controller.plan(load, none, [Outlook(None, 0.2)])
+        controller.count(load, np.full(40, 0.9), 0.2)
+        controller.observe(load, 40, 44, 0.2, 0.0)
+    chances = 0.6 ** np.arange(1.0, 6.0)[None].repeat(8, 0)
+    chosen, _ = controller.plan(load, none, [Outlook(chances, 20e-3)])
+    assert not chosen
+
+
 def test_the_choice_is_made_without_the_outcome() -> None:
     """Two servers that differ only in what becomes of the step's drafts choose the same nodes."""
     chosen = []

@@ -26,7 +26,7 @@ _WHOLE = 0.01
 gain, that a node is not worth its row is often an error of the estimates, and it costs more time to
 tell which are than it saves."""
 
-_WARM_UP = 3  # steps at the start in which everything runs
+_WARM_UP = 3  # steps at the start in which everything drafts, and is verified if only that tells
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
@@ -236,7 +236,7 @@ class Controller:
         most = len(chances)
         worths, tokens, seconds = self._worths(load, chances, spent)
         best = most
-        if self._adapts and self._steps > _WARM_UP:
+        if self._adapts and (self._sees_all or self._steps > _WARM_UP):
             best = int(worths.argmax())
             pace = self._tokens_per_second(load)
             if pace is not None and worths[best] - worths[most] < _WHOLE * tokens[best]:
@@ -364,9 +364,13 @@ class Controller:
         return self._arounds.setdefault(_batch(load), _Around())
 
     def _tokens_per_second(self, load: Load) -> float | None:
-        """The pace of late at the machine's speed of now; None before the first step."""
+        """The pace of late at the machine's speed of now, but never less than that of steps without
+        drafts, which there may always be; None before the first step."""
         pace = self._pace(load).tokens_per_second
-        return None if pace is None else pace / self._target.slowness
+        if pace is None:
+            return None
+        plain = self._target.at(load.rows) + self._around(load).seconds(False)
+        return max(pace / self._target.slowness, load.requests / plain)
 
     def _pace(self, load: Load) -> _Pace:
         """That of about as many requests."""
