@@ -206,6 +206,20 @@ def test_slow_first_steps_do_not_let_an_engine_seem_worth_its_time() -> None:
     assert not chosen
 
 
+def test_prompts_make_no_engine_seem_worth_its_time() -> None:
+    """They take long whatever is drafted beside them."""
+    controller = controller_of(COSTS["rows cost"])
+    none, load = np.zeros((5, 0)), Load(5, 5 + 250)
+    outlook = Outlook(0.7 ** np.arange(1.0, 6.0)[None].repeat(5, 0), 66e-3)
+    for step in range(100):
+        chosen, _ = controller.plan(load, none, [outlook])
+        assert not chosen or step < 3, "the first steps are for seeing it"
+        controller.count(load, np.zeros(0), 0.0)
+        controller.observe(load, 0, 5, 0.0, 0.0)
+    chosen, _ = controller.plan(Load(5, 5), none, [outlook])
+    assert not chosen
+
+
 def test_the_choice_is_made_without_the_outcome() -> None:
     """Two servers that differ only in what becomes of the step's drafts choose the same nodes."""
     chosen = []

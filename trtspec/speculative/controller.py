@@ -37,7 +37,8 @@ _SETTLED = 16  # steps that a new way of working must last to be reported
 
 @dataclass(frozen=True)
 class Load:
-    """A step before drafting: requests that generate, and rows fed without any draft."""
+    """A step before drafting: requests that generate, and rows fed without any draft: one of each,
+    and those of prompts."""
 
     requests: int
     rows: int
@@ -83,9 +84,9 @@ class _Pace:
         self._seconds += weight * (seconds - self._seconds)
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """None before the first step."""
-        return self._tokens / self._seconds if self._seconds else None
+    def tokens_per_second(self) -> float:
+        """0 before the first step."""
+        return self._tokens / self._seconds if self._seconds else 0.0
 
 
 class _Around:
@@ -120,8 +121,8 @@ class Controller:
     otherwise: the seconds that it adds to the target's call times the tokens per second of late.
     That is the marginal rule for the best mean speed, in which each step is weighed against the
     pace of all, not against its own. A draft engine runs where the nodes that it is expected to add
-    are worth more than its call by the same measure. Before a pace is known, a step is weighed by
-    its own tokens per second.
+    are worth more than its call by the same measure. Prompts take the time that they take, so that
+    of steps with some says nothing of the pace.
 
     It decides by what earlier steps told and what drafters say of their nodes, never by what
     becomes of the nodes at hand.
@@ -238,12 +239,11 @@ class Controller:
         best = most
         if self._adapts and (self._sees_all or self._steps > _WARM_UP):
             best = int(worths.argmax())
-            pace = self._tokens_per_second(load)
-            if pace is not None and worths[best] - worths[most] < _WHOLE * tokens[best]:
+            if worths[best] - worths[most] < _WHOLE * tokens[best]:
                 best = most
         self._is_whole = best == most
         self._stands_for, self._uncounted = 1 + self._uncounted, 0
-        if not self._tried:
+        if not self._tried and load.rows == load.requests:
             own = float(seconds[best]) / self._target.slowness
             self._pace(load).observe(float(tokens[best]), own, self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
@@ -276,8 +276,6 @@ class Controller:
         if tried is None:
             self._around(load).observe(spent > 0, rest)
         pace = self._tokens_per_second(load)
-        if pace is None:
-            return
         if self._is_trying_rows:
             row = self._target.at(load.rows + nodes) - self._target.at(load.rows + nodes - 1)
             verifying = self._target.at(load.rows + nodes)
@@ -312,10 +310,10 @@ class Controller:
             "a node %.3f ms and so worth it from a chance of %.3f",
             regime,
             load.requests,
-            pace or 0.0,
+            pace,
             1e3 * self._target.at(load.rows),
             1e3 * row,
-            row * (pace or 0.0),
+            row * pace,
         )
 
     def _leave_uncounted(self) -> None:
@@ -354,23 +352,18 @@ class Controller:
         tokens *= 1 - dearer
         seconds = self._target.over(np.arange(load.rows, load.rows + count))
         seconds += spent + self._around(load).seconds(spent > 0)
-        pace = self._tokens_per_second(load)
-        if pace is None:
-            return tokens / np.maximum(seconds, 1e-9), tokens, seconds
-        return tokens - pace * seconds, tokens, seconds
+        return tokens - self._tokens_per_second(load) * seconds, tokens, seconds
 
     def _around(self, load: Load) -> _Around:
         """That of about as many requests."""
         return self._arounds.setdefault(_batch(load), _Around())
 
-    def _tokens_per_second(self, load: Load) -> float | None:
-        """The pace of late at the machine's speed of now, but never less than that of steps without
-        drafts, which there may always be; None before the first step."""
-        pace = self._pace(load).tokens_per_second
-        if pace is None:
-            return None
-        plain = self._target.at(load.rows) + self._around(load).seconds(False)
-        return max(pace / self._target.slowness, load.requests / plain)
+    def _tokens_per_second(self, load: Load) -> float:
+        """What time brings: the pace of late at the machine's speed of now, but never less than
+        that of steps without drafts, which there may always be; 0 before anything was measured."""
+        pace = self._pace(load).tokens_per_second / self._target.slowness
+        plain = self._target.at(load.requests) + self._around(load).seconds(False)
+        return max(pace, load.requests / plain if plain else 0.0)
 
     def _pace(self, load: Load) -> _Pace:
         """That of about as many requests."""
