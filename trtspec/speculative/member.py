@@ -23,7 +23,7 @@ nodes that count."""
 
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
-_LEARNED = 32  # rows before an engine is judged
+_LEARNED = 64  # rows before an engine is judged
 _FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
 _CATCHES_UP_FOR = 16  # steps that what it catches up in one is an investment for
 _CATCH_UP_WEIGHT = 0.3
