@@ -82,6 +82,29 @@ def test_chunked_prefill_gives_the_same_bits(pair: Pair) -> None:
     assert torch.equal(torch.cat(rows), whole)
 
 
+@pytest.mark.parametrize("capture", [(), (0,), (-1, 1), (2, 0)], ids=str)
+def test_rows_nobody_asks_for_leave_the_last_layer_early(
+    pair: Pair, capture: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.ours, "capture_layers", capture)
+    every, some = PagedModel(pair.ours), PagedModel(pair.ours)
+    ids, rows, all_rows = every.arguments({0: Feed(PROMPT, 0)}, padding=2)
+    wanted = torch.tensor([len(PROMPT) - 1, 3, 3])
+    widths: list[int] = []
+    hook = pair.ours.layers[-1].mlp.register_forward_hook(
+        lambda module, inputs, out: widths.append(len(out))
+    )
+    with torch.no_grad(), hook:
+        whole = pair.ours(ids, rows, all_rows, every.k_caches, every.v_caches)
+        cut = pair.ours(ids, rows, wanted, some.k_caches, some.v_caches)
+    assert torch.equal(cut[0], whole[0][wanted])
+    torch.testing.assert_close(cut[1:], whole[1:], rtol=0, atol=0)  # states of all rows
+    torch.testing.assert_close(some.k_caches, every.k_caches, rtol=0, atol=0)
+    torch.testing.assert_close(some.v_caches, every.v_caches, rtol=0, atol=0)
+    captures_last = max(capture, default=-1) >= len(pair.ours.layers) - 1
+    assert widths[1] == (len(ids) if captures_last else len(wanted))
+
+
 def test_tree_beside_a_prefill(pair: Pair) -> None:
     committed = 22
     tree = [PROMPT[committed], 5, 9, 5, 77, 9, 130]

@@ -145,6 +145,22 @@ def test_a_prefill_writes_what_a_pass_does(pair: Pair) -> None:
             assert torch.equal(own.nan_to_num(), other.nan_to_num())
 
 
+def test_kept_rows_have_the_bits_that_they_have_among_all(pair: Pair) -> None:
+    kept, caches = torch.tensor([LENGTH - 1, 2]), []
+    results = []
+    for chosen in (None, kept):
+        paged = PagedModel(SimpleNamespace(config=pair.draft.config.decoder, dtype=torch.float32))
+        ids, rows, _ = paged.arguments({0: Feed(IDS, 0)})
+        features = pair.draft.fuse(pair.states)
+        results.append(
+            pair.draft.draft(ids, features, rows, paged.k_caches, paged.v_caches, chosen)
+        )
+        caches.append([*paged.k_caches, *paged.v_caches])
+    for every, some in zip(*results, strict=True):
+        assert torch.equal(every[kept], some)
+    torch.testing.assert_close(caches[0], caches[1], rtol=0, atol=0)
+
+
 def test_a_tree_of_its_own_features(pair: Pair) -> None:
     """Later passes skip ``fc`` (EAGLE-3), are fed what the pass before gave, and see their
     branch only; two requests at once."""

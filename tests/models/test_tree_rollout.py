@@ -56,6 +56,7 @@ class Scripted(nn.Module):
         rows: PackedRows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert features is not None and features.shape == (len(input_ids), 1)
         came_from = [self.paths[int(number)] for number in features[:, 0]]
@@ -68,6 +69,7 @@ class Scripted(nn.Module):
             reached = came_from  # the accepted rows: all at the root
         self.calls.append((reached, rows))
         out = torch.tensor([[float(self._number(*row))] for row in reached])
+        out = out if kept is None else out[kept]
         return out, out
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -152,9 +152,11 @@ class PassNetwork(nn.Module):
         rows: PackedRows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """See `DraftNetwork.draft`."""
-        ready, *following = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
+        outputs = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
+        ready, *following = outputs if kept is None else [x[kept] for x in outputs]
         return following[0] if following else None, ready
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -178,8 +180,8 @@ class LanguageFeed(nn.Module):
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """See `CausalLM.forward`."""
-        _, ready = self._network.draft(input_ids, None, rows, k_caches, v_caches)
-        return (self._network.head(ready[logits_rows]),)
+        _, ready = self._network.draft(input_ids, None, rows, k_caches, v_caches, logits_rows)
+        return (self._network.head(ready),)
 
 
 class FeatureFeed(nn.Module):

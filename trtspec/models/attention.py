@@ -149,14 +149,18 @@ class Attention(nn.Module):
         *,
         norm: RMSNorm | None,
         residual: Tensor,
+        kept: Tensor | None = None,
     ) -> Tensor:
-        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``;
-        writes the rows' K and V into the caches."""
+        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``,
+        of the rows ``kept [R] i64`` alone if given; writes all rows' K and V into the caches."""
         q, k, v = self._heads(x, norm)
         if self.q_norm is not None:
             q = self.q_norm(q)
         attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
-        out: Tensor = self.o(attended.flatten(1), residual=residual)
+        attended = attended.flatten(1)
+        if kept is not None:
+            attended, residual = attended[kept], residual[kept]
+        out: Tensor = self.o(attended, residual=residual)
         return out
 
     def write(

@@ -56,10 +56,12 @@ class DecoderLayer(nn.Module):
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
+        kept: Tensor | None = None,
     ) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``."""
+        """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that, for which
+        alone all but their K and V is then computed."""
         norm = self.input_norm
-        x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x)
+        x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x, kept=kept)
         out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
@@ -142,23 +144,31 @@ class CausalLM(nn.Module):
         rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]`` and,
-        with ``capture_layers``, the captured states ``[T, n * H]`` side by side.
+        """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``, or
+        the rows ``kept [R] i64`` of them, and, with ``capture_layers``, the captured states
+        ``[T, n * H]`` of all rows side by side.
+
+        The last layer is computed for the kept rows alone, beyond the K and V of the others, unless
+        what it gives is captured: of a prompt's rows one is asked for.
 
         The caches (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows
         must be valid too (use 0); their hidden rows mean nothing.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
         cos_sin = self.rotary(rows.positions)
-        states = {-1: x}
+        states, last = {-1: x}, len(self.layers) - 1
+        cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
-            x = states[i] = layer(x, rows, cos_sin, k_caches[i], v_caches[i])
+            cut = kept if cuts_early and i == last else None
+            x = states[i] = layer(x, rows, cos_sin, k_caches[i], v_caches[i], cut)
         hidden: Tensor = self.norm(x)
-        if not self.capture_layers:
-            return hidden, None
-        states[len(self.layers)] = hidden
-        return hidden, torch.cat([states[i] for i in self.capture_layers], dim=-1)
+        states[last + 1] = hidden
+        captured = [states[i] for i in self.capture_layers]
+        if kept is not None and not cuts_early:
+            hidden = hidden[kept]
+        return hidden, torch.cat(captured, dim=-1) if captured else None
 
     def draft(
         self,
@@ -167,9 +177,10 @@ class CausalLM(nn.Module):
         rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """One pass of a rollout (see `DraftNetwork`); a language model reads no features."""
-        hidden, _ = self.trunk(input_ids, rows, k_caches, v_caches)
+        hidden, _ = self.trunk(input_ids, rows, k_caches, v_caches, kept)
         return None, hidden
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -187,8 +198,8 @@ class CausalLM(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64`` and, with ``capture_layers``,
         the captured states ``[T, n * H]`` of all rows; the rest as in `trunk`."""
-        hidden, captured = self.trunk(input_ids, rows, k_caches, v_caches)
-        logits = self.head(hidden[logits_rows])
+        hidden, captured = self.trunk(input_ids, rows, k_caches, v_caches, logits_rows)
+        logits = self.head(hidden)
         return (logits,) if captured is None else (logits, captured)
 
     @torch.no_grad()

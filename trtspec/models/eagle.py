@@ -67,11 +67,13 @@ class WideLayer(nn.Module):
         cos_sin: tuple[Tensor, Tensor],
         k_cache: Tensor,
         v_cache: Tensor,
+        kept: Tensor | None = None,
     ) -> Tensor:
-        """Embeddings and states ``[T, H]`` -> ``[T, H]``."""
+        """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``: see `DecoderLayer`."""
         both, normed = self._read(embedded, features)
         residual = normed if self.norm_before_residual else features
-        x = self.attn(both, rows, cos_sin, k_cache, v_cache, norm=None, residual=residual)
+        caches = k_cache, v_cache
+        x = self.attn(both, rows, cos_sin, *caches, norm=None, residual=residual, kept=kept)
         out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
@@ -160,12 +162,13 @@ class EagleDraft(DraftVocabulary):
         rows: Rows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
-        the features of a next pass and the rows that the head reads, both ``[T, H]``."""
+        the features of a next pass and the rows that the head reads, both ``[R, H]``."""
         assert features is not None, "an EAGLE network reads features"
         last = self._last_inputs(input_ids, features, rows, k_caches, v_caches)
-        x = self.layers[-1](*last)
+        x = self.layers[-1](*last, kept)
         ready = x if self.norm is None else self.norm(x)
         return ready if self.config.norm_output else x, ready
 

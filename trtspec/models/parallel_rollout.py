@@ -80,8 +80,9 @@ class ParallelRollout(nn.Module):
             states = hidden_in[masked.source]
             states = torch.where(masked.is_mask[:, None], network.mask_hidden, states)
             features = network.fuse(states)
-        _, ready = self.model.draft(ids, features, masked.rows, k_caches, v_caches)
-        logits = self.model.head(ready[masked.guesses.flatten()])
+        guesses = masked.guesses.flatten()
+        _, ready = self.model.draft(ids, features, masked.rows, k_caches, v_caches, guesses)
+        logits = self.model.head(ready)
         marginals = logits.view(*masked.guesses.shape, -1)
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
         return tree

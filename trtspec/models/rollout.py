@@ -28,9 +28,11 @@ class DraftNetwork(Protocol):
         rows: PackedRows,
         k_caches: list[Tensor],
         v_caches: list[Tensor],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
-        """One pass over rows: the features ``[T, H]`` that a child of each row is fed (None for a
-        network that reads none), and the rows ``[T, H]`` that `head` reads."""
+        """One pass over rows: the features ``[R, H]`` that a child of each row is fed (None for a
+        network that reads none), and the rows ``[R, H]`` that `head` reads, both of the rows
+        ``kept [R] i64``, or of all T."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -95,10 +97,10 @@ class TreeRollout(nn.Module):
         fused = None
         if hidden_in is not None:
             fused = cast(FeatureNetwork, self.model).fuse(hidden_in)
-        features, ready = self.model.draft(input_ids, fused, rows, *caches)
+        features, ready = self.model.draft(input_ids, fused, rows, *caches, last_rows)
         if features is not None:
-            features = features[last_rows][:, None]  # [B, 1, H]: of the rows last fed
-        tokens, scores = self._children(ready[last_rows], sampling, self.levels.branching[0])
+            features = features[:, None]  # [B, 1, H]: of the rows last fed
+        tokens, scores = self._children(ready, sampling, self.levels.branching[0])
 
         root_position = rows.positions[last_rows]
         # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
