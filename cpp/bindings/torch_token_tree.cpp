@@ -6,28 +6,26 @@
 #include <trtspec/token_tree.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
 
+#include "tree_holder.hpp"
+
 namespace {
 
 using trtspec::TokenTree;
 using Ints = std::vector<int64_t>;
-
-struct TreeHolder;
-using Pointer = c10::intrusive_ptr<TreeHolder>;
+using Pointer = TreePointer;
+using Pointers = std::vector<Pointer>;
 // A tree with what every verify step asks of it, since a call from Python costs more than any of
 // it: int64 [3, n + 1], the token, the parent's row and the depth of each row (0, -1 and 0 of the
 // root), and the largest depth.
 using Described = std::tuple<Pointer, at::Tensor, int64_t>;
-
-struct TreeHolder : torch::CustomClassHolder {
-  explicit TreeHolder(TokenTree made) : tree(std::move(made)) {}
-  TokenTree tree;
-};
 
 Described described(TokenTree tree) {
   const int64_t rows = tree.size() + 1;
@@ -86,7 +84,123 @@ Described make(Ints tokens, const Ints& parents, const std::optional<at::Tensor>
 
 Described chain(Ints tokens) { return described(TokenTree::chain(std::move(tokens))); }
 
-Described merge(const std::vector<Pointer>& trees) {
+// The trees of several requests, one behind the other in tokens int64, parents int32 and scores
+// float32, `sizes` nodes each, cut to their best nodes: see TokenTree::best.
+std::vector<Described> best_of(const Ints& sizes, const at::Tensor& tokens,
+                               const at::Tensor& parents, const at::Tensor& scores,
+                               const std::vector<Ints>& unwanted, const Ints& max_depths,
+                               const Ints& max_nodes) {
+  const std::size_t count = sizes.size();
+  TORCH_CHECK(unwanted.size() == count && max_depths.size() == count && max_nodes.size() == count,
+              "trees: one of each is needed for ", count, " requests");
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t(0));
+  const auto is_flat = [total](const at::Tensor& values, at::ScalarType type) {
+    return values.scalar_type() == type && values.is_contiguous() && values.numel() == total;
+  };
+  TORCH_CHECK(is_flat(tokens, at::kLong) && is_flat(parents, at::kInt) &&
+                  is_flat(scores, at::kFloat),
+              "trees: ", total, " tokens int64, parents int32 and scores float32 are needed");
+  const int64_t* token = tokens.const_data_ptr<int64_t>();
+  const int32_t* parent = parents.const_data_ptr<int32_t>();
+  const float* score = scores.const_data_ptr<float>();
+  std::vector<Described> trees;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto size = std::size_t(sizes[i]);
+    trees.push_back(checked([&] {
+      const TokenTree whole({token, token + size}, {parent, parent + size});
+      return described(whole.best({score, size}, unwanted[i], max_depths[i], max_nodes[i]));
+    }));
+    token += size, parent += size, score += size;
+  }
+  return trees;
+}
+
+// The `counts[i]` best nodes of each tree, by its own scores.
+std::vector<Described> best_each(const Pointers& trees, const Ints& counts) {
+  TORCH_CHECK(trees.size() == counts.size(), "trees: one count is needed for each");
+  std::vector<Described> best;
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    const TokenTree& tree = trees[i]->tree;
+    best.push_back(checked(
+        [&] { return described(tree.best(tree.scores(), {}, tree.size(), counts[i])); }));
+  }
+  return best;
+}
+
+// Trees with the sums of other gains along their paths as scores: those of `gains` (float32
+// [depths, levels]) at the cells of their nodes, times the exponent of the tree. Behind them, all
+// their scores.
+std::tuple<std::vector<Described>, at::Tensor> calibrated(const Pointers& trees,
+                                                          const at::Tensor& gains,
+                                                          const std::vector<double>& exponents) {
+  TORCH_CHECK(trees.size() == exponents.size(), "trees: one exponent is needed for each");
+  TORCH_CHECK(gains.dim() == 2 && gains.scalar_type() == at::kFloat && gains.is_contiguous(),
+              "gains must be contiguous float32 of two dimensions");
+  const float* table = gains.const_data_ptr<float>();
+  std::vector<Described> results;
+  std::vector<float> scores, own;
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    const TokenTree& tree = trees[i]->tree;
+    own.clear();
+    for (const int32_t cell : tree.cells(int32_t(gains.size(0)), int32_t(gains.size(1)))) {
+      own.push_back(table[cell] * float(exponents[i]));
+    }
+    TokenTree made = tree.scored(own);
+    scores.insert(scores.end(), made.scores().begin(), made.scores().end());
+    results.push_back(described(std::move(made)));
+  }
+  at::Tensor all = at::empty({int64_t(scores.size())}, at::kFloat);
+  std::copy(scores.begin(), scores.end(), all.mutable_data_ptr<float>());
+  return {std::move(results), all};
+}
+
+// What a verify step says of the rows of its requests, the root of each first: `columns` (a value a
+// request) once a row, where the row's output stands in its text (`first_outputs` the root's), its
+// token and its parent's row; and where the rows of each request begin.
+std::vector<at::Tensor> verify_rows(const Pointers& trees, const Ints& first_outputs,
+                                    const std::vector<at::Tensor>& columns) {
+  const auto count = int64_t(trees.size());
+  TORCH_CHECK(int64_t(first_outputs.size()) == count, "trees: one output is needed for each");
+  at::Tensor row_start = at::empty({count + 1}, at::kInt);
+  int32_t* starts = row_start.mutable_data_ptr<int32_t>();
+  starts[0] = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    starts[i + 1] = starts[i] + int32_t(trees[size_t(i)]->tree.size()) + 1;
+  }
+  const int64_t rows = starts[count];
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& column : columns) {
+    TORCH_CHECK(column.numel() == count && column.is_contiguous(), "trees: one value a request");
+    at::Tensor spread = at::empty({rows}, column.options());
+    const std::size_t width = column.element_size();
+    const auto* from = static_cast<const char*>(column.const_data_ptr());
+    auto* to = static_cast<char*>(spread.mutable_data_ptr());
+    for (int64_t i = 0; i < count; ++i, from += width) {
+      for (int32_t row = starts[i]; row < starts[i + 1]; ++row, to += width) {
+        std::memcpy(to, from, width);
+      }
+    }
+    out.push_back(std::move(spread));
+  }
+  at::Tensor outputs = at::empty({rows}, at::kLong), tokens = at::zeros({rows}, at::kLong);
+  at::Tensor parents = at::full({rows}, -1, at::kInt);
+  for (int64_t i = 0; i < count; ++i) {
+    const TokenTree& tree = trees[size_t(i)]->tree;
+    const int64_t first = first_outputs[size_t(i)];
+    int64_t* output = outputs.mutable_data_ptr<int64_t>() + starts[i];
+    *output++ = first;
+    for (const int32_t depth : tree.depths()) *output++ = first + depth;
+    std::copy(tree.tokens().begin(), tree.tokens().end(),
+              tokens.mutable_data_ptr<int64_t>() + starts[i] + 1);
+    std::transform(tree.parents().begin(), tree.parents().end(),
+                   parents.mutable_data_ptr<int32_t>() + starts[i] + 1,
+                   [](int32_t parent) { return parent + 1; });
+  }
+  out.insert(out.end(), {outputs, tokens, parents, row_start});
+  return out;
+}
+
+Described merge(const Pointers& trees) {
   std::vector<TokenTree> values;
   for (const Pointer& each : trees) values.push_back(each->tree);
   return described(TokenTree::merge(values));
@@ -134,12 +248,16 @@ at::Tensor cells(const Pointer& self, int64_t num_depths, int64_t num_levels) {
   return values;
 }
 
-// The nodes reached, and of each whether it was taken.
-std::tuple<Ints, std::vector<bool>> outcomes(const Pointer& self, const Ints& tokens,
-                                             const std::optional<Pointer>& verified) {
+// The nodes reached, of each whether it was taken, and its cell.
+std::tuple<Ints, std::vector<bool>, Ints> outcomes(const Pointer& self, const Ints& tokens,
+                                                   const std::optional<Pointer>& verified,
+                                                   int64_t num_depths, int64_t num_levels) {
   TokenTree::Outcomes found =
       self->tree.outcomes(tokens, verified ? &(*verified)->tree : nullptr);
-  return {Ints(found.reached.begin(), found.reached.end()), std::move(found.taken)};
+  const std::vector<int32_t> all = self->tree.cells(int32_t(num_depths), int32_t(num_levels));
+  Ints cells;
+  for (const int32_t node : found.reached) cells.push_back(all[size_t(node)]);
+  return {Ints(found.reached.begin(), found.reached.end()), std::move(found.taken), cells};
 }
 
 at::Tensor mask(const Pointer& self, int64_t words) {
@@ -168,6 +286,10 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("make", &make)
       .def_static("chain", &chain)
       .def_static("merge", &merge)
+      .def_static("best_of", &best_of)
+      .def_static("best_each", &best_each)
+      .def_static("calibrated", &calibrated)
+      .def_static("verify_rows", &verify_rows)
       .def("cut", &cut)
       .def("without", &without)
       .def("select", &selected)
@@ -179,4 +301,5 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("mask", &mask)
       .def("path", &path)
       .def("is_chain", &is_chain);
+  register_packing(m);
 }

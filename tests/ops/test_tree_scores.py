@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,66 @@ def test_the_best_of_a_union(parts: list[TokenTree], count: int) -> None:
     assert all(path[:-1] in best for path in best if len(path) > 1)
 
 
+@given(st.lists(scored_trees(), min_size=1, max_size=4), st.data())
+@settings(max_examples=80, deadline=None)
+def test_calls_for_many_trees_are_those_for_each(
+    trees: list[TokenTree], data: st.DataObject
+) -> None:
+    def draw(strategy: st.SearchStrategy[int]) -> list[int]:
+        return [data.draw(strategy) for _ in trees]
+
+    def equal(found: list[TokenTree], expected: list[TokenTree]) -> None:
+        assert found == expected
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.scores, other.scores)
+
+    counts, depths = draw(st.integers(0, 15)), draw(st.integers(0, 5))
+    unwanted = [data.draw(st.sets(st.integers(0, 2), max_size=1)) for _ in trees]
+    each = zip(trees, counts, strict=True)
+    equal(TokenTree.best_each(trees, counts), [t.best(None, (), len(t), n) for t, n in each])
+    together = [
+        torch.from_numpy(np.concatenate([getattr(tree, name) for tree in trees]))
+        for name in ("tokens", "parents", "scores")
+    ]
+    options = (unwanted, depths, counts)
+    equal(
+        TokenTree.best_of([len(tree) for tree in trees], *together, *options),
+        [tree.best(tree.scores.copy(), *rest) for tree, *rest in zip(trees, *options, strict=True)],
+    )
+    gains = -torch.rand(3, 20)
+    exponents = [data.draw(st.sampled_from([1.0, 0.5, 2.0])) for _ in trees]
+    expected = [
+        tree.scored(gains.numpy().flatten()[tree.cells(3, 20)] * np.float32(exponent))
+        for tree, exponent in zip(trees, exponents, strict=True)
+    ]
+    equal(TokenTree.calibrated(trees, gains, exponents), expected)
+    first = draw(st.integers(0, 99))
+    columns = [torch.rand(len(trees)), torch.arange(len(trees))]
+    spread, nodes = TokenTree.verify_rows(trees, first, columns)
+    sizes = torch.tensor([1 + len(tree) for tree in trees])
+    rows = np.concatenate([tree.rows for tree in trees], axis=1)
+    outputs = np.concatenate([tree.rows[2] + n for tree, n in zip(trees, first, strict=True)])
+    assert all(
+        torch.equal(found, column.repeat_interleave(sizes))
+        for found, column in zip(spread, columns, strict=False)
+    )
+    assert [x.tolist() for x in (spread[-1], *nodes)] == [
+        *(outputs.tolist(), rows[0].tolist(), rows[1].tolist()),
+        [0, *sizes.cumsum(0).tolist()],
+    ]
+    assert [x.dtype for x in nodes] == [torch.int64, torch.int32, torch.int32]
+
+
+def test_trees_of_several_requests_that_do_not_fit_are_refused() -> None:
+    tokens, scores = torch.tensor([1, 2]), torch.zeros(2)
+    with pytest.raises(ConfigError, match="node 0 of a token tree has parent 5"):
+        parents = torch.tensor([5, 0], dtype=torch.int32)
+        TokenTree.best_of([2], tokens, parents, scores, [()], [9], [9])
+    with pytest.raises(RuntimeError, match="3 tokens int64, parents int32 and scores"):
+        parents = torch.tensor([-1, 0], dtype=torch.int32)
+        TokenTree.best_of([3], tokens, parents, scores, [()], [9], [9])
+
+
 def test_without_scores() -> None:
     plain, scored = TokenTree.chain([1, 2]), TokenTree([1, 3], [-1, 0], np.zeros(2, np.float32))
     assert plain.scores is None and TokenTree.merge([plain, scored]).scores is None
@@ -120,8 +181,9 @@ def walk(tree: TokenTree, tokens: list[int], verified: TokenTree | None) -> dict
 @settings(max_examples=150, deadline=None)
 def test_outcomes(tree: TokenTree, tokens: list[int], cut: int | None) -> None:
     verified = None if cut is None else tree.cut(max_nodes=cut)
-    reached, taken = tree.outcomes(tokens, verified)
+    reached, taken, cells = tree.outcomes(tokens, verified, (5, 20))
     assert dict(zip(reached, taken, strict=True)) == walk(tree, tokens, verified)
+    assert cells == tree.cells(5, 20)[reached].tolist()
     if reached:
         assert tree.depths[reached[-1]] == len({int(tree.parents[n]) for n in reached})
 
@@ -130,6 +192,6 @@ def test_nothing_is_known_beyond_the_next_token() -> None:
     """Of a chain of which one node was verified and accepted, the second is known by the bonus
     token, the third is not."""
     chain = TokenTree.chain([5, 6, 7, 8])
-    assert chain.outcomes([5, 6]) == ([0, 1], [True, True])
-    assert chain.outcomes([5, 9]) == ([0, 1], [True, False])
-    assert chain.outcomes([5, 6], chain.cut(max_nodes=1)) == ([0], [True])
+    assert chain.outcomes([5, 6], None, (5, 20))[:2] == ([0, 1], [True, True])
+    assert chain.outcomes([5, 9], None, (5, 20))[:2] == ([0, 1], [True, False])
+    assert chain.outcomes([5, 6], chain.cut(max_nodes=1), (5, 20))[:2] == ([0], [True])

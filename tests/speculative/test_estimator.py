@@ -21,7 +21,8 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
 
 
 def chances(estimator: AcceptanceEstimator, tree: TokenTree) -> list[float]:
-    scores = estimator.calibrate(tree).scores
+    (calibrated,) = estimator.calibrate([tree], [1.0])
+    scores = calibrated.scores
     assert scores is not None
     return np.exp(scores.astype(np.float64)).tolist()
 
@@ -59,7 +60,7 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
         found = [*chances(estimator, tree), 1.0]
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)
-        estimator.calibrate(tree, 0.3)
+        estimator.calibrate([tree], [0.3])
         assert chances(estimator, tree) == before, "asking changes nothing"
         estimator.observe(tree, [rng.randrange(3) for _ in range(4)])
 

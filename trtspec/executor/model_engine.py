@@ -87,7 +87,8 @@ class ModelEngine(CountedEngine):
         """
         rows, logits_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, rolls_out=False)
-        logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS)
+        cached = _cached_tokens(groups)
+        logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS, cached)
         return logits, hidden
 
     def judge(
@@ -97,14 +98,15 @@ class ModelEngine(CountedEngine):
         logits are wanted. ``questions``: see `Sampler.questions`."""
         rows, logits_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, rolls_out=False)
-        logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions)
+        cached = _cached_tokens(groups)
+        logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions, cached)
         return logits, hidden, Judgement(*verdict)
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
         rows, _ = pack(groups, self.layout)
         inputs = [*self._row_staging.to_device(rows), hidden]
-        self._run(self._session, inputs, _cached_tokens(rows), 1)
+        self._run(self._session, inputs, _cached_tokens(groups), 1)
 
     def rollout(
         self,
@@ -120,7 +122,7 @@ class ModelEngine(CountedEngine):
         """
         rows, last_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, rolls_out=True)
-        return self._roll_out(rows, last_rows, sampling, hidden, bucket)
+        return self._roll_out(rows, last_rows, sampling, hidden, bucket, _cached_tokens(groups))
 
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host);
@@ -151,11 +153,11 @@ class ModelEngine(CountedEngine):
         none = torch.zeros(0, dtype=torch.int64)
         rows = no_rows(self.layout)
         if self._rollout is None:
-            self._forward(rows, none, bucket, _NO_QUESTIONS)
+            self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
             return
         width = self._hidden_in
         hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
-        self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket)
+        self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket, 0)
 
     def _forward(
         self,
@@ -163,13 +165,13 @@ class ModelEngine(CountedEngine):
         logits_rows: Tensor,
         bucket: Bucket | None,
         questions: Sequence[Tensor],
+        cached_tokens: int,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that judges its verdict."""
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.rows if bucket else max(len(logits_rows), 1)
         asked = [extend(logits_rows, wanted, 0)]
         counts = [len(logits_rows), len(rows[0])]
-        cached = _cached_tokens(rows)
         if self.judges:
             *columns, row_start = questions
             judged = len(row_start) - 1
@@ -180,12 +182,14 @@ class ModelEngine(CountedEngine):
         if bucket is not None:
             rows = pad(rows, bucket)
         inputs = self._row_staging.to_device([*rows, *asked], stable=bucket is not None)
-        outputs = self._run(self._session, inputs, cached, 1)
+        outputs = self._run(self._session, inputs, cached_tokens, 1)
         if self.judges:
             outputs, judgement = outputs[:-3], unpad(outputs[-3:], verdict)
         else:
             judgement = []
-        logits, *hidden = unpad(outputs, counts[: len(outputs)])
+        if wanted != counts[0] or bucket is not None:
+            outputs = unpad(outputs, counts[: len(outputs)])
+        logits, *hidden = outputs
         return logits, hidden[0] if hidden else None, judgement
 
     def _roll_out(
@@ -195,6 +199,7 @@ class ModelEngine(CountedEngine):
         sampling: Sequence[Tensor],
         hidden: Tensor | None,
         bucket: Bucket | None,
+        cached_tokens: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         if self._rollout is None:
             raise RuntimeError("this engine was loaded without a rollout")
@@ -207,8 +212,10 @@ class ModelEngine(CountedEngine):
         states = [] if hidden is None else [hidden]
         staged = self._staging.to_device(inputs, stable=bucket is not None)
         passes = self._rollout_passes
-        outputs = self._run(self._rollout, [*staged, *states], _cached_tokens(rows), passes)
-        tokens, parents, scores = to_host(unpad(outputs, [count] * 3))
+        outputs = self._run(self._rollout, [*staged, *states], cached_tokens, passes)
+        if bucket is not None:
+            outputs = unpad(outputs, [count] * 3)
+        tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores
 
     def _find_bucket(self, rows: Sequence[Tensor], rolls_out: bool) -> Bucket | None:
@@ -245,7 +252,6 @@ class ModelEngine(CountedEngine):
         )
 
 
-def _cached_tokens(rows: Sequence[Tensor]) -> int:
-    """Tokens whose K/V a pass over packed rows reads: those committed, and the rows' own."""
-    ids, context_lens = rows[0], rows[5]
-    return int(context_lens.sum()) + len(ids)
+def _cached_tokens(groups: Sequence[RowGroup]) -> int:
+    """Tokens whose K/V a pass reads: those committed, and the rows' own."""
+    return sum(group.context + group.num_rows for group in groups)

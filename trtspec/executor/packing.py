@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cache
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
+from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
 
 
@@ -40,41 +41,23 @@ class RowGroup:
 
 
 def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[list[Tensor], Tensor]:
-    """Return the eight row inputs of an engine call, and the logits rows (int64, in order)."""
-    counts = [g.num_rows for g in groups]
-    begins = list(accumulate(counts, initial=0))
-    total = begins[-1]
+    """Return the eight row inputs of an engine call, and the logits rows (int64, in order).
 
-    ids = np.empty(total, np.int64)
-    positions = np.empty(total, np.int64)
-    places = np.empty(total, np.int64)  # in the cache, counted within the request
-    masks = np.zeros((total, layout.mask_words), np.int64)
-    tables = np.empty((len(groups), layout.blocks_per_sequence), np.int32)
-    tables.fill(-1)
-    starts = np.array(begins, np.int32)
-    context = np.array([g.context for g in groups], np.int32)
-    is_tree = np.zeros(len(groups), np.bool_)
-    wanted: list[int] = []
+    RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
+    trees = (group.tree or TokenTree.empty() for group in groups)
+    *rows, logits_rows = _packer(layout).pack(
+        [token for group in groups for token in group.tokens],
+        [len(group.tokens) for group in groups],
+        [group.context for group in groups],
+        [group.blocks for group in groups],
+        [tree.native for tree in trees],
+        [group.last_logits for group in groups],
+    )
+    return rows, logits_rows
 
-    for i, group in enumerate(groups):
-        begin, end = begins[i], begins[i + 1]
-        fed = begin + len(group.tokens)
-        ids[begin:fed] = group.tokens
-        own = np.arange(group.context, group.context + end - begin)
-        places[begin:end] = positions[begin:end] = own
-        blocks = group.blocks.numpy()
-        tables[i, : len(blocks)] = blocks
-        if group.tree:
-            ids[fed:end] = group.tree.tokens
-            np.add(group.tree.rows[2], group.context, out=positions[begin:end])
-            masks[begin:end] = group.tree.mask(layout.mask_words)
-            is_tree[i] = True
-        if group.last_logits:
-            wanted.extend(range(fed - 1, end))
 
-    request = np.repeat(np.arange(len(groups)), np.array(counts, np.int64))
-    block, offset = np.divmod(places, layout.tokens_per_block)
-    # A row's number outgrows the int32 of a block's.
-    slots = tables[request, block].astype(np.int64) * layout.tokens_per_block + offset
-    rows = [ids, positions, slots, tables, starts, context, is_tree, masks]
-    return [torch.from_numpy(x) for x in rows], torch.from_numpy(np.array(wanted, np.int64))
+@cache
+def _packer(layout: CacheLayout) -> Any:
+    """The packer of C++, which its step loop uses as well."""
+    sizes = layout.tokens_per_block, layout.blocks_per_sequence, layout.mask_words
+    return torch.classes.trtspec.RowPacker(*sizes)

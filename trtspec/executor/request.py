@@ -108,5 +108,11 @@ class Request:
         return self.num_prompt_tokens + self.max_output_tokens - len(self.tokens)
 
     @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Ids that end the text, of whatever kind: what follows one is never emitted, and the end
+        itself needs no draft."""
+        return (*self.eos_token_ids, *self.params.stop_token_ids)
+
+    @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None

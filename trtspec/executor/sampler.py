@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
 from trtspec.ops.acceptance import accept
-from trtspec.ops.sampling import sample
+from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
 
 
@@ -56,41 +55,38 @@ class Judgement:
 class SamplingRows:
     """Makes the seven tensors of `trtspec.ops.sampling`, one row per request and per tree node.
 
-    All but the output index stay as they are while the same requests come with as many rows, which
-    in steady decoding is every step, so they are kept.
+    What the options of the requests say stays as it is while the same ones come, which in steady
+    decoding is every step, so it is kept.
     """
 
     def __init__(self) -> None:
-        self._key: list[tuple[int, int]] = []
-        self._fixed: list[Tensor] = []
+        self._ids: list[int] = []
+        self._options: list[Tensor] = []
 
-    def tensors(self, requests: Sequence[Request], trees: Sequence[TokenTree]) -> list[Tensor]:
-        """In the order of the op: temperature, top_k, top_p, min_p, seed, sample_index, index."""
-        counts = [1 + len(tree) for tree in trees]
-        key = [(request.id, count) for request, count in zip(requests, counts, strict=True)]
-        if key != self._key:
-            self._key, self._fixed = key, _fixed_columns(requests, counts)
-        parts = [
-            tree.rows[2] + request.num_output_tokens
-            for request, tree in zip(requests, trees, strict=True)
-        ]
-        return [*self._fixed, torch.from_numpy(np.concatenate(parts))]
+    def tensors(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """In the order of the op: temperature, top_k, top_p, min_p, seed, sample_index, index; and
+        ``tokens``, ``parents`` and ``row_start`` of `accept`."""
+        ids = [request.id for request in requests]
+        if ids != self._ids:
+            self._ids, self._options = ids, _options(requests)
+        emitted = [request.num_output_tokens for request in requests]
+        return TokenTree.verify_rows(trees, emitted, self._options)
 
 
-def _fixed_columns(requests: Sequence[Request], counts: Sequence[int]) -> list[Tensor]:
+def _options(requests: Sequence[Request]) -> list[Tensor]:
     params = [request.params for request in requests]
-
-    def column(values: Sequence[float], dtype: type[np.generic]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.asarray(values, dtype), counts))
-
-    return [
-        column([p.temperature for p in params], np.float32),
-        column([p.top_k for p in params], np.int32),
-        column([p.top_p for p in params], np.float32),
-        column([p.min_p for p in params], np.float32),
-        column([seed_to_int64(request.seed) for request in requests], np.int64),
-        column([request.sample_index for request in requests], np.int64),
+    values = [
+        [p.temperature for p in params],
+        [p.top_k for p in params],
+        [p.top_p for p in params],
+        [p.min_p for p in params],
+        [seed_to_int64(request.seed) for request in requests],
+        [request.sample_index for request in requests],
     ]
+    kinds = COLUMN_DTYPES[: len(values)]
+    return [torch.tensor(column, dtype=kind) for column, kind in zip(values, kinds, strict=True)]
 
 
 class Sampler:
@@ -113,8 +109,8 @@ class Sampler:
         cannot judge this step: an option changes the logits first, or a rule what is sampled."""
         if self._rule is not None or any(needs_logits_processing(r.params) for r in requests):
             return None
-        _, parents, row_start = _trees(trees)
-        return [*self._rows.tensors(requests, trees), parents, row_start]
+        columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
+        return [*columns, parents, row_start]
 
     def verify(
         self,
@@ -132,17 +128,20 @@ class Sampler:
         starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
         raw: dict[int, Tensor] = {}
         for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
-            rows = logits[starts[i] : starts[i + 1]]
+            own = slice(starts[i], starts[i + 1])
             if request.params.logprobs is not None:
-                raw[i] = torch.log_softmax(rows, dim=-1)
+                raw[i] = torch.log_softmax(logits[own], dim=-1)
             if needs_logits_processing(request.params):
-                self._process(request, tree, rows)
+                self._process(request, tree, logits[own])
         if judgement is None:
             judgement = self._judge(requests, trees, logits)
+        accepted_rows = judgement.accepted_rows
         # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.
         widest = max(1 + len(tree) for tree in trees)
+        if accepted_rows.shape[1] > widest:
+            accepted_rows = accepted_rows[:, :widest]
         sampled, accepted, emitted = to_host(
-            [judgement.sampled, judgement.accepted_rows[:, :widest], judgement.num_emitted]
+            [judgement.sampled, accepted_rows, judgement.num_emitted]
         )
         verdicts = []
         all_tokens, all_rows = sampled.tolist(), accepted.tolist()
@@ -168,9 +167,8 @@ class Sampler:
     ) -> Judgement:
         if self._staging is None:
             self._staging = Staging(logits.device)
-        *columns, drafted, above, row_start = self._staging.to_device(
-            [*self._rows.tensors(requests, trees), *_trees(trees)]
-        )
+        values, nodes = self._rows.tensors(requests, trees)
+        *columns, drafted, above, row_start = self._staging.to_device([*values, *nodes])
         sampled = sample(logits, *columns)
         if self._rule is not None and any(map(len, trees)):
             choices, first = sampled.cpu(), 0
@@ -188,17 +186,6 @@ class Sampler:
             self._states[request.id] = state
         state.extend_to(request.tokens)
         state.apply(rows, tree)
-
-
-def _trees(trees: Sequence[TokenTree]) -> list[Tensor]:
-    """``tokens``, ``parents`` and ``row_start`` of `accept`."""
-    starts = list(accumulate((1 + len(tree) for tree in trees), initial=0))
-    rows = np.concatenate([tree.rows for tree in trees], axis=1)
-    return [
-        torch.from_numpy(rows[0]),
-        torch.from_numpy(rows[1].astype(np.int32)),
-        torch.tensor(starts, dtype=torch.int32),
-    ]
 
 
 def _token_logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:

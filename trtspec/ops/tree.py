@@ -27,6 +27,10 @@ _class: Any = torch.classes.trtspec.TokenTree
 _make: Callable[[Sequence[int], Sequence[int], Tensor | None], _Described] = _class.make
 _chain: Callable[[Sequence[int]], _Described] = _class.chain
 _merge: Callable[[list[Any]], _Described] = _class.merge
+_best_of: Callable[..., list[_Described]] = _class.best_of
+_best_each: Callable[[list[Any], list[int]], list[_Described]] = _class.best_each
+_calibrated: Callable[..., tuple[list[_Described], Tensor]] = _class.calibrated
+_verify_rows: Callable[..., list[Tensor]] = _class.verify_rows
 
 
 class TokenTree:
@@ -40,12 +44,13 @@ class TokenTree:
 
     rows: int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
     its depth; 0, -1 and 0 of the root. max_depth: depth of the deepest node; 0 without nodes.
+    native: the tree of C++, for other native calls.
     """
 
     tokens: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
     max_depth: int
-    _tree: Any
+    native: Any
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class TokenTree:
     def _set(self, described: _Described) -> None:
         tree, rows, max_depth = described
         own = self.__dict__
-        own["_tree"] = tree
+        own["native"] = tree
         own["max_depth"] = max_depth
         own["rows"] = array = rows.numpy()
         array.flags.writeable = False
@@ -99,7 +104,68 @@ class TokenTree:
         """The union by token path: a path that several trees hold appears once. Nodes keep the
         order in which they first come, so an earlier tree's nodes come first. The score of a path
         is the highest that it has; there are scores if all trees with nodes have them."""
-        return cls._of(_merge([tree._tree for tree in trees]))
+        return cls._of(_merge([tree.native for tree in trees]))
+
+    @classmethod
+    def best_of(
+        cls,
+        sizes: Sequence[int],
+        tokens: Tensor,
+        parents: Tensor,
+        scores: Tensor,
+        unwanted: Sequence[Collection[int]],
+        max_depths: Sequence[int],
+        max_nodes: Sequence[int],
+    ) -> list[TokenTree]:
+        """Of the trees of several requests, which lie one behind the other in ``tokens i64``,
+        ``parents i32`` and ``scores f32`` with so many nodes each, the `best` of each."""
+        lists = [list(each) for each in unwanted]
+        try:
+            found = _best_of(sizes, tokens, parents, scores, lists, max_depths, max_nodes)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return [cls._of(described) for described in found]
+
+    @classmethod
+    def best_each(cls, trees: Sequence[TokenTree], counts: Sequence[int]) -> list[TokenTree]:
+        """The trees of the ``counts[i]`` best nodes of each, by its own scores."""
+        best = [tree if count > 0 else _EMPTY for tree, count in zip(trees, counts, strict=True)]
+        cut = [i for i, tree in enumerate(best) if counts[i] < len(tree)]
+        if cut:
+            found = _best_each([best[i].native for i in cut], [counts[i] for i in cut])
+            for i, described in zip(cut, found, strict=True):
+                best[i] = cls._of(described)
+        return best
+
+    @classmethod
+    def calibrated(
+        cls, trees: Sequence[TokenTree], gains: Tensor, exponents: Sequence[float]
+    ) -> list[TokenTree]:
+        """The trees with other scores: along the path to a node, the sum of ``gains f32
+        [num_depths, num_levels]`` at the `cells` of its nodes, times the exponent of the tree."""
+        found, scores = _calibrated([tree.native for tree in trees], gains, exponents)
+        made, begin, values = [], 0, scores.numpy()
+        values.flags.writeable = False
+        for described in found:
+            tree = cls._of(described)
+            tree.__dict__["scores"] = values[begin : begin + len(tree)]
+            begin += len(tree)
+            made.append(tree)
+        return made
+
+    @classmethod
+    def verify_rows(
+        cls, trees: Sequence[TokenTree], first_outputs: Sequence[int], columns: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What a verify step says of its R rows, those of B requests, the root of each first.
+
+        ``first_outputs``: which token of its text each root's row emits; ``columns``: values of the
+        requests, each ``[B]``. Returns these for every row ``[R]`` and behind them which token of
+        the text it emits ``[R] i64``; and of the trees ``tokens [R] i64``, 0 for roots, ``parents
+        [R] i32``, -1 for roots, and ``row_start [B + 1] i32``."""
+        natives = [tree.native for tree in trees]
+        *spread, tokens, parents, row_start = _verify_rows(natives, first_outputs, columns)
+        return spread, [tokens, parents, row_start]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -128,14 +194,14 @@ class TokenTree:
     @cached_property
     def scores(self) -> npt.NDArray[np.float32] | None:
         """float32[n], read-only: ln of the probability of the path to each node; None without."""
-        scores: npt.NDArray[np.float32] = self._tree.scores().numpy()
+        scores: npt.NDArray[np.float32] = self.native.scores().numpy()
         scores.flags.writeable = False
         return scores if len(scores) == len(self) else None
 
     @property
     def is_chain(self) -> bool:
         """Whether each node is the child of the one before it; the empty tree is."""
-        return bool(self._tree.is_chain())
+        return bool(self.native.is_chain())
 
     @cached_property
     def depths(self) -> npt.NDArray[np.int32]:
@@ -155,7 +221,7 @@ class TokenTree:
         if fits_depth and (max_nodes is None or max_nodes >= len(self)):
             return self
         try:
-            return self._of(self._tree.cut(max_depth, max_nodes))
+            return self._of(self.native.cut(max_depth, max_nodes))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
@@ -165,12 +231,12 @@ class TokenTree:
         unwanted = frozenset(tokens)
         if unwanted.isdisjoint(self.tokens.tolist()):
             return self
-        return self._of(self._tree.without(list(unwanted)))
+        return self._of(self.native.without(list(unwanted)))
 
     def select(self, kept: Sequence[int]) -> TokenTree:
         """The tree of the nodes `kept` (indices, ascending, closed under parents)."""
         try:
-            return self._of(self._tree.select(kept))
+            return self._of(self.native.select(kept))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
@@ -189,14 +255,14 @@ class TokenTree:
         """
         values = None if scores is None else torch.from_numpy(scores)
         try:
-            return self._of(self._tree.best(values, list(unwanted), max_depth, max_nodes))
+            return self._of(self.native.best(values, list(unwanted), max_depth, max_nodes))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
     def scored(self, gains: npt.NDArray[np.float32]) -> TokenTree:
         """The tree with other scores: the sum of `gains` float32[n] along the path to a node."""
         try:
-            return self._of(self._tree.scored(torch.from_numpy(gains)))
+            return self._of(self.native.scored(torch.from_numpy(gains)))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
@@ -208,22 +274,22 @@ class TokenTree:
         there are none), in levels that are finer towards 1: 4 log2(1 - 4 log2 p), rounded down; the
         last one has all that is less likely.
         """
-        cells: Tensor = self._tree.cells(num_depths, num_levels)
+        cells: Tensor = self.native.cells(num_depths, num_levels)
         return cells.numpy()
 
     def outcomes(
-        self, tokens: Sequence[int], verified: TokenTree | None = None
-    ) -> tuple[list[int], list[bool]]:
+        self, tokens: Sequence[int], verified: TokenTree | None, table: tuple[int, int]
+    ) -> tuple[list[int], list[bool], list[int]]:
         """What became of the nodes once the target emitted `tokens`.
 
         The text goes down the tree as far as nodes carry it. Returns the children of the rows on
-        that way, in its order, and of each whether it is the one that carries the next token;
-        of deeper nodes it is not known. With `verified`, only the paths that this tree holds are
-        walked and reported.
+        that way, in its order, of each whether it is the one that carries the next token, and its
+        place in a table of that size (see `cells`); of deeper nodes it is not known. With
+        `verified`, only the paths that this tree holds are walked and reported.
         """
-        only = None if verified is None else verified._tree
-        reached, taken = self._tree.outcomes(tokens, only)
-        return reached, taken
+        only = None if verified is None else verified.native
+        reached, taken, cells = self.native.outcomes(tokens, only, *table)
+        return reached, taken, cells
 
     def row_parents(self) -> npt.NDArray[np.int32]:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""
@@ -235,7 +301,7 @@ class TokenTree:
         root sees itself; a node sees the root, its ancestors and itself. `words` defaults to the
         fewest that hold n + 1 bits; ConfigError if fewer are asked for."""
         try:
-            mask: Tensor = self._tree.mask(self.mask_words if words is None else words)
+            mask: Tensor = self.native.mask(self.mask_words if words is None else words)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         return mask.numpy()
@@ -243,7 +309,7 @@ class TokenTree:
     def path(self, node: int) -> tuple[int, ...]:
         """Nodes from a child of the root down to `node`, inclusive; () for the root, -1."""
         try:
-            return tuple(self._tree.path(node))
+            return tuple(self.native.path(node))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
 from trtspec.ops.tree import TokenTree
 
@@ -89,19 +89,17 @@ class AcceptanceEstimator:
         self._verified = [0.0] * (NUM_DEPTHS * NUM_LEVELS)
         self._accepted = list(self._verified)
         self._own = np.array([_clip(chance) for chance in _level_middles()])
-        self._gains = np.zeros(0, np.float32)
+        self._gains = torch.zeros(0)
+        self._chances: list[float] = []
         self._num_observed = self._num_new = 0  # nodes; new: since the gains were estimated
         self._update()
 
-    def calibrate(self, tree: TokenTree, exponent: float = 1.0) -> TokenTree:
-        """A tree with its drafter's scores, with the ln of the estimated chance of every path as
-        its scores instead. `exponent`: see `Drift`."""
+    def calibrate(self, trees: Sequence[TokenTree], exponents: Sequence[float]) -> list[TokenTree]:
+        """Trees with their drafter's scores, with the ln of the estimated chance of every path as
+        their scores instead. `exponents`: see `Drift`."""
         if self._num_new * _MOST_NEW > self._num_observed:
             self._update()
-        gains = self._gains[_cells(tree)]
-        if exponent != 1.0:
-            gains *= np.float32(exponent)
-        return tree.scored(gains)
+        return TokenTree.calibrated(trees, self._gains, exponents)
 
     def observe(
         self, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None = None
@@ -113,12 +111,11 @@ class AcceptanceEstimator:
         Returns for `Drift.observe`: the rows gone through that had drafts, how many of these were
         right, and how many should have been, by what was expected of them.
         """
-        reached, taken = tree.outcomes(tokens, verified)
+        reached, taken, cells = tree.outcomes(tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
         if not reached:
             return 0, 0, 0.0
-        own = _cells(tree)[reached]
-        expected = float(np.exp(self._gains[own]).sum())
-        for cell, was_taken in zip(own.tolist(), taken, strict=True):
+        expected = sum(self._chances[cell] for cell in cells)
+        for cell, was_taken in zip(cells, taken, strict=True):
             if self._verified[cell] >= _MEMORY:
                 self._verified[cell] *= 0.5
                 self._accepted[cell] *= 0.5
@@ -137,12 +134,9 @@ class AcceptanceEstimator:
             verified.sum(0) + _TRUST_IN_DRAFTER
         )
         chances = (accepted + _TRUST_IN_LEVEL * pooled) / (verified + _TRUST_IN_LEVEL)
-        self._gains = np.log(np.clip(chances, _LEAST, _MOST)).astype(np.float32).reshape(-1)
-
-
-def _cells(tree: TokenTree) -> npt.NDArray[np.int32]:
-    """Which chances of an estimator are those of the nodes of a tree with its drafter's scores."""
-    return tree.cells(NUM_DEPTHS, NUM_LEVELS)
+        chances = np.clip(chances, _LEAST, _MOST)
+        self._gains = torch.from_numpy(np.log(chances).astype(np.float32))
+        self._chances = chances.reshape(-1).tolist()
 
 
 def _level_middles() -> list[float]:

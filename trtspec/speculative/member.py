@@ -104,11 +104,8 @@ class Member:
     ) -> list[TokenTree]:
         """The trees that it drafted for these items, with the ln of the chances of their paths as
         their scores."""
-        drifts = (self._drifts.get(item.request.id, self._drift) for item in items)
-        return [
-            self._estimator.calibrate(tree, drift.exponent) if len(tree) else tree
-            for tree, drift in zip(trees, drifts, strict=True)
-        ]
+        drifts = [self._drifts.get(item.request.id, self._drift) for item in items]
+        return self._estimator.calibrate(trees, [drift.exponent for drift in drifts])
 
     def num_behind(self, request: Request) -> int:
         """Tokens since it drafted for the request, or since the prompt: it feeds them first."""
@@ -172,8 +169,9 @@ class Member:
                 drift.observe(rows, hits, expected)
         if self.has_engine:
             # By what is known now, so that a single try tells as much as it can.
-            for _, draft, _, _ in steps[-1][:_PROFILED]:
-                self._update_profile(self._estimator.calibrate(draft))
+            drafts = [draft for _, draft, _, _ in steps[-1][:_PROFILED]]
+            for tree in self._estimator.calibrate(drafts, [1.0] * len(drafts)):
+                self._update_profile(tree)
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""

@@ -45,7 +45,7 @@ class NGramDrafter:
                 self._indexes[request.id] = index
             index.extend(request.tokens[len(index) :])
             # What follows an end token is never emitted, and the end itself needs no draft.
-            ends = {*request.eos_token_ids, *request.params.stop_token_ids}
+            ends = request.end_tokens
             request.draft = TokenTree.chain(index.propose(count)).without(ends)
 
     def on_accepted(

@@ -40,17 +40,17 @@ class RolloutDrafter(ABC):
         if not items:
             return
         requests = [item.request for item in items]
-        sampling = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
-        rollout = self._roll_out(requests, sampling)
-        tokens, parents, scores = (x.numpy() for x in rollout)
-        for i, item in enumerate(items):
-            request = item.request
-            # What follows an end token is never emitted, and the end itself needs no draft.
-            ends = {*request.eos_token_ids, *request.params.stop_token_ids}
-            depth = min(self.needs.max_depth, request.remaining_tokens - 1)
-            tree = TokenTree(tokens[i], parents[i])
-            nodes = min(self.needs.max_nodes, item.max_nodes)
-            request.draft = tree.best(scores[i], ends, depth, nodes)
+        sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
+        tokens, parents, scores = self._roll_out(requests, sampling)
+        drafts = TokenTree.best_of(
+            [tokens.shape[1]] * len(items),
+            *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
+            [request.end_tokens for request in requests],
+            [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests],
+            [min(self.needs.max_nodes, item.max_nodes) for item in items],
+        )
+        for request, draft in zip(requests, drafts, strict=True):
+            request.draft = draft
 
     @abstractmethod
     def on_accepted(

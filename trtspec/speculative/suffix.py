@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
@@ -74,19 +75,22 @@ class SuffixDrafter:
         if not requests:
             return
         drafts = self._cache.speculate(list(asked), list(asked.values()), self._options)
-        for request, draft in zip(requests, drafts, strict=True):
-            if not draft.tokens:
-                request.draft = TokenTree.empty()
-                continue
-            # How far a match is to be believed grows with its length.
-            trust = draft.match_len / (draft.match_len + 1)
-            scores = np.log(np.array(draft.probs, np.float32) * np.float32(trust))
-            # What follows an end token is never emitted, and the end itself needs no draft.
-            tree = TokenTree(draft.tokens, draft.parents, scores).without(
-                {*request.eos_token_ids, *request.params.stop_token_ids}
-            )
-            depth = request.remaining_tokens - 1
-            request.draft = tree if len(tree) <= depth else tree.cut(max_depth=depth)
+        sizes = [len(draft.tokens) for draft in drafts]
+        # How far a match is to be believed grows with its length.
+        trusts = [draft.match_len / (draft.match_len + 1) for draft in drafts]
+        probs = np.array([p for draft in drafts for p in draft.probs], np.float32)
+        scores = np.log(probs * np.repeat(np.array(trusts, np.float32), sizes))
+        trees = TokenTree.best_of(
+            sizes,
+            torch.tensor([token for draft in drafts for token in draft.tokens], dtype=torch.int64),
+            torch.tensor([node for draft in drafts for node in draft.parents], dtype=torch.int32),
+            torch.from_numpy(scores),
+            [request.end_tokens for request in requests],
+            [request.remaining_tokens - 1 for request in requests],
+            sizes,
+        )
+        for request, tree in zip(requests, trees, strict=True):
+            request.draft = tree
 
     def on_accepted(
         self, batch: ScheduledBatch, accepted: Sequence[Accepted]

@@ -133,10 +133,10 @@ class UnionDrafter:
         if tried:
             self._try(step, items, trees, [self._engines[i] for i in tried])
         step.drafting = self._clock() - began
-        trees = [_best(tree, item.max_nodes) for tree, item in zip(trees, items, strict=True)]
+        trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
         counts = self._share(load, trees, step.spent)
-        for item, tree, count in zip(items, trees, counts, strict=True):
-            item.request.draft = _best(tree, count)
+        for item, draft in zip(items, TokenTree.best_each(trees, counts), strict=True):
+            item.request.draft = draft
         step.nodes = sum(counts)
         self._controller.report(load, [member.name for member in asked], step.nodes)
 
@@ -231,11 +231,6 @@ class _Step:
         self.trial: Trial | None = None
 
 
-def _best(tree: TokenTree, count: int) -> TokenTree:
-    """The tree of its best nodes."""
-    return tree if count >= len(tree) else tree.best(None, (), len(tree), count)
-
-
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:
     scores = tree.scores
     assert scores is not None, "a calibrated tree has scores"
@@ -251,8 +246,10 @@ def _merged(drafts: Sequence[Sequence[TokenTree]]) -> list[TokenTree]:
 
 def _ranked(trees: Sequence[TokenTree]) -> Floats:
     """[B, W]: the chances of the nodes of each tree, falling; 0 where it has fewer."""
-    ranked = np.zeros((len(trees), max(map(len, trees))))
-    for i, tree in enumerate(trees):
+    falling = np.full((len(trees), max(map(len, trees))), np.inf)
+    for row, tree in zip(falling, trees, strict=True):
         if len(tree):
-            ranked[i, : len(tree)] = np.exp(-np.sort(-_scores(tree)))
+            row[: len(tree)] = -_scores(tree)
+    falling.sort(axis=1)
+    ranked: Floats = np.exp(-falling)
     return ranked

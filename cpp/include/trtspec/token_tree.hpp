@@ -66,8 +66,9 @@ class TokenTree {
   // Without the nodes that carry one of `tokens`, and their descendants.
   TokenTree without(std::span<const std::int64_t> tokens) const;
   // The max_nodes best nodes by `scores` (one a node, none above its parent's), of equals the
-  // earlier ones; they are the scores of the tree returned. Left out are nodes of score -inf or NaN, those deeper than max_depth, and tokens
-  // of `unwanted` with all that follows. Throws std::invalid_argument for another number of scores.
+  // earlier ones; they are the scores of the tree returned. Left out are nodes of score -inf or
+  // NaN, those deeper than max_depth, and tokens of `unwanted` with all that follows. Throws
+  // std::invalid_argument for another number of scores.
   TokenTree best(std::span<const float> scores, std::span<const std::int64_t> unwanted,
                  std::int64_t max_depth, std::int64_t max_nodes) const;
   // The tree with other scores: the sum of `gains` (one a node) along the path to a node.

@@ -1,0 +1,48 @@
+"""Packed rows: what an engine call is fed for requests of every kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trtspec.config.kv import CacheLayout
+from trtspec.executor.packing import RowGroup, pack
+from trtspec.ops.tree import TokenTree
+
+LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=3, mask_words=1)
+
+
+def blocks(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def test_a_prefill_a_tree_and_a_chunk() -> None:
+    tree = TokenTree([7, 8, 9], [-1, -1, 0])
+    rows, wanted = pack(
+        [
+            RowGroup([5, 6], 3, blocks(2, 0)),
+            RowGroup([4], 6, blocks(5, 1, 3), tree),
+            RowGroup([1, 2, 3], 0, blocks(4), last_logits=False),
+        ],
+        LAYOUT,
+    )
+    assert [x.tolist() for x in rows] == [
+        [5, 6, 4, 7, 8, 9, 1, 2, 3],
+        [3, 4, 6, 7, 7, 8, 0, 1, 2],
+        [11, 0, 6, 7, 12, 13, 16, 17, 18],
+        [[2, 0, -1], [5, 1, 3], [4, -1, -1]],
+        [0, 2, 6, 9],
+        [3, 6, 0],
+        [False, True, False],
+        [[0], [0], [0b1], [0b11], [0b101], [0b1011], [0], [0], [0]],
+    ]
+    assert wanted.tolist() == [1, 2, 3, 4, 5]
+    kinds = [*[torch.int64] * 3, *[torch.int32] * 3, torch.bool, torch.int64]
+    assert [x.dtype for x in (*rows, wanted)] == [*kinds, torch.int64]
+
+
+def test_rows_without_a_place_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="rows up to 5 of a request with 1 blocks of 4"):
+        pack([RowGroup([1, 2], 3, blocks(0))], LAYOUT)
+    with pytest.raises(RuntimeError, match="with 4 blocks of 4; an engine takes 3"):
+        pack([RowGroup([1], 0, blocks(0, 1, 2, 3))], LAYOUT)
