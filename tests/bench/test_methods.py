@@ -52,6 +52,15 @@ def test_spellings(drafts: list[FoundDraft]) -> None:
     assert [m.name for m in read_methods([NONE, "ngram:1", NONE], drafts)] == [NONE, "ngram:1"]
 
 
+def test_what_adapts(drafts: list[FoundDraft]) -> None:
+    texts = ["eagle3:5+adaptive", "ngram:4+adaptive", "auto", "auto:eagle3", "auto:draft_model"]
+    _, eagle, ngram, *autos = read_methods(texts, drafts)
+    assert eagle.config is not None and eagle.config.adaptive and options(eagle)["topk"] == 1
+    assert ngram.config is not None and ngram.config.adaptive
+    assert [options(auto)["speculative_model"] for auto in autos] == [None, HEAD, SMALL]
+    assert [method.name for method in (eagle, ngram, *autos)] == texts
+
+
 def test_a_draft_of_its_own(drafts: list[FoundDraft]) -> None:
     text = '{"method": "eagle3", "model": "elsewhere", "num_steps": 2}'
     assert options(read_methods([text], drafts)[1])["speculative_model"] == "elsewhere"
@@ -77,6 +86,10 @@ def test_one_contender_for_each_draft_that_fits(drafts: list[FoundDraft]) -> Non
         ("eagle3:four", "is not method:K or method:k,D,N"),
         ("eagle3:0", "max_draft_len=0"),
         ("ngram:2,3,4", "topk"),
+        ("eagle3:5+adaptiv", "is not method:K or method:k,D,N"),
+        ("auto:medusa", "auto:medusa needs a draft for it"),
+        ("auto:ngram", "ngram has no draft; write auto alone"),
+        ("auto:telepathy", "unknown speculative method 'telepathy'"),
         ("{", "is not JSON"),
         ("medusa:3", "medusa:3 needs a draft for it; give it in --drafts (found: trtspec-tiny-"),
         ("mtp:2", "needs modules in the target's own checkpoint"),

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trtspec.builder.available_drafts import FoundDraft
+from trtspec.config.auto import AutoDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.speculative import (
     METHODS,
@@ -31,6 +32,7 @@ USUAL: Mapping[str, Sequence[str]] = {
 }
 """What to try with the drafts for each method, a chain first; else a chain of 4."""
 _NUMBERS = {1: ("num_speculative_tokens",), 3: ("topk", "num_steps", "num_draft_tokens")}
+_ADAPTIVE = "+adaptive"
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,20 @@ def usual_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
 def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[Method]:
     """What was asked for, behind no speculation, which all are compared with.
 
-    A spelling is ``method:K`` (a chain), ``method:k,D,N`` (a tree) or the JSON of a speculative
-    config, which goes by its method's name if no other JSON has the same. Where it names no draft,
-    it stands for every draft that is made for its method.
+    A spelling is ``method:K`` (a chain) or ``method:k,D,N`` (a tree), with ``+adaptive`` behind it
+    for as much as pays; ``auto``, or ``auto:method`` with the draft for one; or the JSON of a
+    speculative config, which goes by its method's name if no other JSON has the same. Where it
+    names no draft, it stands for every draft that is made for its method.
 
     Raises:
         ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
             the same one twice.
     """
     methods = [Method(NONE, None)]
-    wanted = [(text, _options(text)) for text in spellings if text != NONE]
-    as_json = [options.get("method") for text, options in wanted if _is_json(text)]
-    for text, options in wanted:
-        own = _drafts_for(text, options, drafts)
+    wanted = [(text, _read(text)) for text in spellings if text != NONE]
+    as_json = [options.get("method") for text, (options, _) in wanted if _is_json(text)]
+    for text, (options, draft_method) in wanted:
+        own = _drafts_for(text, draft_method, drafts)
         label = text
         if _is_json(text) and as_json.count(options.get("method")) == 1:
             label = str(options.get("method"))
@@ -101,16 +104,32 @@ def _is_json(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def _options(text: str) -> dict[str, Any]:
-    """The speculative config that a spelling means."""
+class _Wanted(NamedTuple):
+    """A speculative config, and the method whose drafts it is to be given; None: of none."""
+
+    options: Mapping[str, Any]
+    draft_method: str | None
+
+
+def _read(text: str) -> _Wanted:
+    """What a spelling means."""
     if _is_json(text):
         try:
             options: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"{text!r:.80} is not JSON: {error}") from error
-        return options
-    name, colon, numbers = text.partition(":")
+        named = any(key in options for key in ("speculative_model", *MODEL_ALIASES))
+        method = options.get("method")
+        return _Wanted(options, None if named or method is None else method_name(method))
+    shape = text.removesuffix(_ADAPTIVE)
+    adaptive = {"adaptive": True} if shape != text else {}
+    name, colon, numbers = shape.partition(":")
     method = method_name(name)  # before its numbers: it is what people mistype
+    if method == AutoDecodingConfig.method:
+        beside = method_name(numbers) if colon else None
+        if beside is not None and not issubclass(METHODS[beside], TreeDecodingConfig):
+            raise ConfigError(f"{text}: {beside} has no draft; write {method} alone")
+        return _Wanted({"method": method}, beside)
     values = numbers.split(",") if colon else []
     keys = _NUMBERS.get(len(values))
     if keys is None or not all(value.isdecimal() for value in values):
@@ -118,19 +137,16 @@ def _options(text: str) -> dict[str, Any]:
             f"{text!r} is not method:K or method:k,D,N, such as eagle3:5 or eagle3:4,5,24; other "
             'options can be given as JSON: {"method": ...}'
         )
-    return {"method": method, **dict(zip(keys, map(int, values), strict=True))}
+    sizes = dict(zip(keys, map(int, values), strict=True))
+    return _Wanted({"method": method, **sizes, **adaptive}, method)
 
 
 def _drafts_for(
-    text: str, options: Mapping[str, Any], drafts: Sequence[FoundDraft]
+    text: str, method: str | None, drafts: Sequence[FoundDraft]
 ) -> list[FoundDraft | None]:
-    """The drafts to run a method with; None for what needs none, or names its own."""
-    named = any(key in options for key in ("speculative_model", *MODEL_ALIASES))
-    if named or options.get("method") is None:
-        return [None]
-    method = method_name(options["method"])
-    config = METHODS[method]
-    if not issubclass(config, TreeDecodingConfig):
+    """The drafts for a method; None for what needs none."""
+    config = METHODS[method] if method else None
+    if method is None or config is None or not issubclass(config, TreeDecodingConfig):
         return [None]
     wanted = config.draft_method or method
     fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]

@@ -32,7 +32,8 @@ def add_method_flags(parser: argparse.ArgumentParser) -> None:
         "--methods",
         nargs="*",
         help="method:K for a chain, method:k,D,N for a tree, such as eagle3:5 eagle3:4,5,24 "
-        "ngram:4, or JSON of a speculative config (default: every method that fits)",
+        "ngram:4, +adaptive behind either, auto or auto:method with the draft for one, or JSON of "
+        "a speculative config (default: every method that fits)",
     )
     add("--batch_sizes", type=int, nargs="+", default=[1], help="requests at a time (default: 1)")
     add("--temperatures", type=float, nargs="+", default=[0.0], help="default: 0")
