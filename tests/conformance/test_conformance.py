@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from trtspec.executor.drafter import DrafterNeeds
-from trtspec.executor.packing import RowGroup
+from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.resources import ResourceManager
 from trtspec.ops.sampling import SamplingColumns, sample
-from trtspec.ops.tree import TokenTree
 
+from . import toy_engine
 from .conftest import Replay
 from .recorder import SMALL_TRACE, Recorder, record, small_trace
 from .scenario import Arrival, Scenario, random_scenario
@@ -141,8 +141,11 @@ def _no_compaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
-    mask = TokenTree.mask
-    patch.setattr(TokenTree, "mask", lambda self, words=None: mask(self, words) | -1)
+    def pack_blind(*arguments: Any) -> tuple[list[Tensor], Tensor]:
+        (*rows, is_tree, mask), logits_rows = pack(*arguments)
+        return [*rows, is_tree, torch.full_like(mask, -1)], logits_rows
+
+    patch.setattr(toy_engine, "pack", pack_blind)
 
 
 def _one_node_more(patch: pytest.MonkeyPatch) -> None:
