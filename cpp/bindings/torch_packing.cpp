@@ -14,8 +14,9 @@ struct PackerHolder : torch::CustomClassHolder {
   PackerHolder(int64_t tokens_per_block, int64_t blocks_per_sequence, int64_t mask_words)
       : layout{tokens_per_block, blocks_per_sequence, mask_words} {}
 
-  // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32 [n]),
-  // its tree, and whether logits are wanted. Returns the eight row inputs and the logits rows.
+  // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32
+  // [n]), its tree, and whether logits are wanted. Returns the eight row inputs and the logits
+  // rows.
   std::vector<at::Tensor> pack(const Ints& tokens, const Ints& counts, const Ints& contexts,
                                const std::vector<at::Tensor>& blocks,
                                const std::vector<TreePointer>& trees,

@@ -44,9 +44,7 @@ class NGramDrafter:
                 index = NgramIndex(self._config.min_ngram, self._config.max_ngram)
                 self._indexes[request.id] = index
             index.extend(request.tokens[len(index) :])
-            # What follows an end token is never emitted, and the end itself needs no draft.
-            ends = request.end_tokens
-            request.draft = TokenTree.chain(index.propose(count)).without(ends)
+            request.draft = TokenTree.chain(index.propose(count)).without(request.end_tokens)
 
     def on_accepted(
         self, batch: ScheduledBatch, accepted: Sequence[Accepted]
