@@ -101,7 +101,9 @@ class Recorder:
                 )
             ]
         self.resources = ResourceManager(
-            KVCacheManager(s.num_blocks, s.tokens_per_block, reuse), caches
+            KVCacheManager(s.num_blocks, s.tokens_per_block, reuse),
+            caches,
+            [draft.kind == "draft_model"] * len(caches),
         )
         self.drafter = _WatchedDrafter(self._make_drafter(), self.resources)
         scheduler = Scheduler(

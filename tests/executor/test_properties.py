@@ -107,7 +107,10 @@ class Simulation:
                 )
             )
         nodes = world.depth * world.width
-        caches = tuple(DraftCacheNeeds(world.depth + i, n) for i, n in enumerate(world.drafts))
+        caches = tuple(
+            DraftCacheNeeds(world.depth + i, n, from_tokens=n == 0)
+            for i, n in enumerate(world.drafts)
+        )
         needs = DrafterNeeds(nodes, world.depth, caches)
         largest = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
         self.target = self.manager_type(
@@ -120,7 +123,9 @@ class Simulation:
             size = size or world.block
             number = -(-(largest + cache.slots) // size) + spare
             drafts.append(self.manager_type(number, size, world.reuse, lookahead=cache.lookahead))
-        self.resources = ResourceManager(self.target, drafts)
+        self.resources = ResourceManager(
+            self.target, drafts, [cache.from_tokens for cache in caches]
+        )
         self.scheduler = Scheduler(
             self.resources, world.batch, world.batch + world.spare_rows, longest, needs
         )
@@ -203,6 +208,10 @@ class Simulation:
             self.begun.add(request.id)
             self.events["reused"] += start > 0
             self.events["reused output"] += start > request.num_prompt_tokens
+            for draft, needs in zip(self.resources.drafts, self.needs.caches, strict=True):
+                is_behind = draft.committed(request.id) < start
+                assert needs.from_tokens or not is_behind, "a draft that cannot catch up lags"
+                self.events["reused before the draft"] += is_behind
         self.write_right(request, 0, start, start + item.num_rows)
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
@@ -351,6 +360,7 @@ def test_thousands_of_random_schedules() -> None:
         "chunk",
         "reused",
         "reused output",
+        "reused before the draft",
         "border",
         "cut drafts",
     ):

@@ -89,6 +89,20 @@ def test_reuse_counts_only_what_all_caches_hold(drafts: tuple[int, ...]) -> None
     resources.check_invariants()
 
 
+@pytest.mark.parametrize("drafts", [(0, 8), (8, 0), (3, 7), (8, 8)])
+def test_a_draft_that_can_catch_up_does_not_hold_the_target_back(drafts: tuple[int, int]) -> None:
+    caches = [KVCacheManager(8, 4), KVCacheManager(8, 3)]
+    resources = ResourceManager(KVCacheManager(8, 4), caches, [False, True])
+    first = request(0, list(range(9)))
+    resources.begin(first)
+    commit(resources, first, 8, *drafts)
+    second = request(1, list(range(10)))
+    held = min(8, drafts[0]) // 4 * 4
+    assert resources.begin(second) == held
+    assert lengths(resources, second) == [held, held, min(held, drafts[1]) // 3 * 3]
+    resources.check_invariants()
+
+
 def test_reuse_ends_on_a_border_of_all_block_sizes() -> None:
     resources = make(drafts=(8, 16), block=3)
     first = request(0, list(range(30)))

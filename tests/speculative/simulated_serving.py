@@ -37,6 +37,7 @@ class ChainDrafter:
         self.acceptance, self.says, self.name = acceptance, says, name
         self.num_calls = 0
         self.sizes: list[int] = []  # requests of each call
+        self.is_fed = True  # with prompts, as the last step was to have it
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
@@ -61,6 +62,7 @@ class ChainDrafter:
         return right
 
     def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[tuple[()]]:
+        self.is_fed = batch.feeds_drafts
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None: ...

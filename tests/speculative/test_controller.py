@@ -60,6 +60,22 @@ def test_what_does_not_pay_is_tried_seldom(batch: int) -> None:
     assert set(sizes) == {1}, "a single request is enough to see"
 
 
+@pytest.mark.parametrize("adapts", [True, False])
+def test_engines_that_are_not_in_use_are_not_fed(adapts: bool) -> None:
+    target = COSTS["rows are nearly free"]
+    world = World(target)
+    good, bad = ChainDrafter(world, 5, 0.9, 1e-3), ChainDrafter(world, 5, 0.05, 9e-3, name=2)
+    cheap = ChainDrafter(world, 1, 0.05, name=3)
+    union = union_of(world, [good, bad, cheap], adapts)
+    union.profile_with(target, 6)
+    requests = requests_of(1)
+    world.serve(union, requests, 1)
+    assert good.is_fed and bad.is_fed, "nothing is known of them yet"
+    world.serve(union, requests, 99)
+    assert good.is_fed and cheap.is_fed
+    assert bad.is_fed == (not adapts)
+
+
 def test_a_change_of_regime_is_found(caplog: pytest.LogCaptureFixture) -> None:
     target = COSTS["rows cost"]
     world = World(target, 0.1)

@@ -31,10 +31,13 @@ class ScheduledBatch:
     """The requests of a step, in order of arrival, and those that lost their blocks for it.
 
     preempted: already back in the queue with nothing in any cache; drafters forget them.
+    feeds_drafts: whether a drafter is to feed its cache with the target's prompts, because it is
+    in use; else it may leave that for when it is asked for drafts, if it then still can.
     """
 
     items: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()
+    feeds_drafts: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.items)

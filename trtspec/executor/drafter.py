@@ -18,11 +18,13 @@ class DraftCacheNeeds:
 
     slots: rows a rollout writes beyond the request's own tokens. lookahead: how many tokens after
     a kept row it depends on, besides those up to it (`KVCacheManager`): 1 if it is made of the
-    target's state at its position and of the token after that.
+    target's state at its position and of the token after that. from_tokens: its rows are made of
+    the request's tokens alone, so that those it lacks can be fed at any time.
     """
 
     slots: int = 0
     lookahead: int = 0
+    from_tokens: bool = False
 
     def __post_init__(self) -> None:
         for name in ("slots", "lookahead"):

@@ -40,12 +40,23 @@ class ResourceManager:
     At step boundaries each draft's committed length is at most the target's.
     """
 
-    def __init__(self, target: KVCache, drafts: Sequence[KVCache] = ()) -> None:
+    def __init__(
+        self,
+        target: KVCache,
+        drafts: Sequence[KVCache] = (),
+        from_tokens: Sequence[bool] | None = None,
+    ) -> None:
+        """from_tokens: of each draft, whether rows that it lacks can be made of tokens alone, at
+        any time; left out, those of none can."""
         self.target = target
         self.drafts = tuple(drafts)
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
-        sizes = [manager.block_size for manager in self.all]
-        self._reuse_step, self._largest_block = math.lcm(*sizes), max(sizes)
+        flags = from_tokens or [False] * len(self.drafts)
+        pairs = list(zip(self.drafts, flags, strict=True))
+        self._followers = tuple(draft for draft, alone in pairs if alone)
+        self._in_step = (target, *(draft for draft, alone in pairs if not alone))
+        self._reuse_step = math.lcm(*(manager.block_size for manager in self._in_step))
+        self._largest_block = max(manager.block_size for manager in self.all)
 
     @property
     def all(self) -> tuple[KVCache, ...]:
@@ -53,15 +64,20 @@ class ResourceManager:
         return self.target, *self.drafts
 
     def begin(self, request: Request) -> int:
-        """Start a request on the prefix that ALL caches hold (a hit in some alone would leave the
-        others with rows nobody wrote); returns its length, committed in each."""
-        num_cached = self.target.match(request.tokens)
-        for draft in self.drafts:
+        """Start a request on the prefix that the target holds and all drafts which could not catch
+        up (they would be left with rows nobody wrote); returns its length, committed in each of
+        them. Other drafts begin on what they hold of it."""
+        tokens = request.tokens
+        num_cached = self.target.match(tokens)
+        for manager in self._in_step[1:]:
             if num_cached:
-                num_cached = min(num_cached, draft.match(request.tokens))
+                num_cached = min(num_cached, manager.match(tokens))
         num_cached -= num_cached % self._reuse_step
-        for manager in self.all:
-            manager.begin(request.id, request.tokens, num_cached)
+        for manager in self._in_step:
+            manager.begin(request.id, tokens, num_cached)
+        for manager in self._followers:
+            held = min(num_cached, manager.match(tokens)) if num_cached else 0
+            manager.begin(request.id, tokens, held - held % manager.block_size)
         return num_cached
 
     def reserve(

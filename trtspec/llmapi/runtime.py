@@ -148,6 +148,7 @@ def open_executor(
             _kv_cache(layout, number, reuse, cache.lookahead)
             for number, cache in zip(draft_blocks, needs.caches, strict=True)
         ],
+        [cache.from_tokens for cache in needs.caches],
     )
     drafter: Drafter = NoDrafter()
     rule = rests = None
@@ -175,7 +176,8 @@ def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
     """What a drafter needs of its cache: drafts may be cut to fewer steps, an engine rolls out all
     that it was built for."""
     lookahead = draft.lookahead
-    return DraftCacheNeeds(draft.slots, cache.lookahead if lookahead is None else lookahead)
+    lookahead = cache.lookahead if lookahead is None else lookahead
+    return replace(cache, slots=draft.slots, lookahead=lookahead)
 
 
 def _kv_cache(

@@ -17,7 +17,8 @@ from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollo
 class DraftModelDrafter(CachedRolloutDrafter):
     """Rolls out a draft model behind the accepted tokens of every generating request.
 
-    Prompts are fed as the target consumes them, and text where nothing is rolled out for long.
+    Prompts are fed as the target consumes them, unless drafts are not in use: then they wait, as
+    the text does, for the next rollout, or until much has piled up.
     """
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, config: TreeDecodingConfig) -> None:
@@ -43,7 +44,7 @@ class DraftModelDrafter(CachedRolloutDrafter):
     def on_accepted(
         self, batch: ScheduledBatch, accepted: Sequence[Accepted]
     ) -> list[tuple[int, ...]]:
-        """Feed prefill chunks to the draft, and what has piled up; return the draft cache's length
+        """Feed prefill chunks to the draft, or what has piled up; return the draft cache's length
         for each item."""
         lengths: list[tuple[int, ...]] = []
         groups = []
@@ -52,9 +53,11 @@ class DraftModelDrafter(CachedRolloutDrafter):
             start = self._cache.committed(request)
             end = item.start + item.num_rows
             fed = self._fed.pop(request.id, None)
-            if fed is None and item.is_generation:
-                may_feed = end - start >= MOST_BEHIND and item.max_nodes > 0
-                fed = None if may_feed else start
+            if fed is None:
+                has_room = item.max_nodes > 0 or not item.is_generation
+                is_due = batch.feeds_drafts and not item.is_generation
+                if not (has_room and (is_due or end - start >= MOST_BEHIND)):
+                    fed = start
             if fed is not None:
                 lengths.append((fed,))
                 continue

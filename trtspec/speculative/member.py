@@ -11,6 +11,7 @@ from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.request import Request
+from trtspec.executor.resources import DraftCache
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Outlook
 from trtspec.speculative.costs import CostCurve
@@ -27,6 +28,7 @@ _LEARNED = 64  # rows before an engine is judged
 _FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
 _CATCHES_UP_FOR = 16  # steps that what it catches up in one is an investment for
 _CATCH_UP_WEIGHT = 0.3
+_MANY_BEHIND = 128  # rows by whose time it is first judged
 _PROFILE_WEIGHT = 0.1
 _PROFILED = 2  # trees that the profile takes in at a time
 _LEARNED_TOGETHER = 4
@@ -41,18 +43,26 @@ class Member:
     lately done, in all and for each request: texts differ, and change.
     """
 
-    def __init__(self, name: str, drafter: Drafter, engine: CountedEngine | None = None) -> None:
-        """``engine``: what the drafter drafts with, if it has one, to be timed."""
+    def __init__(
+        self,
+        name: str,
+        drafter: Drafter,
+        engine: CountedEngine | None = None,
+        cache: DraftCache | None = None,
+    ) -> None:
+        """``engine``: what the drafter drafts with, if it has one, to be timed. ``cache``: what
+        that keeps its K/V in, if it does."""
         self.name = name
         self.drafter = drafter
         self._engine = engine
+        self._cache = cache
         self.cost = CostCurve()
         self._catch_up = 0.0  # seconds for a row
         self._estimator = AcceptanceEstimator()
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
-        self._drafted: dict[int, int] = {}  # tokens of a request when it was last drafted for
+        self._requests: set[int] = set()  # that it drafted for
         self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
         self._num_profiled = 0
         self._unlearned: list[list[_Outcome]] = []  # by step
@@ -70,6 +80,9 @@ class Member:
             return
         # After a step, two rows or so of each request are new to it.
         self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
+        if self._cache is not None:
+            seconds = min(engine.time_call(1, _MANY_BEHIND) or 0.0 for _ in range(2))
+            self._catch_up = max(seconds - self.cost.at(1), 0.0) / _MANY_BEHIND
 
     def draft(
         self,
@@ -93,8 +106,8 @@ class Member:
         for item in items:
             request = item.request
             tree, request.draft = request.draft, TokenTree.empty()
-            self._drafted[request.id] = len(request.tokens)
             if len(tree):
+                self._requests.add(request.id)
                 self._drafts[request.id] = tree
             trees.append(tree)
         return trees
@@ -108,8 +121,8 @@ class Member:
         return self._estimator.calibrate(trees, [drift.exponent for drift in drifts])
 
     def num_behind(self, request: Request) -> int:
-        """Tokens since it drafted for the request, or since the prompt: it feeds them first."""
-        return len(request.tokens) - self._drafted.get(request.id, request.num_prompt_tokens)
+        """Tokens of the request that its cache lacks: it feeds them before it drafts."""
+        return len(request.tokens) - self._cache.committed(request) if self._cache else 0
 
     def outlook(self, items: Sequence[ScheduledRequest]) -> Outlook:
         """What it would give these requests, before it is asked."""
@@ -160,7 +173,7 @@ class Member:
                     continue
                 self._num_rows += rows
                 self._drift.observe(rows, hits, expected)
-                if request_id not in self._drafted:  # released meanwhile
+                if request_id not in self._requests:  # released meanwhile
                     continue
                 drift = self._drifts.get(request_id)
                 if drift is None:
@@ -177,7 +190,7 @@ class Member:
         """Forget a request; unknown ids are ignored."""
         self._drifts.pop(request_id, None)
         self._drafts.pop(request_id, None)
-        self._drafted.pop(request_id, None)
+        self._requests.discard(request_id)
         self.drafter.release(request_id)
 
     def _update_profile(self, tree: TokenTree) -> None:

@@ -153,8 +153,10 @@ def _make_member(config: DecodingConfig, drafts: Iterator[DraftEngine]) -> Membe
     """A method, with the next of the engines if it needs one."""
     method = _method(config)
     own = list(islice(drafts, 1)) if method.needs(config).has_draft_engine else []
-    engine = own[0].engine if own else None
-    return Member(config.method, method.make(config, own), engine)
+    drafter = method.make(config, own)
+    if not own:
+        return Member(config.method, drafter)
+    return Member(config.method, drafter, own[0].engine, own[0].cache)
 
 
 def _method(config: DecodingConfig) -> Method:

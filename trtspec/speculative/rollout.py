@@ -108,7 +108,9 @@ def rollout_needs(
 ) -> DrafterNeeds:
     """Known before any engine is loaded. ``lookahead``: of its cache, None without one."""
     tree = config.tree
-    cache = () if lookahead is None else (DraftCacheNeeds(tree.num_rollout_rows, lookahead),)
+    cache: tuple[DraftCacheNeeds, ...] = ()
+    if lookahead is not None:
+        cache = (DraftCacheNeeds(tree.num_rollout_rows, lookahead, not reads_hidden),)
     return DrafterNeeds(
         max_nodes=tree.num_nodes,
         max_depth=min(tree.num_steps, tree.num_nodes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,7 @@ class UnionDrafter:
         self._members = tuple(members)
         self._cheap = [member for member in members if not member.has_engine]
         self._engines = [member for member in members if member.has_engine]
+        self._in_use = self._engines  # the engines that drafted in the last step that weighed them
         self._has_own_rule = has_own_rule
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
@@ -87,7 +89,7 @@ class UnionDrafter:
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
         for member in self._members:
             member.learn(batch, accepted, self._has_own_rule)
-        kept = [member.drafter.on_accepted(batch, accepted) for member in self._members]
+        kept = [self._accept(member, batch, accepted) for member in self._members]
         step.ended = self._clock()
         return [sum(lengths, ()) for lengths in zip(*kept, strict=True)]
 
@@ -125,7 +127,7 @@ class UnionDrafter:
             cheap = _ranked(trees) if outlooks else None
             chosen, tried = self._controller.plan(load, cheap, outlooks)
             step.spent = sum(outlooks[i].seconds for i in chosen)
-        asked = [self._engines[i] for i in chosen]
+        self._in_use = asked = [self._engines[i] for i in chosen]
         began = self._clock()
         if asked:
             drafts = [self._drafts_of(member, items) for member in asked]
@@ -174,6 +176,14 @@ class UnionDrafter:
     ) -> list[TokenTree]:
         """A member's trees for these items, with the ln of the chances of paths as scores."""
         return member.calibrate(items, member.draft(items, self._clock, is_trial))
+
+    def _accept(
+        self, member: Member, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> Sequence[tuple[int, ...]]:
+        """Tell a member what was accepted, and whether it is in use."""
+        if member.has_engine and member not in self._in_use:
+            batch = replace(batch, feeds_drafts=False)
+        return member.drafter.on_accepted(batch, accepted)
 
     def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
         """How many nodes of each tree are verified."""

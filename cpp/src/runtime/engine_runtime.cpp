@@ -206,7 +206,8 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
     draft_cache = make_cache(layout, blocks.draft, kv.enable_block_reuse, needs.lookahead);
   }
   resources_ = std::make_unique<ResourceManager>(
-      make_cache(layout, blocks.target, kv.enable_block_reuse), std::move(draft_cache));
+      make_cache(layout, blocks.target, kv.enable_block_reuse), std::move(draft_cache),
+      !needs.reads_hidden);
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
 }

@@ -7,11 +7,14 @@
 
 namespace trtspec {
 
-ResourceManager::ResourceManager(std::unique_ptr<KVCache> target, std::unique_ptr<KVCache> draft)
-    : target_(std::move(target)), draft_(std::move(draft)) {
+ResourceManager::ResourceManager(std::unique_ptr<KVCache> target, std::unique_ptr<KVCache> draft,
+                                 bool draft_from_tokens)
+    : target_(std::move(target)),
+      draft_(std::move(draft)),
+      draft_from_tokens_(draft_from_tokens) {
   reuse_step_ = largest_block_ = target_->block_size();
   if (draft_) {
-    reuse_step_ = std::lcm(reuse_step_, draft_->block_size());
+    if (!draft_from_tokens_) reuse_step_ = std::lcm(reuse_step_, draft_->block_size());
     largest_block_ = std::max(largest_block_, draft_->block_size());
   }
 }
@@ -22,13 +25,14 @@ const KVCache& ResourceManager::draft() const {
 }
 
 std::int64_t ResourceManager::begin(const Request& request) {
-  std::int64_t num_cached = target_->match(request.tokens);
+  std::int64_t num_cached = target_->match(request.tokens), held = 0;
   if (draft_ && num_cached > 0) {
-    num_cached = std::min(num_cached, draft_->match(request.tokens));
-    num_cached -= num_cached % reuse_step_;
+    held = std::min(num_cached, draft_->match(request.tokens));
+    if (!draft_from_tokens_) num_cached = held -= held % reuse_step_;
+    held -= held % draft_->block_size();
   }
   target_->begin(request.id, request.tokens, num_cached);
-  if (draft_) draft_->begin(request.id, request.tokens, num_cached);
+  if (draft_) draft_->begin(request.id, request.tokens, held);
   return num_cached;
 }
 

@@ -181,7 +181,7 @@ class Replay {
         resources_(std::make_unique<trtspec::KVCacheManager>(
                        number("num_blocks"), number("tokens_per_block"),
                        scenario.at("enable_block_reuse").as_bool()),
-                   draft_cache()) {
+                   draft_cache(), kind() == "draft_model") {
     if (has_draft()) {
       draft_.emplace(kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
                      trtspec::CacheLayout{number("draft_tokens_per_block"),

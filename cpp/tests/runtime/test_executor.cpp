@@ -45,7 +45,7 @@ class Run {
         draft_(world.drafter == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(0),
                {kBlock, 20, 1}, world.num_blocks),
         resources_(std::make_unique<trtspec::KVCacheManager>(world.num_blocks, kBlock),
-                   draft_cache(world)),
+                   draft_cache(world), world.drafter == "draft_model"),
         executor_(target_, resources_, make_drafter(world.drafter),
                   {world.max_batch_size, world.max_num_tokens, kMaxSeqLen}) {}
 

@@ -14,15 +14,18 @@ namespace trtspec {
 // conditions throw std::logic_error.
 class ResourceManager {
  public:
+  // draft_from_tokens: rows that the draft lacks can be made of tokens alone, at any time.
   explicit ResourceManager(std::unique_ptr<KVCache> target,
-                           std::unique_ptr<KVCache> draft = nullptr);
+                           std::unique_ptr<KVCache> draft = nullptr,
+                           bool draft_from_tokens = false);
 
   bool has_draft() const { return draft_ != nullptr; }
   const KVCache& target() const { return *target_; }
   const KVCache& draft() const;
 
-  // Starts a request on the prefix that both caches hold (a hit in one alone would leave the other
-  // with rows nobody wrote); returns its length, committed in both.
+  // Starts a request on the prefix that the target holds, and a draft which could not catch up (it
+  // would be left with rows nobody wrote); returns its length, committed in both. Another draft
+  // begins on what it holds of it.
   std::int64_t begin(const Request& request);
   // Room for that many rows in all, in both caches; false and nothing changed otherwise. A length
   // that is already covered costs nothing, so draft_tokens = 0 asks for no more.
@@ -66,6 +69,7 @@ class ResourceManager {
  private:
   std::unique_ptr<KVCache> target_;
   std::unique_ptr<KVCache> draft_;
+  bool draft_from_tokens_;
   std::int64_t reuse_step_;
   std::int64_t largest_block_;
 };

@@ -1,0 +1,197 @@
+"""DraftModelDrafter in random steps over an engine that only keeps books: what every row of the
+draft's cache was made of, whenever it was fed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import DraftTargetDecodingConfig
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.drafter import Accepted
+from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.packing import RowGroup
+from trtspec.executor.request import Request
+from trtspec.executor.resources import ResourceManager
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.draft_model import DraftModelDrafter
+
+BLOCK, DEPTH, VOCAB, MOST_BEHIND = 3, 2, 5, 6
+Path = tuple[int, ...]
+
+
+class Engine:
+    """Slot -> the prefix that its row was made of."""
+
+    vocab_size = VOCAB
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Path] = {}
+        self.num_fed = 0
+
+    def slot(self, blocks: Tensor, position: int) -> int:
+        return int(blocks[position // BLOCK]) * BLOCK + position % BLOCK
+
+    def forward(self, groups: Sequence[RowGroup]) -> None:
+        for group in groups:
+            start = group.context
+            prefix = self.rows[self.slot(group.blocks, start - 1)] if start else ()
+            assert len(prefix) == start and len(group.tokens)
+            for position, token in enumerate(group.tokens, start):
+                prefix = (*prefix, token)
+                self.rows[self.slot(group.blocks, position)] = prefix
+            self.num_fed += len(group.tokens)
+
+    def rollout(
+        self, groups: Sequence[RowGroup], sampling: Sequence[Tensor], hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.forward(groups)
+        for group in groups:
+            end = group.context + len(group.tokens)
+            for offset in range(DEPTH - 1):
+                self.rows[self.slot(group.blocks, end + offset)] = ()
+        shape = len(groups), DEPTH
+        parents = torch.arange(-1, DEPTH - 1, dtype=torch.int32).expand(shape)
+        return torch.ones(shape, dtype=torch.int64), parents, torch.zeros(shape)
+
+
+class Serving:
+    """Requests whose steps are dealt out at random."""
+
+    drafter_type = DraftModelDrafter
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.engine: Any = Engine()
+        self.resources = ResourceManager(
+            KVCacheManager(200, BLOCK), [KVCacheManager(self.rng.choice((30, 200)), BLOCK)], [True]
+        )
+        config = DraftTargetDecodingConfig(speculative_model="x", max_draft_len=DEPTH)
+        cache = self.resources.draft_caches[0]
+        self.drafter = self.drafter_type(self.engine, cache, config)
+        self.live: list[Request] = []
+        self.events: Counter[str] = Counter()
+        self.base = [self.rng.randrange(VOCAB) for _ in range(20)]
+
+    def arrive(self, id: int) -> None:
+        tokens = [*self.base[: self.rng.randint(1, 20)], self.rng.randrange(VOCAB)]
+        request = Request.create(id, tokens, SamplingParams(max_tokens=99), 0, max_seq_len=200)
+        start = self.resources.begin(request)
+        self.events["begins behind"] += self.resources.draft_caches[0].committed(request) < start
+        self.live.append(request)
+
+    def item(self, request: Request) -> ScheduledRequest | None:
+        total = len(request.tokens)
+        start = self.resources.target_committed(request)
+        if start == total - 1:
+            nodes = self.rng.choice((0, DEPTH))
+            draft = (total + self.drafter.needs.caches[0].slots,) if nodes else ()
+            if not self.resources.reserve(request, total + nodes, draft):
+                return None
+            return ScheduledRequest(request, start, 1, True, nodes, True)
+        rows = self.rng.randint(1, total - start)
+        if not self.resources.reserve(request, start + rows, (start + rows,)):
+            return None
+        return ScheduledRequest(request, start, rows, False, 0, start + rows == total)
+
+    def step(self) -> None:
+        rng, cache = self.rng, self.resources.draft_caches[0]
+        items = [item for request in self.live if (item := self.item(request)) is not None]
+        batch = ScheduledBatch(tuple(items), feeds_drafts=rng.random() < 0.5)
+        if rng.random() < 0.3:
+            self.drafter.prepare_draft_tokens(batch)
+        accepted = []
+        for item in items:
+            drafted = len(item.request.draft)
+            kept = rng.randint(0, drafted) if item.is_generation else 0
+            tokens = [rng.randrange(VOCAB) for _ in range(kept + 1)] if item.samples else []
+            item.request.tokens.extend(tokens)
+            accepted.append(Accepted(tuple(range(item.num_rows + kept)), tuple(tokens)))
+            self.events["drafted"] += drafted > 0
+            item.request.draft = TokenTree.empty()
+        before = self.engine.num_fed
+        lengths = self.drafter.on_accepted(batch, accepted)
+        if not batch.feeds_drafts:
+            self.events["waited"] += self.engine.num_fed == before
+            self.events["piled up"] += self.engine.num_fed > before
+        for item, outcome, (length,) in zip(items, accepted, lengths, strict=True):
+            request = item.request
+            self.resources.commit(request, item.start + len(outcome.rows), (length,))
+            behind = len(request.tokens) - cache.committed(request)
+            if item.max_nodes or not item.is_generation:
+                assert behind < MOST_BEHIND + len(request.tokens) - item.start - item.num_rows + 1
+        self.check()
+
+    def check(self) -> None:
+        self.resources.check_invariants()
+        cache = self.resources.draft_caches[0]
+        for request in self.live:
+            blocks = cache.block_table(request)
+            for position in range(cache.committed(request)):
+                held = self.engine.rows[self.engine.slot(blocks, position)]
+                assert held == tuple(request.tokens[: position + 1])
+
+    def run(self) -> Counter[str]:
+        for id in range(8):
+            self.arrive(id)
+            for _ in range(self.rng.randint(1, 8)):
+                self.step()
+            if self.rng.random() < 0.5:
+                request = self.live.pop(self.rng.randrange(len(self.live)))
+                self.resources.free(request)
+                self.drafter.release(request.id)
+        return self.events
+
+
+@pytest.fixture(autouse=True)
+def few_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtspec.speculative.draft_model.MOST_BEHIND", MOST_BEHIND)
+
+
+def test_rows_are_right_whenever_they_are_fed() -> None:
+    events: Counter[str] = Counter()
+    for seed in range(200):
+        events += Serving(seed).run()
+    for event in ("begins behind", "drafted", "waited", "piled up"):
+        assert events[event] > 20, (event, events)
+
+
+class FeedsFromTheTargetsStart(DraftModelDrafter):
+    """As if the draft always held what the target does."""
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        lengths = super().on_accepted(batch, accepted)
+        return [
+            length if item.is_generation else (item.start + item.num_rows,)
+            for item, length in zip(batch.items, lengths, strict=True)
+        ]
+
+
+class NeverFeedsLate(DraftModelDrafter):
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        fed = [self._fed.pop(item.request.id, None) for item in batch.items]
+        return [
+            (self._cache.committed(item.request) if known is None else known,)
+            for item, known in zip(batch.items, fed, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("broken", [FeedsFromTheTargetsStart, NeverFeedsLate])
+def test_the_books_notice(broken: type[DraftModelDrafter]) -> None:
+    class Broken(Serving):
+        drafter_type = broken
+
+    with pytest.raises((AssertionError, KeyError)):
+        for seed in range(200):
+            Broken(seed).run()
