@@ -60,7 +60,8 @@ float softmax(float* scores, std::int64_t keys) {
   return sum16(lanes);
 }
 
-// Prefetches rows of a cache, one line a step; after the last it stays there.
+// Prefetches rows of a cache, one line a step, not into the smallest cache, which a tile fills;
+// after the last it stays there.
 struct RowsAhead {
   const char* const* row;  // the row in progress; a null follows the last
   const char* next;
@@ -68,7 +69,7 @@ struct RowsAhead {
   std::int64_t bytes;  // of a row
 
   TRTSPEC_INLINE void step() {
-    __builtin_prefetch(next);
+    __builtin_prefetch(next, 0, 2);
     next += 64;
     if (next < end) return;
     if (row[1] == nullptr) {
@@ -86,10 +87,12 @@ struct RowsAhead {
 template <class Value>
 class Unit {
  public:
+  // `later`: the unit that the thread is likely to take next, if any.
   Unit(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit& unit,
-       const AttentionScratch& layout, float* scratch)
+       const AttentionUnit* later, const AttentionScratch& layout, float* scratch)
       : params_(params),
         unit_(unit),
+        later_(later),
         rows_(rows + unit.first_row),
         group_(params.heads / params.kv_heads),
         heads_(unit.rows * group_),
@@ -106,7 +109,7 @@ class Unit {
 
   void run() {
     load_queries();
-    const std::int64_t first = unit_.begin / kKeyTile * kKeyTile;
+    const std::int64_t first = first_tile(unit_);
     begin_pass(params_.k_cache);
     for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
       enter_tile(tile);
@@ -133,6 +136,10 @@ class Unit {
   }
 
  private:
+  static std::int64_t first_tile(const AttentionUnit& unit) {
+    return unit.begin / kKeyTile * kKeyTile;
+  }
+
   float* scores(std::int64_t i) { return scores_ + i * score_stride_; }
 
   // Scores of a row are kept from index row.begin - unit.begin on, by rank. So rows that see the
@@ -156,8 +163,14 @@ class Unit {
     }
   }
 
+  // K or V, from a unit's first kv head on.
+  const Value* heads_of(const void* cache, const AttentionUnit& unit) const {
+    return static_cast<const Value*>(cache) + unit.first_kv_head * dim_;
+  }
+
   void begin_pass(const void* cache) {
-    cache_ = static_cast<const Value*>(cache) + unit_.first_kv_head * dim_;
+    is_keys_ = cache == params_.k_cache;
+    cache_ = heads_of(cache, unit_);
     for (std::int64_t r = 0; r < unit_.rows; ++r) {
       next_[r] = rows_[r].keys == 0 ? 0 : first_score(r);
     }
@@ -175,18 +188,31 @@ class Unit {
       seen_ |= visible_[r];
     }
     count_ = seen_ == 0 ? 0 : 64 - __builtin_clzll(seen_);
-    find_rows(tile, count_, cached_);
-    // The next tile comes from memory while this one is computed.
-    const std::int64_t next_count = least(unit_.end - tile - kKeyTile, kKeyTile);
-    const Value* next_rows[kKeyTile];
-    find_rows(tile + kKeyTile, next_count, next_rows);
+    find_rows(unit_, cache_, tile, count_, cached_);
+    look_ahead(tile);
+  }
+
+  // What follows the tile comes from memory while it is computed: the next tile, or the first one
+  // of the next pass, or of the next unit.
+  void look_ahead(std::int64_t tile) {
+    const AttentionUnit* unit = &unit_;
+    const Value* cache = cache_;
+    std::int64_t next = tile + kKeyTile;
+    if (next >= unit_.end) {
+      if (!is_keys_ && later_ != nullptr) unit = later_;
+      cache = heads_of(is_keys_ ? params_.v_cache : params_.k_cache, *unit);
+      next = first_tile(*unit);
+    }
+    const std::int64_t count = least(unit->end - next, kKeyTile);
+    const Value* rows[kKeyTile];
+    find_rows(*unit, cache, next, count, rows);
     std::int64_t n = 0;
-    for (std::int64_t i = 0; i < next_count; ++i) {
-      if (next_rows[i] != nullptr) next_tile_[n++] = reinterpret_cast<const char*>(next_rows[i]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (rows[i] != nullptr) next_tile_[n++] = reinterpret_cast<const char*>(rows[i]);
     }
     if (n == 0) next_tile_[n++] = reinterpret_cast<const char*>(cache_);
     next_tile_[n] = nullptr;
-    const std::int64_t bytes = unit_.kv_heads * dim_ * std::int64_t(sizeof(Value));
+    const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Value));
     ahead_ = {next_tile_, next_tile_[0], next_tile_[0] + bytes, bytes};
   }
 
@@ -195,14 +221,15 @@ class Unit {
   }
 
   // Addresses of the cache rows of `count` positions; null where the block table has no block.
-  void find_rows(std::int64_t tile, std::int64_t count, const Value** rows) const {
-    const std::int32_t* table = params_.block_tables + unit_.request * params_.table_width;
+  void find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
+                 std::int64_t count, const Value** rows) const {
+    const std::int32_t* table = params_.block_tables + unit.request * params_.table_width;
     std::int64_t block = tile / params_.block_size;
     std::int64_t offset = tile % params_.block_size;
     for (std::int64_t i = 0; i < count; ++i) {
       const bool exists = table[block] >= 0 && table[block] < params_.num_blocks;
       const std::int64_t slot = std::int64_t(table[block]) * params_.block_size + offset;
-      rows[i] = exists ? cache_ + slot * row_size_ : nullptr;
+      rows[i] = exists ? cache + slot * row_size_ : nullptr;
       if (++offset == params_.block_size) {
         offset = 0;
         ++block;
@@ -308,6 +335,7 @@ class Unit {
 
   const AttentionParams& params_;
   const AttentionUnit& unit_;
+  const AttentionUnit* later_;
   const AttentionRow* rows_;
   const std::int64_t group_;     // query heads of a kv head
   const std::int64_t heads_;     // (row, head)s of a kv head
@@ -322,6 +350,7 @@ class Unit {
   float* sums_;         // [row, head][wide]
   float* scores_;       // [row, head][score_stride]: scores, then weights
   float totals_[kMaxUnitHeads];
+  bool is_keys_ = true;                  // the pass is over K, else over V
   const Value* cache_ = nullptr;         // K or V, from the unit's first kv head on
   std::uint64_t seen_ = 0;               // keys of the tile that some row sees
   std::int64_t count_ = 0;               // keys of the tile up to the last seen one
@@ -336,7 +365,8 @@ template <class Value>
 void run(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
          std::int64_t num_units, const AttentionScratch& layout, float* scratch, int threads) {
   parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
-    Unit<Value>(params, rows, units[i], layout, scratch + thread * layout.size).run();
+    const AttentionUnit* later = i + 1 < num_units ? units + i + 1 : nullptr;
+    Unit<Value>(params, rows, units[i], later, layout, scratch + thread * layout.size).run();
   });
 }
 
