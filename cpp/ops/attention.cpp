@@ -238,6 +238,19 @@ AttentionScratch make_layout(const AttentionParams& p, const Plan& plan) {
   return layout;
 }
 
+void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratch& layout,
+               float* scratch, int threads) {
+  const auto* rows = plan.rows.data();
+  const auto* units = plan.units.data();
+  const auto count = static_cast<std::int64_t>(plan.units.size());
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
+  if (p.dtype == DType::bf16 && p.head_dim % 32 == 0 && active_isa() >= Isa::avx512_bf16) {
+    return avx512_bf16::attention_dot(p, rows, units, count, layout, scratch, threads);
+  }
+#endif
+  TRTSPEC_DISPATCH(attention_kernel, p, rows, units, count, layout, scratch, threads);
+}
+
 }  // namespace
 
 void paged_tree_attention(const AttentionParams& p) {
@@ -253,8 +266,7 @@ void paged_tree_attention(const AttentionParams& p) {
             64, static_cast<std::size_t>((threads * layout.size + 15) / 16 * 16) * sizeof(float))),
         &std::free);
     if (scratch == nullptr) throw std::bad_alloc();
-    TRTSPEC_DISPATCH(attention_kernel, p, plan.rows.data(), plan.units.data(),
-                     static_cast<std::int64_t>(plan.units.size()), layout, scratch.get(), threads);
+    run_units(p, plan, layout, scratch.get(), threads);
   }
   const std::int64_t used = p.requests > 0 ? p.query_start[p.requests] : 0;
   const std::size_t row_bytes = static_cast<std::size_t>(p.heads * p.head_dim) * size_of(p.dtype);

@@ -49,4 +49,12 @@ TRTSPEC_DECLARE_KERNEL(void, attention_kernel,
                         const AttentionUnit* units, std::int64_t num_units,
                         const AttentionScratch& layout, float* scratch, int threads))
 
+// The same of bfloat16 by the processor's own dot product, for a head_dim in multiples of 32. Only
+// where active_isa() is avx512_bf16 or better.
+namespace avx512_bf16 {
+void attention_dot(const AttentionParams& params, const AttentionRow* rows,
+                   const AttentionUnit* units, std::int64_t num_units,
+                   const AttentionScratch& layout, float* scratch, int threads);
+}
+
 }  // namespace trtspec

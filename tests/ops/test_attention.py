@@ -16,7 +16,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
-isa = each_isa("generic", "avx2", "avx512")
+isa = each_isa("generic", "avx2", "avx512", "avx512_bf16")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,395 @@
+// For a unit (some rows of a request, some kv heads) three passes: scores of all visible keys,
+// softmax, weighted sum of values. Keys are looked at in tiles of 64 cache positions, read and
+// converted once for all (row, head)s of the unit; a row's visible keys of a tile are the bits of
+// one word.
+//
+// Why no bit of a row depends on the rest: a score is one chain of multiply-adds over head_dim; the
+// maximum is exact; a key's weight is added to lane rank % 16 of the sum; an output element is one
+// chain of multiply-adds over the visible keys by rank. Tile borders only say where a chain rests.
+//
+// Only for kernel sources.
+#pragma once
+#include "attention_kernel.hpp"
+#include "gemm_block.hpp"
+#include "parallel.hpp"
+#include "transpose.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+
+inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// Bits [from, to) of a word, both cut to 0..64.
+inline std::uint64_t bit_range(std::int64_t from, std::int64_t to) {
+  from = from < 0 ? 0 : from;
+  to = to > 64 ? 64 : to;
+  if (from >= to) return 0;
+  const std::uint64_t below_to = to == 64 ? ~0ull : (1ull << to) - 1;
+  return below_to & ~((1ull << from) - 1);
+}
+
+inline int run_length(std::uint64_t bits) { return bits == ~0ull ? 64 : __builtin_ctzll(~bits); }
+
+// 64 bits of a mask from bit `first` on (which may be negative); bits outside of it are 0.
+inline std::uint64_t mask_bits(const std::int64_t* mask, std::int64_t words, std::int64_t first) {
+  if (first <= -64 || first >= 64 * words) return 0;
+  if (first < 0) return std::uint64_t(mask[0]) << -first;
+  const std::int64_t word = first / 64;
+  const int shift = int(first % 64);
+  std::uint64_t bits = std::uint64_t(mask[word]) >> shift;
+  if (shift != 0 && word + 1 < words) bits |= std::uint64_t(mask[word + 1]) << (64 - shift);
+  return bits;
+}
+
+// Scores become weights e^(score - maximum); returns their sum. There is room for whole vectors.
+inline float softmax(float* scores, std::int64_t keys) {
+  const float lowest = -__builtin_inff();
+  for (std::int64_t i = keys; i < (keys + 15) / 16 * 16; ++i) scores[i] = lowest;
+  VF greatest = splat(lowest);
+  for (std::int64_t i = 0; i < keys; i += kLanes) greatest = max(greatest, load(scores + i));
+  float maximum = lowest;
+  for (int i = 0; i < kLanes; ++i) maximum = greatest[i] > maximum ? greatest[i] : maximum;
+  VF total[16 / kLanes] = {};
+  for (std::int64_t i = 0; i < keys; i += 16) {
+    for (int j = 0; j < 16 / kLanes; ++j) {
+      const VF weight = exp(load(scores + i + j * kLanes) - splat(maximum));
+      store(scores + i + j * kLanes, weight);
+      total[j] += weight;
+    }
+  }
+  float lanes[16];
+  for (int j = 0; j < 16 / kLanes; ++j) store(lanes + j * kLanes, total[j]);
+  return sum16(lanes);
+}
+
+// Prefetches rows of a cache, one line a step, not into the smallest cache, which a tile fills;
+// after the last it stays there.
+struct RowsAhead {
+  const char* const* row;  // the row in progress; a null follows the last
+  const char* next;
+  const char* end;
+  std::int64_t bytes;  // of a row
+
+  TRTSPEC_INLINE void step() {
+    __builtin_prefetch(next, 0, 2);
+    next += 64;
+    if (next < end) return;
+    if (row[1] == nullptr) {
+      next -= 64;
+    } else {
+      ++row;
+      next = *row;
+      end = next + bytes;
+    }
+  }
+};
+
+// How queries meet the keys of a tile: as floats, keys_[d][i] element d of the tile's i-th key.
+template <class Value>
+struct FloatKeys {
+  static void load_query(const Value* q, std::int64_t dim, float scale, float* to) {
+    std::int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) store(to + d, load(q + d) * scale);
+    for (; d < dim; ++d) to[d] = to_float(q[d]) * scale;
+  }
+
+  // kLanes keys, of which those at null are zeros.
+  static void load_keys(const Value* const* rows, std::int64_t dim, float* keys,
+                        RowsAhead& ahead) {
+    transpose_rows(rows, dim, keys, kKeyTile, ahead);
+  }
+
+  // scores [heads][64] of queries [heads][wide] and the first `columns` keys.
+  static void multiply(std::int64_t heads, std::int64_t columns, std::int64_t dim, float,
+                       const float* queries, std::int64_t wide, const float* keys, float* scores,
+                       RowsAhead& ahead) {
+    gemm_block(heads, columns, dim, queries, wide, keys, kKeyTile, scores, kKeyTile, true, ahead);
+  }
+};
+
+// One (row, head) after the other, what is kept of it is at index
+// (kv head of the unit * rows + row) * group + head of the group.
+template <class Value, class Keys>
+class Unit {
+ public:
+  // `later`: the unit that the thread is likely to take next, if any.
+  Unit(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit& unit,
+       const AttentionUnit* later, const AttentionScratch& layout, float* scratch)
+      : params_(params),
+        unit_(unit),
+        later_(later),
+        rows_(rows + unit.first_row),
+        group_(params.heads / params.kv_heads),
+        heads_(unit.rows * group_),
+        dim_(params.head_dim),
+        wide_(padded_dim(params.head_dim)),
+        row_size_(params.kv_heads * params.head_dim),
+        score_stride_(layout.score_stride),
+        queries_(scratch + layout.queries),
+        keys_(scratch + layout.keys),
+        values_(scratch + layout.values),
+        tile_scores_(scratch + layout.tile_scores),
+        sums_(scratch + layout.sums),
+        scores_(scratch + layout.scores) {}
+
+  void run() {
+    load_queries();
+    const std::int64_t first = first_tile(unit_);
+    begin_pass(params_.k_cache);
+    for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
+      enter_tile(tile);
+      for (std::int64_t h = 0; h < unit_.kv_heads; ++h) {
+        if (seen_ != 0) score_tile(h);
+      }
+      leave_tile();
+    }
+    for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
+      const std::int64_t r = i / group_ % unit_.rows;
+      float* sums = sums_ + i * wide_;
+      for (std::int64_t d = 0; d < wide_; d += kLanes) store(sums + d, VF{});
+      totals_[i] = rows_[r].keys == 0 ? 1.0f : softmax(scores(i) + first_score(r), rows_[r].keys);
+    }
+    begin_pass(params_.v_cache);
+    for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
+      enter_tile(tile);
+      for (std::int64_t h = 0; h < unit_.kv_heads; ++h) {
+        if (seen_ != 0) add_values(h);
+      }
+      leave_tile();
+    }
+    for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) store_result(i);
+  }
+
+ private:
+  static std::int64_t first_tile(const AttentionUnit& unit) {
+    return unit.begin / kKeyTile * kKeyTile;
+  }
+
+  float* scores(std::int64_t i) { return scores_ + i * score_stride_; }
+
+  // Scores of a row are kept from index row.begin - unit.begin on, by rank. So rows that see the
+  // same keys of a tile have them at the same index, also under a sliding window.
+  std::int64_t first_score(std::int64_t r) const { return rows_[r].begin - unit_.begin; }
+
+  // Element offset of the i-th (row, head) in a row-major [rows, heads, head_dim].
+  std::int64_t head_offset(std::int64_t i, std::int64_t row_stride) const {
+    const std::int64_t kv_head = unit_.first_kv_head + i / heads_;
+    const std::int64_t row = unit_.first_row + i / group_ % unit_.rows;
+    return row * row_stride + (kv_head * group_ + i % group_) * dim_;
+  }
+
+  void load_queries() {
+    for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
+      const Value* q = static_cast<const Value*>(params_.q) + head_offset(i, params_.q_stride);
+      Keys::load_query(q, dim_, params_.scale, queries_ + i * wide_);
+    }
+  }
+
+  // K or V, from a unit's first kv head on.
+  const Value* heads_of(const void* cache, const AttentionUnit& unit) const {
+    return static_cast<const Value*>(cache) + unit.first_kv_head * dim_;
+  }
+
+  void begin_pass(const void* cache) {
+    is_keys_ = cache == params_.k_cache;
+    cache_ = heads_of(cache, unit_);
+    for (std::int64_t r = 0; r < unit_.rows; ++r) {
+      next_[r] = rows_[r].keys == 0 ? 0 : first_score(r);
+    }
+  }
+
+  // Finds who sees what of the tile of positions from `tile` on, and where its rows are.
+  void enter_tile(std::int64_t tile) {
+    seen_ = 0;
+    for (std::int64_t r = 0; r < unit_.rows; ++r) {
+      const AttentionRow& row = rows_[r];
+      visible_[r] = bit_range(row.begin - tile, row.end - tile);
+      if (row.mask != nullptr) {
+        visible_[r] |= mask_bits(row.mask, params_.mask_words, tile - row.end);
+      }
+      seen_ |= visible_[r];
+    }
+    count_ = seen_ == 0 ? 0 : 64 - __builtin_clzll(seen_);
+    find_rows(unit_, cache_, tile, count_, cached_);
+    look_ahead(tile);
+  }
+
+  // What follows the tile comes from memory while it is computed: the next tile, or the first one
+  // of the next pass, or of the next unit.
+  void look_ahead(std::int64_t tile) {
+    const AttentionUnit* unit = &unit_;
+    const Value* cache = cache_;
+    std::int64_t next = tile + kKeyTile;
+    if (next >= unit_.end) {
+      if (!is_keys_ && later_ != nullptr) unit = later_;
+      cache = heads_of(is_keys_ ? params_.v_cache : params_.k_cache, *unit);
+      next = first_tile(*unit);
+    }
+    const std::int64_t count = least(unit->end - next, kKeyTile);
+    const Value* rows[kKeyTile];
+    find_rows(*unit, cache, next, count, rows);
+    std::int64_t n = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (rows[i] != nullptr) next_tile_[n++] = reinterpret_cast<const char*>(rows[i]);
+    }
+    if (n == 0) next_tile_[n++] = reinterpret_cast<const char*>(cache_);
+    next_tile_[n] = nullptr;
+    const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Value));
+    ahead_ = {next_tile_, next_tile_[0], next_tile_[0] + bytes, bytes};
+  }
+
+  void leave_tile() {
+    for (std::int64_t r = 0; r < unit_.rows; ++r) next_[r] += __builtin_popcountll(visible_[r]);
+  }
+
+  // Addresses of the cache rows of `count` positions; null where the block table has no block.
+  void find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
+                 std::int64_t count, const Value** rows) const {
+    const std::int32_t* table = params_.block_tables + unit.request * params_.table_width;
+    std::int64_t block = tile / params_.block_size;
+    std::int64_t offset = tile % params_.block_size;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool exists = table[block] >= 0 && table[block] < params_.num_blocks;
+      const std::int64_t slot = std::int64_t(table[block]) * params_.block_size + offset;
+      rows[i] = exists ? cache + slot * row_size_ : nullptr;
+      if (++offset == params_.block_size) {
+        offset = 0;
+        ++block;
+      }
+    }
+  }
+
+  void score_tile(std::int64_t h) {
+    // Keys that nobody sees are not read: they may never have been written.
+    const std::int64_t columns = (count_ + kLanes - 1) / kLanes * kLanes;
+    const Value* rows[kKeyTile];
+    for (std::int64_t i = 0; i < columns; ++i) {
+      rows[i] = i < count_ && (seen_ >> i & 1) != 0 ? cached_[i] + h * dim_ : nullptr;
+    }
+    for (std::int64_t i = 0; i < columns; i += kLanes) {
+      Keys::load_keys(rows + i, dim_, keys_ + i, ahead_);
+    }
+    std::int64_t from = 0;
+    while (visible_[from] == 0) ++from;
+    std::int64_t to = unit_.rows;
+    while (visible_[to - 1] == 0) --to;
+    const std::int64_t first = h * heads_ + from * group_;
+    Keys::multiply((to - from) * group_, columns, dim_, params_.scale, queries_ + first * wide_,
+                   wide_, keys_, tile_scores_, ahead_);
+    for (std::int64_t r = from; r < to; ++r) {
+      std::int64_t at = next_[r];
+      std::uint64_t left = visible_[r];
+      while (left != 0) {  // every run of neighbouring keys
+        const int key = __builtin_ctzll(left);
+        const int length = run_length(left >> key);
+        for (std::int64_t g = 0; g < group_; ++g) {
+          const std::int64_t i = (r - from) * group_ + g;
+          __builtin_memcpy(scores(first + i) + at, tile_scores_ + i * kKeyTile + key,
+                           std::size_t(length) * sizeof(float));
+        }
+        at += length;
+        left &= ~bit_range(key, key + length);
+      }
+    }
+  }
+
+  void add_values(std::int64_t h) {
+    // With few (row, head)s, values are used straight from the cache. With more they are converted
+    // once, to a place where neighbouring keys do not fall into the same cache sets.
+    const bool direct = heads_ <= kRowBlock && dim_ % 16 == 0;
+    if (!direct) load_values(h);
+    for (std::int64_t r = 0; r < unit_.rows;) {
+      std::int64_t end = r + 1;
+      while (end < unit_.rows && visible_[end] == visible_[r] && next_[end] == next_[r]) ++end;
+      const std::int64_t first = h * heads_ + r * group_;
+      const std::int64_t count = (end - r) * group_;
+      float* sums = sums_ + first * wide_;
+      const float* weights = scores(first) + next_[r];
+      std::uint64_t left = visible_[r];
+      while (left != 0) {
+        const int key = __builtin_ctzll(left);
+        int length = run_length(left >> key);
+        if (direct) {
+          length = neighbours(key, length);
+          gemm_block(count, wide_, length, weights, score_stride_, cached_[key] + h * dim_,
+                     row_size_, sums, wide_, false, ahead_);
+        } else {
+          gemm_block(count, wide_, length, weights, score_stride_, values_ + key * wide_, wide_,
+                     sums, wide_, false, ahead_);
+        }
+        weights += length;
+        left &= ~bit_range(key, key + length);
+      }
+      r = end;
+    }
+  }
+
+  // How many of the `length` keys from the tile's `key` on lie one after the other in the cache.
+  int neighbours(int key, int length) const {
+    int n = 1;
+    while (n < length && cached_[key + n] == cached_[key] + n * row_size_) ++n;
+    return n;
+  }
+
+  void load_values(std::int64_t h) {
+    for (std::int64_t i = 0; i < count_; ++i) {
+      if ((seen_ >> i & 1) == 0) continue;
+      const Value* from = cached_[i] + h * dim_;
+      float* to = values_ + i * wide_;
+      std::int64_t d = 0;
+      for (; d + kLanes <= dim_; d += kLanes) {
+        store(to + d, load(from + d));
+        ahead_.step();
+      }
+      for (; d < dim_; ++d) to[d] = to_float(from[d]);
+      for (; d < wide_; ++d) to[d] = 0;
+    }
+  }
+
+  void store_result(std::int64_t i) {
+    Value* out = static_cast<Value*>(params_.out) + head_offset(i, params_.heads * dim_);
+    const float* sums = sums_ + i * wide_;
+    std::int64_t d = 0;
+    for (; d + kLanes <= dim_; d += kLanes) store(out + d, load(sums + d) / splat(totals_[i]));
+    for (; d < dim_; ++d) from_float(sums[d] / totals_[i], out + d);
+  }
+
+  const AttentionParams& params_;
+  const AttentionUnit& unit_;
+  const AttentionUnit* later_;
+  const AttentionRow* rows_;
+  const std::int64_t group_;     // query heads of a kv head
+  const std::int64_t heads_;     // (row, head)s of a kv head
+  const std::int64_t dim_;
+  const std::int64_t wide_;      // head_dim padded to whole vectors
+  const std::int64_t row_size_;  // elements of a cache row, all kv heads
+  const std::int64_t score_stride_;
+  float* queries_;      // [row, head][wide], as Keys have them
+  float* keys_;         // [dim][64], or what Keys keep there
+  float* values_;       // [64][wide]
+  float* tile_scores_;  // [row, head of a kv head][64]
+  float* sums_;         // [row, head][wide]
+  float* scores_;       // [row, head][score_stride]: scores, then weights
+  float totals_[kMaxUnitHeads];
+  bool is_keys_ = true;                  // the pass is over K, else over V
+  const Value* cache_ = nullptr;         // K or V, from the unit's first kv head on
+  std::uint64_t seen_ = 0;               // keys of the tile that some row sees
+  std::int64_t count_ = 0;               // keys of the tile up to the last seen one
+  std::uint64_t visible_[kMaxUnitRows];  // keys of the tile that a row sees
+  std::int64_t next_[kMaxUnitRows];      // index of a row's first score of the tile
+  const Value* cached_[kKeyTile];        // rows of the tile in the cache
+  const char* next_tile_[kKeyTile + 1];  // of the next tile, up to a null
+  RowsAhead ahead_{};
+};
+
+// Every unit, with `Keys` to meet its keys.
+template <class Value, class Keys>
+void run_units(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
+               std::int64_t num_units, const AttentionScratch& layout, float* scratch,
+               int threads) {
+  parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
+    const AttentionUnit* later = i + 1 < num_units ? units + i + 1 : nullptr;
+    Unit<Value, Keys>(params, rows, units[i], later, layout, scratch + thread * layout.size).run();
+  });
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS
