@@ -47,7 +47,7 @@ class DraftModelDrafter(CachedRolloutDrafter):
         """Feed prefill chunks to the draft, or what has piled up; return the draft cache's length
         for each item."""
         lengths: list[tuple[int, ...]] = []
-        groups = []
+        behind, chunks = [], []  # apart: a call is to be no larger than the target's
         for item in batch.items:
             request = item.request
             start = self._cache.committed(request)
@@ -62,15 +62,22 @@ class DraftModelDrafter(CachedRolloutDrafter):
                 lengths.append((fed,))
                 continue
             lengths.append((end,))
-            blocks = self._cache.block_table(request)
-            tokens = self._known(request.tokens[start:end])
-            groups.append(RowGroup(tokens, start, blocks, last_logits=False))
-        if groups:
-            self._engine.forward(groups)
+            chunk = start if item.is_generation else item.start
+            if start < chunk:
+                behind.append(self._group(request, start, chunk))
+            chunks.append(self._group(request, chunk, end))
+        for groups in (behind, chunks):
+            if groups:
+                self._engine.forward(groups)
         return lengths
 
     def release(self, request_id: int) -> None:
         self._fed.pop(request_id, None)
+
+    def _group(self, request: Request, start: int, end: int) -> RowGroup:
+        """Rows whose logits nobody asks for."""
+        tokens = self._known(request.tokens[start:end])
+        return RowGroup(tokens, start, self._cache.block_table(request), last_logits=False)
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         """What the draft reads for ``tokens``: ids that only the target's padded embedding has

@@ -22,7 +22,13 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
                                                          std::span<const Accepted>) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
-  std::vector<RowGroup> groups;
+  std::vector<RowGroup> behind, chunks;  // apart: a call is to be no larger than the target's
+  const auto rows = [&](const Request& request, std::int64_t begin, std::int64_t end) {
+    return RowGroup{.tokens = known(request, begin, end),
+                    .context = begin,
+                    .blocks = resources_.draft_block_table(request),
+                    .last_logits = false};
+  };
   for (const ScheduledRequest& item : batch.items) {
     const Request& request = *item.request;
     const std::int64_t start = resources_.draft_committed(request);
@@ -33,12 +39,11 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
     }
     const std::int64_t end = item.start + item.num_rows;
     lengths.push_back(end);
-    groups.push_back({.tokens = known(request, start, end),
-                      .context = start,
-                      .blocks = resources_.draft_block_table(request),
-                      .last_logits = false});
+    if (start < item.start) behind.push_back(rows(request, start, item.start));
+    chunks.push_back(rows(request, item.start, end));
   }
-  if (!groups.empty()) engine_.forward(groups);
+  if (!behind.empty()) engine_.forward(behind);
+  if (!chunks.empty()) engine_.forward(chunks);
   return lengths;
 }
 
