@@ -11,23 +11,12 @@ static_assert(kKeyTile == kPanel, "a tile of keys is multiplied as a panel of we
 
 // Pairs of elements of a key, side by side for 16 keys a register.
 template <int Registers>
-struct KeyPairs {
+struct KeyPairs : SumsInOrder<Registers> {
   using Weight = bf16;
-  static constexpr int kRegisters = Registers;
 
   static TRTSPEC_INLINE void load(const bf16* w, __m512bh* pairs) {
 #pragma GCC unroll 4
     for (int i = 0; i < Registers; ++i) pairs[i] = (__m512bh)_mm512_loadu_si512(w + 32 * i);
-  }
-
-  static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
-#pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) sums[i] = _mm512_loadu_ps(from + 16 * i);
-  }
-
-  static TRTSPEC_INLINE void store_sums(const __m512* sums, float* to) {
-#pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) _mm512_storeu_ps(to + 16 * i, sums[i]);
   }
 };
 

@@ -10,6 +10,22 @@
 
 namespace trtspec::TRTSPEC_ISA_NS {
 
+// The sums of pairs whose registers hold 16 outputs each, in their order.
+template <int Registers>
+struct SumsInOrder {
+  static constexpr int kRegisters = Registers;
+
+  static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
+#pragma GCC unroll 4
+    for (int i = 0; i < Registers; ++i) sums[i] = _mm512_loadu_ps(from + 16 * i);
+  }
+
+  static TRTSPEC_INLINE void store_sums(const __m512* sums, float* to) {
+#pragma GCC unroll 4
+    for (int i = 0; i < Registers; ++i) _mm512_storeu_ps(to + 16 * i, sums[i]);
+  }
+};
+
 // Pairs of weights: those of two inputs, side by side for every output of a panel. The instruction
 // that interleaves works within parts of 128 bits, so register 2h holds the outputs 0-3, 8-11,
 // 16-19, 24-27 of half h, and register 2h + 1 those between.

@@ -11,23 +11,12 @@ namespace {
 
 // Pairs of 16 * Registers outputs, in their order, made of bytes.
 template <int Registers>
-struct BytePairs {
+struct BytePairs : SumsInOrder<Registers> {
   using Weight = std::int8_t;
-  static constexpr int kRegisters = Registers;
 
   static TRTSPEC_INLINE void load(const std::int8_t* w, __m512bh* pairs) {
 #pragma GCC unroll 4
     for (int i = 0; i < Registers; ++i) pairs[i] = (__m512bh)byte_pairs(w + 16 * i);
-  }
-
-  static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
-#pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) sums[i] = _mm512_loadu_ps(from + 16 * i);
-  }
-
-  static TRTSPEC_INLINE void store_sums(const __m512* sums, float* to) {
-#pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) _mm512_storeu_ps(to + 16 * i, sums[i]);
   }
 };
 
