@@ -88,6 +88,34 @@ def test_leading_space_of_metaspace_tokenizers() -> None:
     alone, behind = Detokenizer(backend), Detokenizer(backend, context=[0])
     assert [alone.push(t) for t in (1, 1, 2)] == ["is", " is", "t"]
     assert [behind.push(t) for t in (1, 1, 2)] == [" is", " is", "t"]
+    checker = StopChecker(SamplingParams(stop=" is is"), (), 9, backend, prompt=[2, 0])
+    assert run(checker, [1, 1, 2]) == 2 and checker.text == ""
+
+
+@pytest.mark.parametrize("tokens", [[0, 1], [0, 0, 1], [0, 3, 1, 0, 1], [4, 0, 1, 4, 1], [2, 0, 1]])
+def test_leading_spaces_of_their_own(tokens: list[int]) -> None:
+    """Llama 2's decoder takes one space off the beginning of what it decodes."""
+    vocab = {"▁": 0, "▁is": 1, "t": 2, "▁▁": 3}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.add_special_tokens(["</s>"])
+    spaces = decoders.Replace("▁", " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    stream = Detokenizer(backend)
+    text = "".join(stream.push(token) for token in tokens) + stream.flush()
+    assert text == backend.decode(tokens)
+    behind = Detokenizer(backend, context=[4, 2])
+    text = "".join(behind.push(token) for token in tokens) + behind.flush()
+    assert "t" + text == backend.decode([2, *tokens])
+
+
+def test_a_character_that_the_prompt_begins(tokenizer: Any) -> None:
+    for prompt in ([97, 259], [*ids("abcdefghij"), 259]):
+        checker = StopChecker(SamplingParams(), (EOS,), 9, tokenizer, prompt)
+        run(checker, [0xAC, 97, EOS])
+        assert checker.text == "€a"
+        nothing = StopChecker(SamplingParams(), (EOS,), 9, tokenizer, prompt)
+        run(nothing, [EOS])
+        assert nothing.text == ""
 
 
 @pytest.mark.parametrize(

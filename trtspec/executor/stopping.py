@@ -11,6 +11,7 @@ from trtspec.config.sampling import SamplingParams
 _INCOMPLETE = "\ufffd"
 _MAX_WINDOW = 32
 _JUNK_CONTEXT = 8  # tokens; an unfinished UTF-8 character has at most three
+_PROMPT_CONTEXT = 8  # tokens; one may be enough, but special ones are skipped
 
 
 class Detokenizer:
@@ -24,11 +25,13 @@ class Detokenizer:
         self, tokenizer: Any, skip_special_tokens: bool = True, context: Sequence[int] = ()
     ) -> None:
         """`tokenizer`: one of transformers or of tokenizers. `context`: tokens before the text (the
-        end of the prompt, say) that shall count for its first space."""
+        end of the prompt, say) that shall count for its first space. A character that they only
+        begin belongs to the text."""
         self._decode = _decoder(tokenizer, skip_special_tokens)
         self._window = list(context)
         self._num_context = len(self._window)
-        self._shown = len(self._decode(self._window)) if self._window else 0
+        before = self._decode(self._window) if self._window else ""
+        self._shown = len(before) - before.endswith(_INCOMPLETE)
 
     def push(self, token: int) -> str:
         """Append a token; the characters it completes, often none within a character."""
@@ -45,7 +48,10 @@ class Detokenizer:
             return new
         new = text[self._shown :]
         if not new:
-            self._window.pop()  # a special token that is skipped
+            # A special token that is skipped; or, at the beginning, a space that is only shown
+            # before another token.
+            if self._shown or len(self._window) > _MAX_WINDOW:
+                self._window.pop()
             return ""
         self._window = self._window[self._num_context :]
         self._num_context = len(self._window)
@@ -54,7 +60,9 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What is held back, at the end of the text: the marks of unfinished characters."""
-        text = self._decode(self._window) if self._window else ""
+        if len(self._window) == self._num_context:
+            return ""
+        text = self._decode(self._window)
         new, self._shown = text[self._shown :], len(text)
         return new
 
@@ -76,9 +84,11 @@ class StopChecker:
         eos_token_ids: Sequence[int],
         max_output_tokens: int,
         tokenizer: Any = None,
+        prompt: Sequence[int] = (),
     ) -> None:
         """Without a `tokenizer`, or with params.detokenize False, there is no text, and stop
-        strings cannot be found."""
+        strings cannot be found. The text goes on behind `prompt`: a word that begins with a space
+        there keeps it."""
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -89,7 +99,8 @@ class StopChecker:
         self._stops = params.stop_strings
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None and params.detokenize:
-            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
+            context = prompt[-_PROMPT_CONTEXT:]
+            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, context)
         self._text = ""
         self._searched = 0
 

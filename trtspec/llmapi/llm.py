@@ -276,7 +276,9 @@ class LLM:
                 sample_index=index,
                 eos_token_ids=eos,
             )
-            stop = StopChecker(params, eos, request.max_output_tokens, self.tokenizer)
+            stop = StopChecker(
+                params, eos, request.max_output_tokens, self.tokenizer, output.prompt_token_ids
+            )
             completion = CompletionOutput(index, seed)
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))
