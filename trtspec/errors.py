@@ -25,3 +25,7 @@ class EngineError(TrtspecError):
 
 class RequestError(TrtspecError, ValueError):
     """One request is invalid; the others of its batch are not affected."""
+
+
+class PromptTooLongError(RequestError):
+    """The prompt leaves no room for an output token."""

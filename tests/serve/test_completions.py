@@ -163,7 +163,14 @@ def test_logprobs(any_server: Server, reference: LLM) -> None:
     client = any_server.client()
     whole = client.completions.create(**options).choices[0].logprobs
     assert whole.token_logprobs == pytest.approx([e.logprob for e in expected.logprobs], abs=1e-4)
-    assert [len(top) for top in whole.top_logprobs] == [len(e.top) for e in expected.logprobs]
+    assert [len(top) for top in whole.top_logprobs] == [
+        len(e.top.keys() | {e.token}) for e in expected.logprobs
+    ]
+    for token, value, top in zip(
+        whole.tokens, whole.token_logprobs, whole.top_logprobs, strict=True
+    ):
+        assert top[token] == value
+    assert any(len(top) == 4 for top in whole.top_logprobs)
     assert whole.text_offset[0] == 0 and len(whole.tokens) == len(expected.token_ids)
     parts = [c.choices[0].logprobs for c in client.completions.create(stream=True, **options)]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):

@@ -133,6 +133,18 @@ def test_a_text_too_long_is_refused_before_it_is_tokenised(
     assert not calls
 
 
+def test_a_prompt_of_too_many_tokens(server: Server) -> None:
+    """One whose characters might have fitted has the same code, for clients that then cut it."""
+    long = "xyz " * 100
+    error = error_of(server.post(json={"prompt": long}), 400)
+    assert error["code"] == "context_length_exceeded" and "max_seq_len=256" in error["message"]
+    body = {"messages": [{"role": "user", "content": long}]}
+    error = error_of(server.post("/v1/chat/completions", json=body), 400)
+    assert error["code"] == "context_length_exceeded"
+    error = error_of(server.post(json={"prompt": "a", "logit_bias": {"99999": 1}}), 400)
+    assert (error["code"], error["param"]) == ("invalid_value", "logit_bias")
+
+
 def test_paths_and_methods(server: Server) -> None:
     error_of(server.post("/v1/embeddings", json={}), 404)
     wrong = server.get("/v1/completions")

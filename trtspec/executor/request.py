@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.errors import RequestError
+from trtspec.errors import PromptTooLongError, RequestError
 from trtspec.ops.tree import TokenTree
 
 
@@ -71,12 +71,12 @@ class Request:
         sample_index: int = 0,
         eos_token_ids: tuple[int, ...] = (),
     ) -> Request:
-        """A new request over a copy of `prompt`; RequestError if the prompt is empty or leaves no
+        """A new request over a copy of `prompt`; RequestError if the prompt is empty, leaves no
         room for an output token within `max_seq_len` tokens."""
         if not prompt:
             raise RequestError("the prompt is empty; it must have at least 1 token")
         if len(prompt) >= max_seq_len:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {len(prompt)} tokens, but max_seq_len={max_seq_len} must hold the "
                 f"prompt and at least 1 output token; shorten the prompt to {max_seq_len - 1} "
                 f"tokens or raise max_seq_len"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,13 +12,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from trtspec.errors import RequestError, TrtspecError
+from trtspec.errors import TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.serve.access import AccessLog
 from trtspec.serve.errors import ApiError, api_error
 from trtspec.serve.lifecycle import Lifecycle
 from trtspec.serve.routes import router
-from trtspec.serve.schemas import ChatRequest, CompletionRequest
 from trtspec.serve.security import ApiKeyGuard, BodyLimit
 from trtspec.serve.service import Service
 from trtspec.serve.settings import ServeSettings
@@ -30,7 +28,6 @@ _PATHS = {
     "/", "/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/live", "/version",
     "/metrics", "/openapi.json",
 }  # fmt: skip
-_FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
 # Names that pydantic puts into the place of an error for the branches of a union.
 _BRANCHES = {"body", "str", "int"}
 
@@ -77,12 +74,7 @@ def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGI
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    failure = api_error(error)
-    if isinstance(error, RequestError):
-        named = re.match(r"(?:SamplingParams: )?`?([a-z_]+)\b", str(error))
-        if named and named[1] in _FIELDS:
-            failure.param = named[1]
-    return _told(request, failure)
+    return _told(request, api_error(error))
 
 
 async def _http(request: Request, error: Exception) -> Response:

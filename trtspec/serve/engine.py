@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.llm import LLM
-from trtspec.serve.errors import ApiError
+from trtspec.serve.errors import CONTEXT_LENGTH_EXCEEDED, ApiError
 from trtspec.serve.token_text import TokenText, longest_token
 from trtspec.version import __version__
 
@@ -39,7 +39,7 @@ class Engine:
                     400,
                     f"{param} has {len(prompt)} {'characters' if is_text else 'tokens'}; a model "
                     f"of {self.llm.limits.max_seq_len} tokens cannot hold more than {limit}",
-                    "context_length_exceeded",
+                    CONTEXT_LENGTH_EXCEEDED,
                     param,
                 )
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
-from trtspec.errors import RequestError, TrtspecError
+from trtspec.errors import PromptTooLongError, RequestError, TrtspecError
+from trtspec.serve.schemas import ChatRequest, CompletionRequest
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+_FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -62,8 +66,12 @@ def api_error(error: BaseException) -> ApiError:
     """Any failure of a request as an answer: its own fault is 400, everything else 500."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, PromptTooLongError):
+        return ApiError(400, str(error), CONTEXT_LENGTH_EXCEEDED)
     if isinstance(error, RequestError):
-        return ApiError(400, str(error), "invalid_value")
+        named = re.match(r"(?:SamplingParams: )?`?([a-z_]+)\b", str(error))
+        param = named[1] if named and named[1] in _FIELDS else None
+        return ApiError(400, str(error), "invalid_value", param)
     if isinstance(error, TrtspecError):
         return ApiError(500, str(error), "engine_error")
     return ApiError(500, f"the server failed: {type(error).__name__}", "internal_error")

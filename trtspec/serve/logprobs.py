@@ -14,7 +14,8 @@ LOWEST = -9999.0
 
 
 class CompletionLogprobs:
-    """The form of /v1/completions: parallel lists; offsets count the characters of the tokens."""
+    """The form of /v1/completions: parallel lists; offsets count the characters of the tokens. The
+    token itself is among the best ones, one more of them if need be."""
 
     def __init__(self, tokens: TokenText) -> None:
         self._tokens = tokens
@@ -30,7 +31,10 @@ class CompletionLogprobs:
             "tokens": texts,
             "token_logprobs": [_finite(entry.logprob) for entry in entries],
             "top_logprobs": [
-                {self._tokens.text(token): _finite(value) for token, value in _best(entry)}
+                {
+                    self._tokens.text(token): _finite(value)
+                    for token, value in (*_best(entry), (entry.token, entry.logprob))
+                }
                 for entry in entries
             ],
             "text_offset": offsets,
