@@ -33,7 +33,8 @@ class Verdict:
     """What the target says about one request's rows.
 
     ``rows`` are the accepted row indices (root first) and ``tokens`` what each of them emits; the
-    last token is the bonus. ``failed``: the model gave no usable number for a row on the path.
+    last token is the bonus. ``failed``: the model gave no usable number for the root's row. A path
+    ends before a later row of that kind, which is the root's in the next step.
     """
 
     rows: list[int]
@@ -148,14 +149,17 @@ class Sampler:
         for i, (request, count) in enumerate(zip(requests, emitted.tolist(), strict=True)):
             path = all_rows[i][:count]
             emits = [all_tokens[starts[i] + row] for row in path]
+            if len(emits) > 1 and emits[-1] < 0:  # what came before stands; the next step fails
+                path, emits = path[:-1], emits[:-1]
+            failed = emits[-1] < 0
             logprobs = None
-            if i in raw and min(emits) >= 0:
+            if i in raw and not failed:
                 wanted = request.params.logprobs or 0
                 logprobs = [
                     _token_logprobs(raw[i][row], token, wanted)
                     for row, token in zip(path, emits, strict=True)
                 ]
-            verdicts.append(Verdict(path, emits, logprobs, failed=min(emits) < 0))
+            verdicts.append(Verdict(path, emits, logprobs, failed))
         return verdicts
 
     def release(self, request_id: int) -> None:

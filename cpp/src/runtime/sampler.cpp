@@ -99,8 +99,13 @@ std::vector<Verdict> verify(std::span<const Request* const> requests, const at::
       const std::int64_t token = sampled[static_cast<std::size_t>(starts[i] + path[at])];
       verdicts[i].rows.push_back(path[at]);
       verdicts[i].tokens.push_back(token);
-      verdicts[i].failed = verdicts[i].failed || token < 0;
     }
+    std::vector<std::int64_t>& tokens = verdicts[i].tokens;
+    if (tokens.size() > 1 && tokens.back() < 0) {  // what came before stands; the next step fails
+      tokens.pop_back();
+      verdicts[i].rows.pop_back();
+    }
+    verdicts[i].failed = tokens.back() < 0;
   }
   return verdicts;
 }

@@ -108,7 +108,10 @@ void test_verify() {
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
   CHECK(!trtspec::verify(requests, logits, device)[0].failed);
-  rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it
+  rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it: what came before stands
+  verdicts = trtspec::verify(requests, logits, device);
+  CHECK(!verdicts[0].failed && verdicts[0].rows == Tokens{0} && verdicts[0].tokens == Tokens{4});
+  rows[0] = std::numeric_limits<float>::quiet_NaN();  // the first
   verdicts = trtspec::verify(requests, logits, device);
   CHECK(verdicts[0].failed && !verdicts[1].failed);
 

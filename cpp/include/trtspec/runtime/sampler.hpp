@@ -36,8 +36,8 @@ class SamplingTable {
 };
 
 // What the target says about one request's rows: the accepted ones, root first, and what each of
-// them emits; the last token is the bonus. failed: the model gave no usable number for a row on the
-// path.
+// them emits; the last token is the bonus. failed: the model gave no usable number for the root's
+// row. A path ends before a later one of that kind, which is the root's in the next step.
 struct Verdict {
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> tokens;
