@@ -1,12 +1,12 @@
 #include "report.hpp"
 
-#include <ATen/Parallel.h>
 #include <stdlib.h>
 
 #include <fstream>
 #include <thread>
 #include <trtspec/isa.hpp>
 #include <trtspec/json.hpp>
+#include <trtspec/team.hpp>
 
 namespace trtspec::bench {
 
@@ -132,7 +132,7 @@ void write_machine(JsonWriter& json, const Libraries& libraries) {
   json.key("machine").begin_object();
   json.key("cpu").value(proc_value("/proc/cpuinfo", "model name"));
   json.key("cores").value(std::int64_t{std::thread::hardware_concurrency()});
-  json.key("threads").value(std::int64_t{at::get_num_threads()});
+  json.key("threads").value(std::int64_t{max_threads()});
   json.key("instruction_set").value(isa_name(active_isa()));
   json.key("memory").value(proc_value("/proc/meminfo", "MemTotal"));
   if (::getloadavg(load, 1) == 1) json.key("load_average").value(load[0]);

@@ -29,7 +29,7 @@ constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 30;
 
 void benchmark(const Options& options) {
   if (options.num_threads) at::set_num_threads(static_cast<int>(*options.num_threads));
-  take_threads(at::get_num_threads());
+  const int threads = at::get_num_threads();
   const EngineFolder folder = EngineFolder::read(options.engine_dir);
   const SchedulerLimits limits = runtime_limits(folder.build, options.max_batch_size,
                                                 options.max_num_tokens, options.max_seq_len);
@@ -46,6 +46,8 @@ void benchmark(const Options& options) {
           ? libraries.tensorrt->gpu()->measure_bandwidth()
           : measure_read_bandwidth(std::min(kBandwidthBytes, available_memory() / 4));
   EngineRuntime runtime(folder, limits, speculation, options.kv, libraries);
+  // Only now: sessions and the memory's speed ask OpenMP for its threads.
+  take_threads(threads);
   const RunResult result = run_samples(runtime, samples, options, folder, limits);
 
   const std::vector<Figure> figures = make_figures(result, bandwidth);

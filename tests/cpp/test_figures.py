@@ -70,6 +70,11 @@ def test_figures(program: Program, chain_engine: Path, tmp_path: Path) -> None:
     assert report["machine"]["threads"] == 1 and report["command_line"][0] == str(program.path)
 
 
+def test_threads(program: Program, chain_engine: Path, tmp_path: Path) -> None:
+    report = program.run(chain_engine, [([5, 6, 7], 8)], tmp_path, "--num_threads", 2).report
+    assert report["machine"]["threads"] == 2
+
+
 def test_no_python(program: Program) -> None:
     """Nothing that the program is linked with brings an interpreter along."""
     libraries = subprocess.run(["ldd", program.path], capture_output=True, text=True, check=True)
