@@ -130,6 +130,15 @@ def test_rows(networks: Networks) -> None:
     assert (engine.speculative_rows, engine.layout.mask_words) == (1 + 8 * 16, 3)
 
 
+def test_rows_between_the_built_ones_and_the_masks(networks: Networks, folder: Path) -> None:
+    """Masks have room for whole words of rows, block tables have not."""
+    long = {"method": "suffix", "suffix_decoding_max_tree_depth": 100, "max_draft_len": 99}
+    engine = build_engine(networks.plan(long, networks.eagle3), folder.parent / "long")
+    open_llm(engine, ngram(99)).shutdown()
+    with pytest.raises(ConfigError, match="need 101 rows a step, the engine was built for 100"):
+        open_llm(engine, ngram(100))
+
+
 OPENED: dict[str, Any] = {
     "as_built": (None, {"suffix", "draft_model", "eagle3", "ngram"}),
     "off": (False, set()),

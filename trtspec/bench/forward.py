@@ -150,10 +150,10 @@ def row_of(time: CallTime, rates: MachineRates) -> dict[str, Any]:
 
 
 def _check(shape: CallShape, engine: EngineConfig) -> None:
-    layout, build = engine.layout, engine.build
+    build = engine.build
     assert build.max_seq_len is not None and build.max_num_tokens is not None
     limits = (
-        ("rows to verify", shape.rows, 64 * layout.mask_words, "num_draft_tokens"),
+        ("rows to verify", shape.rows, engine.speculative_rows, "num_draft_tokens"),
         ("tokens of context", shape.context, build.max_seq_len - 1, "max_seq_len"),
         ("requests", shape.batch, build.max_batch_size, "max_batch_size"),
         ("rows in all", shape.rows * shape.batch, build.max_num_tokens, "max_num_tokens"),

@@ -159,6 +159,8 @@ def _profiles(engine: EngineConfig) -> list[dict[str, tuple[int, int, int]]]:
     batch, widest = build.max_batch_size, engine.speculative_rows
     rows = max((draft.speculation.num_draft_tokens for draft in engine.drafts), default=1)
     step, chunk = build.max_num_tokens, min(build.max_num_tokens, build.max_seq_len)
+    # With a chunk, modules are fed what they could not be of the chunk before.
+    ahead = max((draft.lookahead or 1 for draft in engine.drafts), default=1)
     verify = {
         "batch": (1, batch, batch),
         "batch_ends": (2, batch + 1, batch + 1),
@@ -169,7 +171,7 @@ def _profiles(engine: EngineConfig) -> list[dict[str, tuple[int, int, int]]]:
     prefill = {
         "batch": (1, 1, 1),
         "batch_ends": (2, 2, 2),
-        "rows": (1, chunk, chunk),
+        "rows": (1, chunk, chunk + ahead - 1),
         "logits_rows": (1, 1, chunk),
         "packed_rows": (1, step, step),
     }

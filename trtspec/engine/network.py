@@ -130,20 +130,27 @@ class PassNetwork(nn.Module):
         token_map: Tensor | None,
         fuse: GraphSession | None = None,
         mask_hidden: Tensor | None = None,
+        max_fused: int = 1 << 30,
     ) -> None:
-        """``fuse``: of a network that makes features of the target's states; ``mask_hidden``: what
-        the masks of a parallel one read in their place."""
+        """``fuse``: of a network that makes features of the target's states, of at most
+        ``max_fused`` rows a call; ``mask_hidden``: what the masks of a parallel one read in their
+        place."""
         super().__init__()
         self._graph = graph
         self._head = head
         self._fuse = fuse
+        self._max_fused = max_fused
         self.token_map = token_map
         self.mask_hidden = mask_hidden
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
         """See `FeatureNetwork.fuse`."""
         assert self._fuse is not None, "this network reads no states"
-        return self._fuse.run([hidden_in.contiguous()])[0]
+        if len(hidden_in) <= self._max_fused:
+            return self._fuse.run([hidden_in.contiguous()])[0]
+        parts = torch.split(hidden_in.contiguous(), self._max_fused)
+        # What a session gives is valid until its next call.
+        return torch.cat([self._fuse.run([part])[0].clone() for part in parts])
 
     def draft(
         self,

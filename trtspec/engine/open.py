@@ -183,7 +183,8 @@ def _lowered_modules(
         blocks = BlockNetwork(graph(CONTEXT_GRAPH, network, []), rows, head, token_map)
         return {DRAFT_ROLLOUT: blocks, DRAFT_MODEL: blocks}
     fuse = session(FUSE_GRAPH) if FUSE_GRAPH in files else None
-    passed = PassNetwork(rows, head, token_map, fuse, mask_hidden)
+    assert engine.build.max_num_tokens is not None, "a build has resolved it"
+    passed = PassNetwork(rows, head, token_map, fuse, mask_hidden, engine.build.max_num_tokens)
     feed = LanguageFeed(passed) if fuse is None else FeatureFeed(passed)
     return {DRAFT_ROLLOUT: passed, DRAFT_MODEL: feed}
 

@@ -100,10 +100,10 @@ def open_executor(
     caches = (_as_built(*pair) for pair in zip(needs.caches, cached, strict=True))
     needs = replace(needs, caches=tuple(caches))
     layout = engine.layout
-    if needs.max_nodes + 1 > 64 * layout.mask_words:
+    if needs.max_nodes + 1 > engine.speculative_rows:
         raise ConfigError(
             f"the drafts need {needs.max_nodes + 1} rows a step, the engine was built for "
-            f"{64 * layout.mask_words}; lower the draft length or rebuild the engine for it"
+            f"{engine.speculative_rows}; lower the draft length or rebuild the engine for it"
         )
     device = engine.build.device
     sizes = graphs.sizes(limits.max_batch_size) if graphs else ()

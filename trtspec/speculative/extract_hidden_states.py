@@ -62,7 +62,8 @@ class ExtractHiddenStatesDrafter:
             assert hidden is not None, "the target hands out its states"
             rows = self._rows.setdefault(request.id, _Rows())
             assert rows.count == item.start, "every row is told once, in order"
-            rows.states.append(hidden.cpu())
+            # A copy: a view would keep the states of all that the step ran beside.
+            rows.states.append(hidden.to("cpu", copy=True))
             rows.count += len(hidden)
             if request.is_finished:
                 del self._rows[request.id]

@@ -105,7 +105,7 @@ void Speculation::check(const EngineFolder& folder) const {
       throw Error("n-gram sizes " + std::to_string(min_ngram) + " to " + std::to_string(max_ngram) +
                   " must rise from at least 1");
     }
-    const std::int64_t rows = TokenTree::kBitsPerWord * folder.layout().mask_words;
+    const std::int64_t rows = folder.speculative_rows();
     if (max_draft_len + 1 > rows) {
       throw Error(length + " needs " + std::to_string(max_draft_len + 1) +
                   " rows a step, the engine was built for " + std::to_string(rows) +
