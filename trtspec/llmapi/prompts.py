@@ -80,12 +80,24 @@ class PromptReader:
             )
         try:
             text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, **{"add_generation_prompt": True, **options}
+                self._in_known_roles(messages),
+                tokenize=False,
+                **{"add_generation_prompt": True, **options},
             )
         except Exception as error:
             raise RequestError(f"the chat template refused the conversation: {error}") from error
         # The template writes its own special tokens.
         return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
+
+    def _in_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """`developer` is OpenAI's newer word for `system`; a template that does not know it would
+        leave its message out."""
+        if "developer" in str(self.tokenizer.chat_template):
+            return list(messages)
+        return [
+            {**message, "role": "system"} if message.get("role") == "developer" else message
+            for message in messages
+        ]
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
         """Tokenise `bad_words` and check every token id that the options name."""
