@@ -18,6 +18,7 @@ import trtspec.builder.build as build_module
 from trtspec.builder.build import build_engine, cached_engine
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.builder.scratch import scratch_folder
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import EngineConfig
@@ -136,15 +137,9 @@ def test_a_place_that_cannot_be_written(plan: BuildPlan, tmp_path: Path) -> None
         build_engine(plan, tmp_path / "file" / "engine")
 
 
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
-def killed_build(where: Path, pid: int, suffix: str = "-0badcafe") -> Path:
+def killed_build(where: Path, suffix: str) -> Path:
     """What a build that was killed before its rename leaves."""
-    scratch = where.with_name(f".{where.name}.building-{pid}{suffix}")
+    scratch = where.with_name(f".{where.name}.building-{suffix}")
     (scratch / "target").mkdir(parents=True)
     (scratch / "config.json").write_text("{}")
     return scratch
@@ -152,15 +147,13 @@ def killed_build(where: Path, pid: int, suffix: str = "-0badcafe") -> Path:
 
 def test_leftovers_of_killed_builds(plan: BuildPlan, tmp_path: Path) -> None:
     engine = tmp_path / "engine"
-    dead = [
-        killed_build(engine, dead_pid(), suffix) for suffix in ("-0badcafe", "-0badcafe-old", "")
-    ]
-    # Running: a process of another user, and this one, whose id a killed build may have had.
-    alive = [killed_build(engine, pid) for pid in (1, os.getpid())]
-    elsewhere = killed_build(tmp_path / "other", dead_pid())
-    build_engine(plan, engine)
-    assert not any(path.exists() for path in dead)
-    assert all(path.exists() for path in (*alive, elsewhere))
+    dead = [killed_build(engine, suffix) for suffix in ("0badcafe", "0badcafe-old", "")]
+    elsewhere = killed_build(tmp_path / "other", "0badcafe")
+    with scratch_folder(engine) as alive:  # whoever's, and wherever that process runs
+        assert not any(path.exists() for path in dead)
+        build_engine(plan, engine)
+        assert alive.exists() and elsewhere.exists()
+    assert not alive.exists()
     assert EngineConfig.read(engine) == plan.engine
 
 

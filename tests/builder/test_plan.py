@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import checkpoint_converters
 import trtspec.builder.plan as module
 import trtspec.engine.folder as folder_module
 from trtspec.builder.plan import BuildPlan, plan_build
@@ -107,6 +108,34 @@ def test_engines_of_other_gpus_are_other_engines(
     assert "build    eager on cuda (NVIDIA H200, 9.0), float32" in plans[-1].describe()
     environment = plans[-1].engine.to_dict()["environment"]
     assert (environment["gpu"], environment["compute_capability"]) == ("NVIDIA H200", "9.0")
+
+
+def test_engines_of_other_tensorrts_are_other_engines(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though their graphs are the same."""
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr(module, "check_compute_capability", lambda capability: None)
+    monkeypatch.setattr(module, "with_plugins", lambda build: (build, []))
+    fingerprints = set()
+    for version, capability in (("1.6", "8.9"), ("1.7", "8.9"), ("1.7", "9.0")):
+        monkeypatch.setattr(module, "tensorrt_version", lambda v=version: v)
+        monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
+        monkeypatch.setattr(folder_module, "compute_capability", lambda c=capability: c)
+        monkeypatch.setattr(folder_module, "gpu_name", lambda: "a GPU")
+        build = BuildConfig("float16", backend="tensorrt")
+        fingerprints.add(plan_build(models.folder("llama"), build).fingerprint)
+    assert len(fingerprints) == 3
+
+
+def test_a_converter_that_changed_builds_other_engines(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = plan_of(models.folder("llama")).fingerprint
+    changed = shutil.copytree(checkpoint_converters.__path__[0], tmp_path / "converters")
+    (changed / "another.py").write_text("")
+    monkeypatch.setattr(checkpoint_converters, "__path__", [str(changed)])
+    assert plan_of(models.folder("llama")).fingerprint != before
 
 
 def resized(models: TinyModels, vocab: int) -> Path:

@@ -11,9 +11,12 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.builder.build import cached_engine
+from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
+from trtspec.config.dflash import DFlashConfig
 from trtspec.config.speculative import parse_speculative_config
+from trtspec.engine.drafts import DRAFT_ROLLOUT
 from trtspec.engine.folder import WEIGHTS_NAME
 
 from .dflash_heads import dflash, random_dflash
@@ -53,9 +56,16 @@ def llm(folder: Path) -> Iterator[LLM]:
         yield llm
 
 
-def test_the_folder(folder: Path) -> None:
+def test_the_folder(folder: Path, llm: LLM) -> None:
     files = {path.name for path in (folder / "draft").iterdir()}
     assert files == {"model.pt2", "rollout.pt2", WEIGHTS_NAME}
+    # The mask token is part of the code, so the code is not another mask token's.
+    (own,) = llm.config.drafts
+    assert isinstance(own.network, DFlashConfig)
+    network = replace(own.network, mask_token_id=own.network.mask_token_id + 1)
+    other = replace(llm.config, drafts=(replace(own, network=network),))
+    name = own.graphs[DRAFT_ROLLOUT]
+    assert graph_key(other, name) != graph_key(llm.config, name)
 
 
 @pytest.mark.parametrize(

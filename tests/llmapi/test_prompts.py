@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import CheckpointError, RequestError
+from trtspec.llmapi.prompts import load_tokenizer
 
 from ..e2e.tiny_tokenizer import save_bytes
 from .conftest import TextModel
@@ -107,6 +109,32 @@ def test_chat(any_llm: LLM) -> None:
     assert alone.outputs[0].text == expected[0].outputs[0].text
     cut = any_llm.chat(second, PARAMS, add_generation_prompt=False)
     assert cut.prompt_token_ids == any_llm.tokenizer("user: hat?\n")["input_ids"]
+
+
+def test_developer_messages(any_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's newer word for system messages, unless the template has it too."""
+    turns = [{"role": "developer", "content": "be a cat"}, {"role": "user", "content": "mat?"}]
+
+    def text() -> str:
+        prompt: Any = any_llm.chat_prompt(turns)
+        return str(any_llm.tokenizer.decode(prompt["prompt_token_ids"]))
+
+    assert text() == "system: be a cat\nuser: mat?\nassistant:"
+    template = "{% for m in messages %}{{ m['role'] }};{% endfor %}{# developer, too #}"
+    monkeypatch.setattr(any_llm.tokenizer, "chat_template", template)
+    assert text() == "developer;user;"
+
+
+def test_no_code_of_a_tokenizer_runs(text_model: TextModel, tmp_path: Path) -> None:
+    """Nor is anybody asked whether it should: a config.json of a kind that transformers does not
+    know may come with code of its own."""
+    folder = tmp_path / "foreign"
+    shutil.copytree(text_model.folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "foreign.ForeignConfig"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "foreign.py").write_text("raise SystemExit('this ran')")
+    assert len(load_tokenizer(folder)) == len(load_tokenizer(text_model.folder))
 
 
 def test_chat_refusals(llm: LLM, text_model: TextModel, tmp_path: Path) -> None:

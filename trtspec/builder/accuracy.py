@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 
 from checkpoint_converters import Checkpoint
-from trtspec.builder.pair import has_tokenizer
+from trtspec.builder.pair import has_tokenizer, read_tokenizer
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
+from trtspec.errors import CheckpointError
 from trtspec.log import logger
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
@@ -85,9 +85,9 @@ def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
     count = min(NUM_TOKENS, model.max_position_embeddings)
     if has_tokenizer(folder):
         try:
-            ids = AutoTokenizer.from_pretrained(str(folder))(_TEXT)["input_ids"][:count]
-        except Exception as error:
-            logger.warning("the tokenizer in %s cannot be read: %s", folder, error)
+            ids = read_tokenizer(folder)(_TEXT)["input_ids"][:count]
+        except CheckpointError as error:
+            logger.warning("%s", error)
         else:
             if ids and max(ids) < model.vocab_size:
                 return torch.tensor(ids), "tokens of a text"

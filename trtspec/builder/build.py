@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import TARGET_WEIGHTS, link_weights
 from trtspec.builder.pair import TOKENIZER_FILES, open_draft
 from trtspec.builder.plan import BuildPlan, DraftSource
+from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tensorrt import build_engines
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
@@ -53,19 +52,12 @@ def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path
             f"{output_dir} exists and is not this engine; choose another --output_dir, "
             "or pass --force to replace it"
         )
-    # A process id alone would meet leftovers of its own: containers give the same ones again.
-    name = f".{output_dir.name}.building-{os.getpid()}-{secrets.token_hex(4)}"
-    scratch = output_dir.with_name(name)
     try:
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(output_dir)
-        scratch.mkdir()
-        _write_engine(plan, scratch)
-        _move_into_place(scratch, output_dir, plan)
+        with scratch_folder(output_dir) as scratch:
+            _write_engine(plan, scratch)
+            _move_into_place(scratch, output_dir, plan)
     except (OSError, SafetensorError) as error:
         raise BuildError(f"{output_dir} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return output_dir
 
 
@@ -157,24 +149,3 @@ def _move_into_place(scratch: Path, output_dir: Path, plan: BuildPlan) -> None:
     except OSError:
         if not _holds(output_dir, plan):
             raise
-
-
-def _remove_leftovers(output_dir: Path) -> None:
-    """Scratch folders of builds that were killed; those of running builds stay."""
-    prefix = f".{output_dir.name}.building-"
-    for path in output_dir.parent.iterdir():
-        if not path.name.startswith(prefix):
-            continue
-        pid = path.name.removeprefix(prefix).split("-")[0]
-        if not (pid.isdecimal() and _is_running(int(pid))):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

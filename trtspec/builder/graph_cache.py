@@ -158,7 +158,7 @@ def _first_to_end(running: dict[str, subprocess.Popen[str]]) -> str:
 def _shape(config: dict[str, object]) -> dict[str, object]:
     """A model's config without the fields that no graph depends on."""
     nested = {k: _shape(v) for k, v in config.items() if isinstance(v, dict)}
-    kept = {k: v for k, v in config.items() if not k.endswith(("token_id", "token_ids"))}
+    kept = {k: v for k, v in config.items() if k not in ("bos_token_id", "eos_token_ids")}
     return {**kept, **nested}
 
 

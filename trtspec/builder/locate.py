@@ -12,6 +12,8 @@ from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
 _WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "medusa_lm_head.pt")
+# As EAGLE's authors publish; where there are safetensors too, they hold the same.
+_PICKLED_WEIGHTS = ("pytorch_model*.bin",)
 
 
 def cache_root() -> Path:
@@ -53,7 +55,10 @@ def find_model(model: str | Path) -> Path:
             "and not a Hugging Face id of the form owner/name"
         )
     try:
-        return Path(snapshot_download(str(model), allow_patterns=list(_WANTED_FILES)))
+        folder = Path(snapshot_download(str(model), allow_patterns=list(_WANTED_FILES)))
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.pt")):
+            snapshot_download(str(model), allow_patterns=list(_PICKLED_WEIGHTS))
+        return folder
     except Exception as error:
         raise CheckpointError(
             f"no folder {str(model)!r}, no embedded checkpoint of that name ({names}), and the "

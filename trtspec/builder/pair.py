@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -43,6 +44,18 @@ def has_tokenizer(folder: Path) -> bool:
     )
 
 
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder. No code that lies beside it is run, nor offered to be.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+
+
 def draft_folder(speculative: TreeDecodingConfig, target_dir: Path) -> Path:
     """Where the draft that a config names lies."""
     if speculative.speculative_model == OWN_MODULES:
@@ -74,7 +87,7 @@ def check_pair(target_dir: Path, target: ModelConfig, draft_dir: Path, draft: Mo
     """
     same = None
     if has_tokenizer(target_dir) and has_tokenizer(draft_dir):
-        same = _vocabulary(target_dir) == _vocabulary(draft_dir)
+        same = read_tokenizer(target_dir).get_vocab() == read_tokenizer(draft_dir).get_vocab()
     if same is False:
         raise ConfigError(
             "the draft's tokenizer differs from the target's: "
@@ -172,16 +185,8 @@ def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
         )
 
 
-def _vocabulary(folder: Path) -> dict[str, int]:
-    try:
-        vocabulary: dict[str, int] = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
-    except Exception as error:
-        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    return vocabulary
-
-
 def _difference(target_dir: Path, draft_dir: Path) -> str:
-    target, draft = _vocabulary(target_dir), _vocabulary(draft_dir)
+    target, draft = (read_tokenizer(folder).get_vocab() for folder in (target_dir, draft_dir))
     if len(target) != len(draft):
         return f"{len(target)} tokens against {len(draft)}"
     token = min(t for t in target if draft.get(t) != target[t])

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import checkpoint_converters
 from checkpoint_converters import DraftCheckpoint, fingerprint, read_config
 from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.auto import resolve_auto
@@ -166,8 +167,12 @@ def plan_build(
         hybrid=hybrid,
         extract_layers=extract_layers,
     )
-    facts: list[object] = [fingerprints, asdict(build)]
+    # What a converter makes of a checkpoint need not show in any shape.
+    converters = sorted(Path(checkpoint_converters.__path__[0]).glob("*.py"))
+    facts: list[object] = [fingerprints, asdict(build), hash_files(converters)]
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
+    if build.backend == "tensorrt":  # graphs are the same for all versions and GPUs
+        facts.append(environment.facts)
     # Lowered graphs do not depend on the trees that are made of them.
     facts += [asdict(draft.speculation) for draft in engine.drafts]
     if hybrid is not None:

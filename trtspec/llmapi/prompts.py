@@ -9,9 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeAlias
 
-from transformers import AutoTokenizer
-
-from trtspec.builder.pair import has_tokenizer
+from trtspec.builder.pair import has_tokenizer, read_tokenizer
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
 
@@ -30,10 +28,7 @@ def load_tokenizer(source: str | Path) -> Any:
             f"{folder} holds no tokenizer (tokenizer.json or tokenizer.model); add one to the "
             "checkpoint, give tokenizer=<folder>, or pass skip_tokenizer_init=True and token ids"
         )
-    try:
-        return AutoTokenizer.from_pretrained(str(folder))
-    except Exception as error:
-        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    return read_tokenizer(folder)
 
 
 def is_single_prompt(prompts: Any) -> bool:
