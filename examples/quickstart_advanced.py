@@ -179,11 +179,39 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of a speculative config that were given as flags."""
+    flags = {
+        "model": args.draft_model_dir,
+        "max_draft_len": args.spec_decode_max_draft_len,
+        "topk": args.dynamic_tree_max_topK,
+        "num_draft_tokens": args.num_draft_tokens,
+        "use_dynamic_tree": args.use_dynamic_tree or None,
+        "eagle_choices": args.eagle_choices,
+        "medusa_choices": args.medusa_choices,
+        "num_medusa_heads": args.num_medusa_heads,
+        "use_mtp_vanilla": args.use_mtp_vanilla,
+        "speculative_token_map": args.speculative_token_map,
+        "max_matching_ngram_size": args.max_matching_ngram_size,
+        "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
+        "adaptive": args.speculative_adaptive or None,
+        "capture_layers": args.capture_layers,
+        "shared_storage_path": args.shared_storage_path,
+    }
+    return {key: value for key, value in flags.items() if value is not None}
+
+
 def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
     """What the flags ask for, as `LLM` takes it; None for no speculation."""
+    given = given_options(args)
     if args.speculative_config is not None:
         if args.spec_decode_algo is not None:
             raise SystemExit("--speculative_config names the method; leave --spec_decode_algo out")
+        if given:
+            raise SystemExit(
+                "--speculative_config says all of the speculation; write "
+                f"{', '.join(f'`{name}`' for name in given)} into it, and leave the flag out"
+            )
         try:
             config: dict[str, Any] = json.loads(args.speculative_config)
         except ValueError as error:
@@ -201,33 +229,15 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
     method = METHODS[algorithm]
     if method is None:
         return None
-    if embedded:
-        draft = EMBEDDED_DRAFTS.get(algorithm)
+    if embedded and algorithm in EMBEDDED_DRAFTS:
+        draft = given["model"] = EMBEDDED_DRAFTS[algorithm]
     if draft is None and method not in METHODS_WITHOUT_DRAFT:
         raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
-    flags = {
-        "model": draft,
-        "max_draft_len": args.spec_decode_max_draft_len,
-        "topk": args.dynamic_tree_max_topK,
-        "num_draft_tokens": args.num_draft_tokens,
-        "use_dynamic_tree": args.use_dynamic_tree or None,
-        "eagle_choices": args.eagle_choices,
-        "medusa_choices": args.medusa_choices,
-        "num_medusa_heads": args.num_medusa_heads,
-        "use_mtp_vanilla": args.use_mtp_vanilla,
-        "speculative_token_map": args.speculative_token_map,
-        "max_matching_ngram_size": args.max_matching_ngram_size,
-        "suffix_decoding_max_tree_depth": args.suffix_decoding_max_tree_depth,
-        "adaptive": args.speculative_adaptive or None,
-        "capture_layers": args.capture_layers,
-        "shared_storage_path": args.shared_storage_path,
-    }
-    config = {key: value for key, value in flags.items() if value is not None}
-    if "eagle_choices" not in config and method not in METHODS_WITHOUT_LENGTH:
-        config.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
+    if "eagle_choices" not in given and method not in METHODS_WITHOUT_LENGTH:
+        given.setdefault("max_draft_len", DEFAULT_DRAFT_LEN)
     if method == "ddtree":
-        config.setdefault("num_draft_tokens", DEFAULT_TREE_ROWS)
-    return {"method": method, **config}
+        given.setdefault("num_draft_tokens", DEFAULT_TREE_ROWS)
+    return {"method": method, **given}
 
 
 def llm_options(args: argparse.Namespace) -> dict[str, Any]:

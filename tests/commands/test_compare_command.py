@@ -104,7 +104,9 @@ def test_compare_leaves_out_what_does_not_fit_unless_it_was_asked_for(
     assert "sliding window of 8 tokens" in capsys.readouterr().err
 
 
-def test_compare_an_engine_folder(pair: tuple[str, str], prompts: str, tmp_path: Path) -> None:
+def test_compare_an_engine_folder(
+    pair: tuple[str, str], prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spec = {"method": "draft_model", "model": pair[1], "num_speculative_tokens": 3}
     folder = build(pair[0], spec, tmp_path / "engine", dtype="float32", backend="eager")
     output = tmp_path / "result.json"
@@ -112,6 +114,14 @@ def test_compare_an_engine_folder(pair: tuple[str, str], prompts: str, tmp_path:
     assert main(["compare", *flags, "--methods", "draft_model:3", "--output", str(output)]) == 0
     (point,) = json.loads(output.read_text())["points"]
     assert point["methods"][1]["speculative_config"]["speculative_model"] == "draft"
+    capsys.readouterr()
+    for other, named in (
+        (("--dtype", "bfloat16"), "dtype='bfloat16' was asked for, but the engine was built with"),
+        (("--max_seq_len", "9999"), "max_seq_len=9999 exceeds the 128"),
+    ):
+        for command in (["compare", *flags], ["forward", "--model", str(folder)]):
+            assert main([*command, *other]) == 1
+            assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -249,5 +259,8 @@ def test_doctor_finds_a_draft_that_does_not_fit(
     assert "problem  target" in capsys.readouterr().out
     assert doctor_main(["--model", pair[0], "--draft", "no-such-draft", "--no_measure"]) == 1
     assert "problem  draft " in capsys.readouterr().out
+    for method in ("ngram:4", "suffix:8", "auto"):
+        assert doctor_main(["--model", pair[0], "--methods", method, "--no_measure"]) == 1
+        assert f"{method} drafts without a network" in capsys.readouterr().out
     assert doctor_main(["--draft", pair[1]]) == 1
     assert "need a --model" in capsys.readouterr().err

@@ -284,6 +284,7 @@ def test_a_hybrid(folder: Path, quickstart: Callable[..., tuple[int, str, str]])
     for flags, named in (
         (["--spec_decode_algo", "NGRAM"], "leave --spec_decode_algo out"),
         (["--speculative_config", "{"], "--speculative_config is not JSON"),
+        (["--speculative_adaptive", "--eagle_topk", "2"], "write `topk`, `adaptive` into it"),
     ):
         with pytest.raises(SystemExit, match=named):
             quickstart("--speculative_config", config, *flags)

@@ -24,6 +24,7 @@ from trtspec.commands.bench_prompts import (
     PromptSource,
     add_engine_flags,
     add_prompt_flags,
+    add_text_flags,
 )
 from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.config.sampling import SamplingParams
@@ -81,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, default=0.0)
     add("--batch_size", type=int, default=1)
     add_prompt_flags(acceptance, max_tokens=256)
+    add_text_flags(acceptance)
     add_engine_flags(acceptance)
     add("--output", type=Path, help="write everything measured to this file, as JSON")
 

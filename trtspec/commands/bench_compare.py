@@ -24,6 +24,7 @@ from trtspec.commands.bench_prompts import (
     PromptSource,
     add_engine_flags,
     add_prompt_flags,
+    add_text_flags,
 )
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
@@ -47,6 +48,7 @@ def add_compare_command(commands: Any) -> None:
     add = compare.add_argument
     add_method_flags(compare)
     add_prompt_flags(compare, max_tokens=128)
+    add_text_flags(compare)
     add_engine_flags(compare)
     add("--plot", type=Path, help="draw speed-ups and steps into this file (.png, .svg, .pdf)")
 

@@ -73,6 +73,7 @@ def add_peers_command(commands: Any) -> None:
     )
     add("--threads", type=int, help="of every engine (default: the usable cores)")
     add_prompt_flags(peers, max_tokens=128, num_prompts=6)
+    add("--seed", type=int, default=0)
     add_engine_flags(peers)
 
 
@@ -148,6 +149,7 @@ def _report(
     left_out: dict[str, str],
     points: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
+    args.ignore_eos = True  # of every engine: all texts are of one length
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["num_prompts"] = len(texts)
     settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)

@@ -27,7 +27,7 @@ SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ig
 def add_prompt_flags(
     parser: argparse.ArgumentParser, max_tokens: int, num_prompts: int = 16
 ) -> None:
-    """Data set, number and lengths, seed; ``max_tokens`` and ``num_prompts`` are defaults."""
+    """Data set, number and lengths; ``max_tokens`` and ``num_prompts`` are defaults."""
     add = parser.add_argument
     add(
         "--dataset",
@@ -54,8 +54,12 @@ def add_prompt_flags(
         default=max_tokens,
         help="tokens to generate for a prompt (default: %(default)s)",
     )
-    add("--seed", type=int, default=0)
-    add("--ignore_eos", action="store_true", help="always generate max_tokens")
+
+
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """What else a text depends on."""
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ignore_eos", action="store_true", help="always generate max_tokens")
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = False) -> None:

@@ -36,6 +36,7 @@ from trtspec.commands.bench_prompts import (
     add_prompt_flags,
 )
 from trtspec.config.build import BuildConfig
+from trtspec.config.tree_decoding import with_networks
 from trtspec.engine.folder import TOKENIZER_FOLDER
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.build import build
@@ -99,11 +100,18 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
 
 
 def _methods(args: argparse.Namespace) -> list[Method]:
-    """The methods to check: of those given, or the usual ones, all that draft with a network."""
+    """The methods to check: those given, or the usual ones; all draft with a network."""
     drafts = available_drafts(args.model, args.draft)
-    if args.methods is not None:
-        return read_methods(args.methods, drafts)[1:]
-    return usual_methods(drafts)
+    if args.methods is None:
+        return usual_methods(drafts)
+    methods = read_methods(args.methods, drafts)[1:]
+    for method in methods:
+        if not with_networks(method.config):
+            raise ConfigError(
+                f"{method.name} drafts without a network, so there is no pair to check; "
+                "trtspec-bench compare shows what it gains"
+            )
+    return methods
 
 
 def _measure(

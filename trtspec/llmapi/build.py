@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import DecodingConfig, parse_speculative_config
-from trtspec.engine.folder import is_engine_folder
+from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.engine.folder import EngineConfig, is_engine_folder
+from trtspec.errors import ConfigError
+from trtspec.llmapi.runtime import Limits
 from trtspec.log import logger
 
 
@@ -26,15 +30,17 @@ def build(
     Compiles into the user's cache folder, or into ``output_dir``, unless an equal engine is there
     already. `LLM` opens the result with its draft, and with ``speculative_config=False`` without.
     ``options`` are those of `LLM`; the ones that do not describe the engine have no effect. An
-    engine folder is returned as it is: `LLM` compares what is asked of it when it opens it.
+    engine folder is returned as it is, if it was built as they ask; whether it has the draft is
+    seen when it is opened.
 
     Raises:
         ConfigError: options that are unknown, out of range or do not fit each other.
-        CheckpointError, BuildError: see their descriptions.
+        CheckpointError, BuildError, EngineError: see their descriptions.
     """
     config, wanted = LLMConfig(**options), parse_speculative_config(speculative_config)
     path = find_model(model)
     if is_engine_folder(path):
+        check_engine(EngineConfig.read(path), config)
         return path
     return build_folder(path, config, wanted, output_dir)
 
@@ -49,3 +55,34 @@ def build_folder(
     plan = plan_build(checkpoint, config.build_config(), speculation)
     logger.info("plan\n%s", plan.describe())
     return cached_engine(plan) if output_dir is None else build_engine(plan, Path(output_dir))
+
+
+def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
+    """What may be used of a built engine.
+
+    Raises:
+        ConfigError: options that it has fixed are others in ``config``.
+        EngineError: ``config`` asks for more than it was built for.
+    """
+    build = engine.build
+    asked = config.build_config()
+    for name in (
+        "dtype", "tokens_per_block", "backend", "device", "weight_dtype", "weight_group_size"
+    ):  # fmt: skip
+        given = getattr(config, name)
+        if given in (None, "auto"):
+            continue
+        if getattr(asked, name) != getattr(build, name):
+            raise ConfigError(
+                f"{name}={given!r} was asked for, but the engine was built with "
+                f"{getattr(build, name)!r}; leave it out or rebuild the engine"
+            )
+    wanted = asked.tensorrt
+    if wanted.plugins is None:  # whatever the build chose
+        wanted = replace(wanted, plugins=build.tensorrt.plugins)
+    if asked.tensorrt != TensorRTConfig() and wanted != build.tensorrt:
+        raise ConfigError(
+            f"tensorrt_config={asked.tensorrt} was asked for, but the engine was built with "
+            f"{build.tensorrt}; leave it out or rebuild the engine"
+        )
+    return Limits.of(build, config.max_batch_size, config.max_seq_len, config.max_num_tokens)

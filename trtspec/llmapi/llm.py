@@ -6,7 +6,6 @@ import itertools
 import random
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,17 +19,16 @@ from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.config.speculative import DecodingConfig, parse_speculative_config
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
-from trtspec.llmapi.build import build_folder
+from trtspec.llmapi.build import build_folder, check_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
-from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.speculative.extract_hidden_states import ready_to_extract
 
@@ -81,10 +79,7 @@ class LLM:
             drafts = engine.drafts
         if isinstance(wanted, ExtractHiddenStatesConfig):
             wanted = wanted.with_engine(engine.extract_layers)
-        limits = Limits.of(
-            engine.build, config.max_batch_size, config.max_seq_len, config.max_num_tokens
-        )
-        self._check_engine(engine, config)
+        limits = check_engine(engine, config)
         self.config = engine
         self.speculation = wanted
         self.limits = limits
@@ -303,28 +298,3 @@ class LLM:
                 "or one for each"
             )
         return list(params)
-
-    @staticmethod
-    def _check_engine(engine: EngineConfig, config: LLMConfig) -> None:
-        """Options that an engine folder has fixed must agree with it."""
-        build = engine.build
-        asked = config.build_config()
-        for name in (
-            "dtype", "tokens_per_block", "backend", "device", "weight_dtype", "weight_group_size"
-        ):  # fmt: skip
-            given = getattr(config, name)
-            if given in (None, "auto"):
-                continue
-            if getattr(asked, name) != getattr(build, name):
-                raise ConfigError(
-                    f"{name}={given!r} was asked for, but the engine was built with "
-                    f"{getattr(build, name)!r}; leave it out or rebuild the engine"
-                )
-        wanted = asked.tensorrt
-        if wanted.plugins is None:  # whatever the build chose
-            wanted = replace(wanted, plugins=build.tensorrt.plugins)
-        if asked.tensorrt != TensorRTConfig() and wanted != build.tensorrt:
-            raise ConfigError(
-                f"tensorrt_config={asked.tensorrt} was asked for, but the engine was built with "
-                f"{build.tensorrt}; leave it out or rebuild the engine"
-            )
