@@ -71,8 +71,12 @@ class Request:
         sample_index: int = 0,
         eos_token_ids: tuple[int, ...] = (),
     ) -> Request:
-        """A new request over a copy of `prompt`; RequestError if the prompt is empty, leaves no
-        room for an output token within `max_seq_len` tokens."""
+        """A new request over a copy of `prompt`.
+
+        Raises:
+            RequestError: the prompt is empty.
+            PromptTooLongError: it leaves no room for an output token within `max_seq_len` tokens.
+        """
         if not prompt:
             raise RequestError("the prompt is empty; it must have at least 1 token")
         if len(prompt) >= max_seq_len:
