@@ -168,12 +168,16 @@ def test_forward(pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFi
         ("verify", 2, 4, 8),
         ("rollout", 1, 2, 8),
         ("rollout", 2, 2, 8),
+        ("first step", 1, 2, 8),
+        ("first step", 2, 2, 8),
     ]
-    one, four, two, *_, rollout, _ = calls
+    one, four, two, _, rollout, _, first_step, _ = calls
     assert one["weight_bytes"] == four["weight_bytes"] == two["weight_bytes"]
     token_bytes = one["kv_bytes"] / 9  # the context and the row itself
     assert four["kv_bytes"] == 12 * token_bytes and two["kv_bytes"] == 18 * token_bytes
     assert rollout["kv_bytes"] == 3 * 10 * token_bytes  # three passes of a draft as large
+    for name in ("weight_bytes", "kv_bytes"):
+        assert first_step[name] == rollout[name] / 3
     floor = 1e3 * (one["weight_bytes"] + one["kv_bytes"]) / RATES.read_bandwidth
     assert one["memory_floor_ms"] == pytest.approx(floor)
     assert one["memory_floor_share"] == pytest.approx(floor / one["ms"])
@@ -191,14 +195,15 @@ def test_forward_on_several_backends(
     assert main(["forward", *flags, "--backend", "eager", "onnx", "--output", str(output)]) == 0
     data = json.loads(output.read_text())
     assert [engine["backend"] for engine in data["engines"]] == ["eager", "onnx"]
-    eager, lowered = data["calls"][:2], data["calls"][2:]
+    eager, lowered = data["calls"][:3], data["calls"][3:]
     for calls, backend in ((eager, "eager"), (lowered, "onnx")):
         assert [(c["backend"], c["kind"]) for c in calls] == [
             (backend, "verify"),
             (backend, "rollout"),
+            (backend, "first step"),
         ]
     assert [c["kv_bytes"] for c in eager] == [c["kv_bytes"] for c in lowered]
-    assert capsys.readouterr().out.count("onnx") == 2
+    assert capsys.readouterr().out.count("onnx") == 3
 
 
 @pytest.mark.parametrize(

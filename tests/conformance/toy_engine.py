@@ -85,6 +85,7 @@ class ToyEngine:
     """Stands in for a `trtspec.executor.model_engine.ModelEngine`."""
 
     judges = False
+    rolls_first_step = False
 
     def __init__(
         self,
@@ -118,13 +119,19 @@ class ToyEngine:
         self._end_call()
         return logits, hidden
 
-    def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
+    def feed(self, groups: Sequence[RowGroup], hidden: Tensor | None = None) -> None:
         self._feed(pack(groups, self.layout)[0], hidden)
         self._end_call()
 
     def rollout(
-        self, groups: Sequence[RowGroup], sampling: Sequence[Tensor], hidden: Tensor | None = None
+        self,
+        groups: Sequence[RowGroup],
+        sampling: Sequence[Tensor],
+        hidden: Tensor | None = None,
+        *,
+        first_step_only: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        assert not first_step_only
         seen = self._feed(pack(groups, self.layout)[0], hidden)
         trees = []
         last = -1

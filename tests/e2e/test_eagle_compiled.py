@@ -20,6 +20,9 @@ from trtspec.config.eagle import EagleConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.errors import ConfigError
+from trtspec.executor.buckets import extend, no_sampling
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.packing import RowGroup
 
 from .eagle_heads import eagle, random_eagle3
 from .helpers import (
@@ -74,7 +77,7 @@ def test_the_folder(folder: Path, llm: LLM) -> None:
     assert not any(name.startswith("target.") or "embed" in name for name in stored)
     engine: Any = llm
     shared = engine._target._session._weights["embed.weight"]
-    for session in (engine._drafts[0]._session, engine._drafts[0]._rollout):
+    for session in (engine._drafts[0]._step, engine._drafts[0]._rollout):
         borrowed = [w for n, w in session._weights.items() if n.endswith("target.embed.weight")]
         assert [w.data_ptr() for w in borrowed] == [shared.data_ptr()]
 
@@ -177,3 +180,31 @@ def test_compiled_once(
             for llm in (compiled, eager)
         )
         assert found == expected
+
+
+def test_the_first_step_alone(models: TinyModels, head: Path, folder: Path) -> None:
+    """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
+    columns = [extend(column, 2, 0) for column in no_sampling()]
+    found: list[list[torch.Tensor]] = []
+    with (
+        LLM(folder, skip_tokenizer_init=True) as compiled,
+        open_llm(models.folder(CASE), eagle(head, "eagle3", **TREE), **LIMITS) as eager,
+    ):
+        for llm in (compiled, eager):
+            (engine,) = llm._drafts
+            assert isinstance(engine, ModelEngine)
+            states = torch.randn(4, engine._hidden_in, generator=torch.manual_seed(0))
+            size = llm.config.layout.blocks_per_sequence
+            blocks = torch.arange(2 * size, dtype=torch.int32).reshape(2, size)
+            groups = [RowGroup([5, 6, 7], 0, blocks[0]), RowGroup([9], 0, blocks[1])]
+            *first, scores = engine.rollout(groups, columns, states, first_step_only=True)
+            tokens, parents, all_scores = engine.rollout(groups, columns, states)
+            assert (first[1] == -1).all() and first[0].shape == (2, TREE["topk"])
+            for request in range(2):
+                kept = parents[request] == -1
+                count = int(kept.sum())
+                assert torch.equal(tokens[request][kept], first[0][request][:count])
+                torch.testing.assert_close(all_scores[request][kept], scores[request][:count])
+            found.append([*first, scores])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)

@@ -61,8 +61,8 @@ class Oracle:
         self.target = ModelEngine(
             engine.target, torch.float32, self.layout, count, llm._target._session
         )
-        module: Any = llm._drafts[0]._session
-        self.draft: EagleDraft = module._module
+        rollout: Any = llm._drafts[0]._rollout
+        self.draft: EagleDraft = rollout._module.model
         decoder = engine.drafts[0].network.decoder
         assert decoder is not None
         size = self.layout.tokens_per_block
@@ -107,8 +107,8 @@ def check_rollouts(llm: LLM) -> list[int]:
         under_way[:] = requests
         return first_pass(requests)
 
-    def checked_rollout(groups: Any, sampling: Any, hidden: Any = None) -> Any:
-        found = rollout(groups, sampling, hidden)
+    def checked_rollout(groups: Any, sampling: Any, hidden: Any, **options: Any) -> Any:
+        found = rollout(groups, sampling, hidden, **options)
         assert len(groups) == len(under_way)
         for i, request in enumerate(under_way):
             own = SamplingColumns(*(column[i : i + 1] for column in sampling))

@@ -123,7 +123,7 @@ class Failing:
     [
         ("target", "_session", 0),
         ("target", "_session", 3),
-        ("draft", "_session", 0),
+        ("draft", "_step", 0),
         ("draft", "_rollout", 0),
         ("draft", "_rollout", 3),
     ],

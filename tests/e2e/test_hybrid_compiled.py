@@ -54,7 +54,7 @@ def texts(folder: Path) -> Iterator[list[list[list[int]]]]:
 def test_the_folder(folder: Path) -> None:
     files = {str(p.relative_to(folder)) for p in folder.rglob("*.pt2")}
     assert files == {
-        "target/model.pt2", "draft/model.pt2", "draft/rollout.pt2", "draft_2/model.pt2",
+        "target/model.pt2", "draft/step.pt2", "draft/rollout.pt2", "draft_2/step.pt2",
         "draft_2/rollout.pt2",
     }  # fmt: skip
 

@@ -112,8 +112,8 @@ class Oracle:
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count, dtype = len(self.blocks), torch.float32
         self.target = ModelEngine(engine.target, dtype, self.layout, count, llm._target._session)
-        session: Any = llm._drafts[0]
-        self.network: Any = session._session._module
+        engine_of_draft: Any = llm._drafts[0]
+        self.network: Any = engine_of_draft._rollout._module.model
         size = self.layout.tokens_per_block
         self.caches = new_kv_caches(self.config.decoder, count, size, dtype)
 
@@ -152,8 +152,8 @@ def check_rollouts(llm: LLM) -> list[int]:
         under_way[:] = requests
         return first_pass(requests)
 
-    def checked_rollout(groups: Any, sampling: Any, hidden: Any = None) -> Any:
-        found = rollout(groups, sampling, hidden)
+    def checked_rollout(groups: Any, sampling: Any, hidden: Any, **options: Any) -> Any:
+        found = rollout(groups, sampling, hidden, **options)
         assert len(groups) == len(under_way)
         for i, request in enumerate(under_way):
             own = SamplingColumns(*(column[i : i + 1] for column in sampling))

@@ -98,10 +98,10 @@ def test_equals_a_tree_grown_step_by_step(
             if committed:
                 held.append(RowGroup(prompt[:committed], 0, blocks))
             groups.append(RowGroup(prompt[committed:], committed, blocks))
-        engine.forward(held)
+        engine.feed(held)
         tokens, parents, scores = engine.rollout(groups, sampling_columns(OPTIONS))
         for request in range(len(PROMPTS)):
-            expected = grown(engine, request, *shape)
+            expected = grown(llm._target, request, *shape)  # the same model
             found = [(n.score, n.parent, n.token) for n in expected if np.isfinite(n.score)]
             finite = scores[request].isfinite()
             assert [score for score, _, _ in found] == scores[request][finite].tolist()

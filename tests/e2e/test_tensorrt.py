@@ -55,7 +55,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
     target: Any = llm._target._session
     draft: Any = llm._drafts[0]
-    networks = [target._module, draft._session._module._network]
+    networks = [target._module, draft._rollout._module.model]
     return [network._graph._session for network in networks]
 
 

@@ -74,25 +74,27 @@ class Pair:
         """Rows for target and draft, without drafting."""
         states = [hidden for _, hidden in self.forward(*fed)]
         for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True):
-            if hidden is None:
-                draft.forward(self.groups(llm, fed))
-            else:
-                draft.feed(self.groups(llm, fed), hidden)
+            draft.feed(self.groups(llm, fed), hidden)
 
     def roll_out(self, *fed: Fed) -> None:
-        """Rows for target and draft, and the drafts behind them; every second one is sampled."""
+        """Rows for target and draft, and the drafts behind them, with those of the first step
+        alone; every second one is sampled."""
         states = [hidden for _, hidden in self.forward(*fed)]
         kinds = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
         values = zip(
             *((0.9 * (i % 2), 0, 1.0, 0.0, i, 0, 12) for i in range(len(fed))), strict=True
         )
         sampling = [torch.tensor(v, dtype=k) for v, k in zip(values, kinds, strict=True)]
-        (tokens, parents, scores), (lowered, places, found) = (
-            draft.rollout(self.groups(llm, fed), sampling, hidden)
-            for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True)
-        )
-        assert torch.equal(tokens, lowered) and torch.equal(parents, places)
-        assert (scores - found).abs().max() < 1e-3
+        for first_step_only in {self.drafts[0].rolls_first_step, False}:
+            (tokens, parents, scores), (lowered, places, found) = (
+                draft.rollout(
+                    self.groups(llm, fed), sampling, hidden, first_step_only=first_step_only
+                )
+                for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True)
+            )
+            assert torch.equal(tokens, lowered) and torch.equal(parents, places)
+            assert (scores - found).abs().max() < 1e-3
+            assert not first_step_only or (parents == -1).all()
 
     @property
     def drafts(self) -> list[ModelEngine]:

@@ -31,6 +31,7 @@ class Engine:
     """Slot -> the prefix that its row was made of."""
 
     vocab_size = VOCAB
+    rolls_first_step = True
 
     def __init__(self) -> None:
         self.rows: dict[int, Path] = {}
@@ -39,7 +40,7 @@ class Engine:
     def slot(self, blocks: Tensor, position: int) -> int:
         return int(blocks[position // BLOCK]) * BLOCK + position % BLOCK
 
-    def forward(self, groups: Sequence[RowGroup]) -> None:
+    def feed(self, groups: Sequence[RowGroup]) -> None:
         for group in groups:
             start = group.context
             prefix = self.rows[self.slot(group.blocks, start - 1)] if start else ()
@@ -50,15 +51,21 @@ class Engine:
             self.num_fed += len(group.tokens)
 
     def rollout(
-        self, groups: Sequence[RowGroup], sampling: Sequence[Tensor], hidden: Tensor | None
+        self,
+        groups: Sequence[RowGroup],
+        sampling: Sequence[Tensor],
+        hidden: Tensor | None,
+        *,
+        first_step_only: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        self.forward(groups)
+        self.feed(groups)
+        depth = 1 if first_step_only else DEPTH
         for group in groups:
             end = group.context + len(group.tokens)
-            for offset in range(DEPTH - 1):
+            for offset in range(depth - 1):
                 self.rows[self.slot(group.blocks, end + offset)] = ()
-        shape = len(groups), DEPTH
-        parents = torch.arange(-1, DEPTH - 1, dtype=torch.int32).expand(shape)
+        shape = len(groups), depth
+        parents = torch.arange(-1, depth - 1, dtype=torch.int32).expand(shape)
         return torch.ones(shape, dtype=torch.int64), parents, torch.zeros(shape)
 
 
@@ -104,7 +111,10 @@ class Serving:
     def step(self) -> None:
         rng, cache = self.rng, self.resources.draft_caches[0]
         items = [item for request in self.live if (item := self.item(request)) is not None]
-        batch = ScheduledBatch(tuple(items), feeds_drafts=rng.random() < 0.5)
+        feeds_drafts, first_step_only = rng.random() < 0.5, rng.random() < 0.5
+        batch = ScheduledBatch(
+            tuple(items), feeds_drafts=feeds_drafts, first_step_only=first_step_only
+        )
         if rng.random() < 0.3:
             self.drafter.prepare_draft_tokens(batch)
         accepted = []
@@ -115,6 +125,8 @@ class Serving:
             item.request.tokens.extend(tokens)
             accepted.append(Accepted(tuple(range(item.num_rows + kept)), tuple(tokens)))
             self.events["drafted"] += drafted > 0
+            self.events["drafted one token"] += drafted == 1
+            assert drafted <= 1 or not first_step_only
             item.request.draft = TokenTree.empty()
         before = self.engine.num_fed
         lengths = self.drafter.on_accepted(batch, accepted)
@@ -159,7 +171,7 @@ def test_rows_are_right_whenever_they_are_fed() -> None:
     events: Counter[str] = Counter()
     for seed in range(200):
         events += Serving(seed).run()
-    for event in ("begins behind", "drafted", "waited", "piled up"):
+    for event in ("begins behind", "drafted", "drafted one token", "waited", "piled up"):
         assert events[event] > 20, (event, events)
 
 

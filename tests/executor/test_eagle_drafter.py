@@ -152,6 +152,8 @@ class FakeHead(Book):
         self.target, self.world, self.rng = target, world, rng
         self.vocab_size = world.vocab
 
+    rolls_first_step = True
+
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
         states = [self.target.prefixes[int(number)] for number in hidden[:, 0].tolist()]
         assert len(states) == sum(len(group.tokens) for group in groups)
@@ -169,12 +171,19 @@ class FakeHead(Book):
                 self.rows[self.slot(group.blocks, position)] = (*state, *read, *unknown)
 
     def rollout(
-        self, groups: Sequence[RowGroup], sampling: Sequence[Tensor], hidden: Tensor
+        self,
+        groups: Sequence[RowGroup],
+        sampling: Sequence[Tensor],
+        hidden: Tensor,
+        *,
+        first_step_only: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups, hidden)
         k, depth = self.world.shape
         if self.world.modules:
             depth = self.world.modules
+        elif first_step_only:
+            depth = 1
         tokens, parents = [], []
         for group in groups:
             end = group.context + len(group.tokens)

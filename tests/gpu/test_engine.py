@@ -84,7 +84,7 @@ def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
 
 def graph_sessions(llm: LLM) -> list[CudaGraphSession]:
     engines: list[Any] = [llm._target, *llm._drafts]
-    sessions = [session for e in engines for session in (e._session, e._rollout)]
+    sessions = [session for e in engines for session in vars(e).values()]
     return [session for session in sessions if isinstance(session, CudaGraphSession)]
 
 
@@ -100,7 +100,8 @@ def test_eager_modules(
         assert_no_leak(llm)
         sessions = graph_sessions(llm)
         num_drafts = {"none": 0, "ngram": 0, "hybrid": 2}.get(method, 1)
-        assert len(sessions) == graphs * (1 + num_drafts)
+        # The target's, and of each draft the rollout and that of one step.
+        assert len(sessions) == graphs * (1 + 2 * num_drafts)
         assert all(session.num_graphs == 3 for session in sessions)  # batches of 1, 2, 4
 
 

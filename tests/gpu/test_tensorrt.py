@@ -80,7 +80,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
     target: Any = llm._target._session
     drafts: list[Any] = llm._drafts
-    networks = [target._module, *(draft._session._module._network for draft in drafts)]
+    networks = [target._module, *(draft._rollout._module.model for draft in drafts)]
     return [network._graph._session for network in networks]
 
 

@@ -85,10 +85,6 @@ class PagedDraft:
         """Features of rows of the target's states."""
         return self.run(feeds, self.draft.fuse(states))[0]
 
-    def prefill(self, feeds: dict[int, Feed], states: Tensor) -> None:
-        ids, rows, _ = self.paged.arguments(feeds)
-        self.draft(ids, rows, states, self.paged.k_caches, self.paged.v_caches)
-
 
 @dataclass
 class Pair:
@@ -130,19 +126,6 @@ def test_rows_of_the_targets_states(pair: Pair) -> None:
     assert found_logits.shape == (LENGTH, pair.draft.config.draft_vocab_size)
     _, outs = pair.chunks([0, 1, 9, 16, LENGTH])
     assert torch.equal(torch.cat(outs), found)
-
-
-def test_a_prefill_writes_what_a_pass_does(pair: Pair) -> None:
-    """Also where it stops at the K/V of the last layer."""
-    passed, fed = PagedDraft(pair.draft), PagedDraft(pair.draft)
-    for a, b in pairwise([0, 9, LENGTH]):
-        passed.first({1: Feed(IDS[a:b], a)}, pair.states[a:b])
-        fed.prefill({1: Feed(IDS[a:b], a)}, pair.states[a:b])
-    for kind in ("k_caches", "v_caches"):
-        pairs = zip(getattr(passed.paged, kind), getattr(fed.paged, kind), strict=True)
-        for own, other in pairs:
-            assert own.nan_to_num().any()
-            assert torch.equal(own.nan_to_num(), other.nan_to_num())
 
 
 def test_kept_rows_have_the_bits_that_they_have_among_all(pair: Pair) -> None:

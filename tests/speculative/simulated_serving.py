@@ -22,7 +22,8 @@ BONUS = 1_000_000
 
 class ChainDrafter:
     """Drafts chains whose nodes are right with chance `acceptance` each, once their parent is; what
-    it says of them is noise around `says`. An engine if it costs anything."""
+    it says of them is noise around `says`. An engine if it costs anything; one that can leave its
+    rollouts at the first step if that is said to cost something else."""
 
     def __init__(
         self,
@@ -32,10 +33,14 @@ class ChainDrafter:
         seconds: float = 0.0,
         says: float = 0.7,
         name: int = 1,
+        first_step_seconds: float | None = None,
     ) -> None:
         self.world, self.length, self.seconds = world, length, seconds
         self.acceptance, self.says, self.name = acceptance, says, name
+        self.first_step_seconds = first_step_seconds
+        self.row_seconds = 0.0  # of a row that its cache lacks
         self.num_calls = 0
+        self.first_steps: list[bool] = []  # whether a call was left at that
         self.sizes: list[int] = []  # requests of each call
         self.is_fed = True  # with prompts, as the last step was to have it
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
@@ -43,16 +48,34 @@ class ChainDrafter:
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         self.num_calls += 1
         self.sizes.append(len(batch.items))
-        self.world.now += self.seconds
+        first_step_only = batch.first_step_only
+        self.first_steps.append(first_step_only)
+        self.world.now += self.time_call(0, 0, first_step_only)
+        length = 1 if first_step_only else self.length
         for item in batch.items:
             request = item.request
             right = self.num_right(request)
             text = self.world.text(request)
-            tokens = [text(i) if i < right else -self.name for i in range(self.length)]
+            tokens = [text(i) if i < right else -self.name for i in range(length)]
             noise = random.Random(hash((request.id, len(request.tokens), self.name, 7)))
             gains = [min(self.says * np.exp(noise.gauss(0, 0.4)), 1) for _ in tokens]
             scores = np.log(np.cumprod(gains)).astype(np.float32)
-            request.draft = TokenTree(tokens, range(-1, self.length - 1), scores)
+            request.draft = TokenTree(tokens, range(-1, length - 1), scores)
+
+    @property
+    def rolls_first_step(self) -> bool:
+        return self.first_step_seconds is not None
+
+    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
+        """It is its own engine."""
+        behind = self.row_seconds * max(rows - 2 * requests, 0)
+        if not first_step_only:
+            return self.seconds + behind
+        assert self.first_step_seconds is not None
+        return self.first_step_seconds + behind
+
+    def without_first_step(self) -> ChainDrafter:
+        return ChainDrafter(self.world, self.length, self.acceptance, self.seconds)
 
     def num_right(self, request: Request) -> int:
         draws = random.Random(hash((request.id, len(request.tokens), self.name)))
@@ -128,7 +151,9 @@ class World:
         for length in range(drafter.length + 1):
             tokens = requests * sum(drafter.acceptance**i for i in range(length + 1))
             seconds = self.target(requests * (1 + length)) + HOST
-            speeds.append(tokens / (seconds + drafter.seconds * (length > 0)))
+            if length:
+                seconds += drafter.time_call(0, 0, length == 1 and drafter.rolls_first_step)
+            speeds.append(tokens / seconds)
         best = int(np.argmax(speeds))
         return speeds[best], best
 
@@ -149,6 +174,10 @@ def union_of(world: World, drafters: Sequence[ChainDrafter], adapts: bool = True
         has_draft_engine=any(drafter.seconds > 0 for drafter in drafters),
     )
     members = [Member(str(drafter.name), drafter) for drafter in drafters]
+    for i, drafter in enumerate(drafters):
+        if drafter.rolls_first_step:
+            members[i] = Member(str(drafter.name), drafter, drafter)  # type: ignore[arg-type]
+            members[i].profile(48)
     return ProfiledUnion(members, needs, adapts=adapts, clock=world.clock)
 
 

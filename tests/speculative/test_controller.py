@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
-from trtspec.executor.drafter import Accepted
-from trtspec.speculative.controller import Controller, Load, Outlook
+from trtspec.executor.drafter import Accepted, DraftCacheNeeds
+from trtspec.speculative.controller import Choice, Controller, Load, Outlook
 from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.member import Member
 from trtspec.speculative.pause import LONGEST_PAUSE
 from trtspec.speculative.union import UnionDrafter
 
@@ -42,6 +45,26 @@ def test_as_fast_as_the_best_fixed_setting(
     world.serve(union, requests, 100)
     best, _ = world.best_fixed(drafter, batch)
     assert world.serve(union, requests, 250) >= 0.97 * best
+
+
+def test_a_rollout_is_left_at_its_first_step_where_more_does_not_pay() -> None:
+    """And all of it is made again once it does, though most rollouts told nothing of more."""
+    target = COSTS["rows cost"]
+    world = World(target, 0.6)
+    drafter = ChainDrafter(world, 5, 0.6, 8e-3, first_step_seconds=1.5e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(target, 48)
+    requests = requests_of(8)
+    world.serve(union, requests, 100)
+    drafter.first_steps.clear()
+    best, length = world.best_fixed(drafter, 8)
+    assert length == 1 and best > 1.05 * world.best_fixed(drafter.without_first_step(), 8)[0]
+    assert world.serve(union, requests, 250) >= 0.97 * best
+    assert 5 <= drafter.first_steps.count(False) <= 12 < 240 <= len(drafter.first_steps)
+    drafter.acceptance = world.acceptance = 0.95
+    world.serve(union, requests, 300)
+    best, length = world.best_fixed(drafter, 8)
+    assert length == 5 and world.serve(union, requests, 100) >= 0.97 * best
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -205,7 +228,7 @@ def controller_of(target: Callable[[int], float], sees_all: bool = True) -> Cont
 def test_first_drafts_are_verified_where_nothing_else_tells_of_them(sees_all: bool) -> None:
     controller = controller_of(COSTS["rows cost"], sees_all)
     load = Load(8, 8)
-    assert controller.plan(load, np.zeros((8, 0)), [Outlook(None, 1e-3)]) == ((0,), ())
+    assert controller.plan(load, np.zeros((8, 0)), [Outlook(None, 1e-3)]) == ((Choice(0),), ())
     assert controller.count(load, np.full(40, 0.05), 1e-3) == (0 if sees_all else 40)
 
 
@@ -234,6 +257,73 @@ def test_prompts_make_no_engine_seem_worth_its_time() -> None:
         controller.observe(load, 0, 5, 0.0, 0.0)
     chosen, _ = controller.plan(Load(5, 5), none, [outlook])
     assert not chosen
+
+
+def test_rows_that_cost_more_than_was_profiled() -> None:
+    """As they do behind long contexts: what a step without drafts takes is not as much more."""
+    world = World(lambda rows: 10e-3 + 1.25e-3 * rows, 0.6)
+    drafter = ChainDrafter(world, 1, 0.6, 4e-3, first_step_seconds=4e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(lambda rows: 14e-3 + 0.75e-3 * rows, 48)
+    requests = requests_of(8)
+    world.serve(union, requests, 100)
+    best, length = world.best_fixed(drafter, 8)
+    assert length == 0 and world.serve(union, requests, 200) >= 0.99 * best
+
+
+def test_prompts_that_an_engine_in_use_would_be_fed_are_weighed() -> None:
+    none, load = np.zeros((8, 0)), Load(8, 8)
+    chances = np.full((8, 1), 0.9)
+    for upkeep in (0.0, 8e-3):
+        controller = controller_of(COSTS["a knee"])
+        for _ in range(20):
+            chosen, _ = controller.plan(load, none, [Outlook(chances, 1e-3, upkeep)])
+            nodes = controller.count(load, chances[: 8 if chosen else 0, 0], 1e-3)
+            controller.observe(load, nodes, 8 + nodes, 1e-3, 0.0)
+        assert bool(chosen) == (not upkeep)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_draft_is_fed_of_prompts_is_its_upkeep(waits: bool) -> None:
+    """If it could do without while it is not in use."""
+    world = World(COSTS["a knee"], 0.9)
+    drafter = ChainDrafter(world, 3, 0.9, 2e-3, first_step_seconds=1e-3)
+    drafter.needs = replace(drafter.needs, caches=(DraftCacheNeeds(from_tokens=waits),))
+    drafter.row_seconds = 0.5e-3
+    cache: Any = SimpleNamespace(committed=lambda request: len(request.tokens) - 1)
+    member = Member("1", drafter, drafter, cache)  # type: ignore[arg-type]
+    member.profile(8)
+    union = UnionDrafter([member], drafter.needs, adapts=True, clock=world.clock)
+    requests = requests_of(2)
+    world.serve(union, requests, 50)
+    items = [ScheduledRequest(r, len(r.tokens) - 1, 1, True, 3, True) for r in requests]
+    outlook = member.outlook(items, prompt_rows=4.0)
+    assert outlook.first_step is not None and outlook.first_step.upkeep == outlook.upkeep
+    assert outlook.upkeep == pytest.approx(2e-3 if waits else 0.0, rel=0.05)
+
+
+def test_a_prompt_beside_it_ends_no_drafting() -> None:
+    """Its rows make those of drafts dear in one step, not in the next: that needs not be as much
+    better as it must be to begin with drafting."""
+
+    usual, prompt, poor = (Load(8, 8), 0.9), (Load(8, 8 + 100), 0.5), (Load(8, 8), 0.0)
+
+    def drafts(chance: float, before: tuple[Load, float]) -> bool:
+        controller, none = controller_of(COSTS["a knee"]), np.zeros((8, 0))
+        chosen: tuple[Choice, ...] = ()
+        for load, now in (*[usual] * 60, before, (Load(8, 8), chance)):
+            outlook = Outlook(np.full((8, 1), now), 3e-3)
+            chosen, _ = controller.plan(load, none, [outlook])
+            nodes = controller.count(load, np.full(8 if chosen else 0, now), 3e-3)
+            controller.observe(load, nodes, 8 + round(now * nodes), 3e-3, 0.0)
+        return bool(chosen)
+
+    for percent in range(100):
+        chance = percent / 100
+        if drafts(chance, usual) and not drafts(chance, poor):
+            assert drafts(chance, prompt)
+            return
+    pytest.fail("to begin asks for no more than to go on")
 
 
 def test_the_choice_is_made_without_the_outcome() -> None:

@@ -28,14 +28,15 @@ from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.ops.tree import TokenTree
 
-VERIFY, ROLLOUT = "verify", "rollout"
+VERIFY, ROLLOUT, FIRST_STEP = "verify", "rollout", "first step"
 TARGET = "target"
 
 
 @dataclass(frozen=True)
 class CallShape:
     """One kind of call. rows: of each request, the root and a chain of drafts to verify, or the
-    accepted rows that a rollout begins with; batch: requests; context: committed tokens of each."""
+    accepted rows that a rollout, or its first step alone, begins with; batch: requests; context:
+    committed tokens of each."""
 
     kind: str
     rows: int
@@ -90,6 +91,7 @@ class ForwardBench:
         return [
             self._time(draft.folder, engine, self._roll_out(draft, engine, shape), shape, seconds)
             for draft, engine in self._drafts
+            if shape.kind == ROLLOUT or engine.rolls_first_step
         ]
 
     def _time(
@@ -124,7 +126,9 @@ class ForwardBench:
         groups = [
             RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)
         ]
-        return partial(engine.rollout, groups, columns, hidden if width else None)
+        first_step_only = shape.kind == FIRST_STEP
+        states = hidden if width else None
+        return partial(engine.rollout, groups, columns, states, first_step_only=first_step_only)
 
     def _blocks(self, request: int) -> torch.Tensor:
         first = request * self._per_request

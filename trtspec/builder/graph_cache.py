@@ -20,7 +20,7 @@ import trtspec.models
 import trtspec.ops
 from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import export_graph
-from trtspec.engine.drafts import DRAFT_ROLLOUT
+from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.folder import EngineConfig, Environment
 from trtspec.engine.graphs import draft_of, module_of
 from trtspec.engine.lowering import lower
@@ -60,8 +60,11 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     else:
         draft, own_name = found  # wherever it lies
         facts += [own_name, draft.network.kind, _shape(draft.network.to_dict())]
+        tree = draft.speculation.tree
         if own_name == DRAFT_ROLLOUT:
-            facts.append(asdict(draft.speculation.tree))
+            facts.append(asdict(tree))
+        elif own_name == DRAFT_STEP:
+            facts.append(asdict(tree.first_step))
     environment = Environment.here(device).facts
     text = json.dumps([facts, _source_hash(), environment], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.bench.floor import MachineRates, measure_machine
-from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
+from trtspec.bench.forward import FIRST_STEP, ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import read_methods
 from trtspec.bench.result_file import check_output, save
@@ -26,7 +26,8 @@ HEADERS = (
     "products ms",
 )  # fmt: skip
 DESCRIPTION = """Times the call that verifies, by rows a request (the root and its drafts), batch
-and context, and with --method the one that drafts (rows: accepted ones, which it begins with).
+and context, and with --method the one that drafts (rows: accepted ones, which it begins with), and
+its first step where an engine can leave it at that.
 floor: the time to read the weights, once a pass, and the K/V alone; products: what the weights take
 at the measured rates of plain products of as many rows; x first: times the engine's first line.
 Several backends are measured one after the other. On aoti a rollout is one compiled call; on eager
@@ -65,7 +66,11 @@ def run_forward(args: argparse.Namespace) -> None:
         check_output(args.output)
     shapes = [
         CallShape(kind, rows, batch, context)
-        for kind, all_rows in ((VERIFY, args.rows), (ROLLOUT, args.rollout_rows))
+        for kind, all_rows in (
+            (VERIFY, args.rows),
+            (ROLLOUT, args.rollout_rows),
+            (FIRST_STEP, args.rollout_rows),
+        )
         for batch in args.batch_sizes
         for context in args.contexts
         for rows in all_rows

@@ -77,6 +77,12 @@ class TreeShape:
         return self.num_draft_tokens - 1
 
     @property
+    def first_step(self) -> TreeShape:
+        """The tree of a rollout of one step: the topk best children of the root, as far as this
+        tree has room for them."""
+        return TreeShape(self.topk, 1, min(self.topk + 1, self.num_draft_tokens))
+
+    @property
     def num_rollout_rows(self) -> int:
         """Rows that a rollout writes into the draft cache behind the accepted ones."""
         if self.choices is None:

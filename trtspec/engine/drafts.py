@@ -39,13 +39,13 @@ from trtspec.models.signature import (
     Signature,
     feature_signature,
     heads_signature,
-    model_signature,
     rollout_signature,
 )
 from trtspec.models.tree_levels import make_levels
 from trtspec.models.vanilla_rollout import VanillaRollout
 
 DRAFT_MODEL = "model.pt2"
+DRAFT_STEP = "step.pt2"
 DRAFT_ROLLOUT = "rollout.pt2"
 
 
@@ -76,8 +76,9 @@ class DraftKind:
     uninitialised weights, from its config, its target's, a dtype and how weights lie.
     load: fills them, from its checkpoint (config and tensors by internal names) and the target's
     tensors. graphs: by artifact, relative to the draft's folder, how it is made of config, module
-    and build. `DRAFT_ROLLOUT` drafts and is always there; `DRAFT_MODEL` feeds accepted rows to a
-    network with a cache of its own. slots: rows that a rollout, of that config and tree, writes
+    and build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
+    cache of its own by `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing
+    else. slots: rows that a rollout, of that config and tree, writes
     into the cache behind the accepted ones. lookahead: how many tokens after a kept row it depends
     on, where its config decides that; None: what the drafter says. levels: how its rollout
     grows a tree, of which the index tensors are constants beside the weights.
@@ -92,36 +93,37 @@ class DraftKind:
     levels: Callable[[TreeShape], nn.Module] = make_levels
 
 
-def _tree_rollout(decoder: ModelConfig, module: Any, built: Built, width: int) -> Graph:
-    rollout = TreeRollout(module, built.tree, built.layout.tokens_per_block)
-    signature = rollout_signature(decoder, built.dtype, built.layout, width)
-    return Graph(rollout, signature, passes=built.tree.num_steps)
-
-
-def _parallel_rollout(
-    config: PardConfig | PEagleConfig, module: Any, built: Built, width: int
+def _tree_rollout(
+    config: ModelConfig | EagleConfig, module: Any, built: Built, tree: TreeShape
 ) -> Graph:
+    """Over a language model, or a network that reads the target's states."""
+    decoder, width = (
+        (config.decoder, config.hidden_in) if isinstance(config, EagleConfig) else (config, 0)
+    )
+    rollout = TreeRollout(module, tree, built.layout.tokens_per_block)
+    signature = rollout_signature(decoder, built.dtype, built.layout, width)
+    return Graph(rollout, signature, passes=tree.num_steps)
+
+
+def _steps(config: ModelConfig | EagleConfig, module: Any, built: Built) -> Graph:
+    return _tree_rollout(config, module, built, built.tree)
+
+
+def _first_step(config: ModelConfig | EagleConfig, module: Any, built: Built) -> Graph:
+    return _tree_rollout(config, module, built, built.tree.first_step)
+
+
+def _parallel_rollout(config: PardConfig | PEagleConfig, module: Any, built: Built) -> Graph:
     rollout = ParallelRollout(module, built.tree, built.layout.tokens_per_block, config.mask_token)
+    width = config.hidden_in if isinstance(config, PEagleConfig) else 0
     return Graph(rollout, rollout_signature(config.decoder, built.dtype, built.layout, width))
 
 
-def _language_model(config: ModelConfig, module: CausalLM, built: Built) -> Graph:
-    return Graph(module, model_signature(config, built.dtype, built.layout))
-
-
-def _language_rollout(config: ModelConfig, module: CausalLM, built: Built) -> Graph:
-    return _tree_rollout(config, module, built, 0)
-
-
 def _feature_model(
-    config: EagleConfig | MtpModulesConfig | DFlashConfig, module: nn.Module, built: Built
+    config: MtpModulesConfig | DFlashConfig, module: nn.Module, built: Built
 ) -> Graph:
     signature = feature_signature(config.decoder, built.dtype, built.layout, config.hidden_in)
     return Graph(module, signature)
-
-
-def _feature_rollout(config: EagleConfig, module: EagleDraft, built: Built) -> Graph:
-    return _tree_rollout(config.decoder, module, built, config.hidden_in)
 
 
 def _vanilla_rollout(config: MtpModulesConfig, module: ModuleStack, built: Built) -> Graph:
@@ -168,30 +170,25 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         ModelConfig,
         lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
         lambda module, draft, target: module.load_weights(draft),
-        {DRAFT_MODEL: _language_model, DRAFT_ROLLOUT: _language_rollout},
+        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
     ),
     EagleConfig.kind: DraftKind(
         EagleConfig,
         _feature_network,
         EagleDraft.load_weights,
-        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _feature_rollout},
+        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
     ),
     MtpConfig.kind: DraftKind(
         MtpConfig,
         _feature_network,
         lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
-        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _feature_rollout},
+        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
     ),
     PardConfig.kind: DraftKind(
         PardConfig,
         lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
         lambda module, draft, target: module.load_weights(draft),
-        {
-            DRAFT_MODEL: _language_model,
-            DRAFT_ROLLOUT: lambda config, module, built: _parallel_rollout(
-                config, module, built, 0
-            ),
-        },
+        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
         _masks,
         levels=MarginalTree,
     ),
@@ -199,12 +196,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         PEagleConfig,
         _p_eagle,
         EagleDraft.load_weights,
-        {
-            DRAFT_MODEL: _feature_model,
-            DRAFT_ROLLOUT: lambda config, module, built: _parallel_rollout(
-                config, module, built, config.hidden_in
-            ),
-        },
+        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
         _masks,
         levels=MarginalTree,
     ),

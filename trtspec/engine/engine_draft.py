@@ -9,7 +9,7 @@ from typing import Any
 from trtspec.config.draft import DraftConfig
 from trtspec.config.strict import from_dict
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.engine.drafts import DRAFT_KINDS, DraftKind, draft_from_dict, draft_to_dict
+from trtspec.engine.drafts import DRAFT_KINDS, DRAFT_STEP, DraftKind, draft_from_dict, draft_to_dict
 
 FIRST_DRAFT = "draft"
 
@@ -48,8 +48,11 @@ class EngineDraft:
 
     @property
     def graphs(self) -> dict[str, str]:
-        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`."""
-        return {name: f"{self.folder}/{name}" for name in self.kind.graphs}
+        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`. A
+        rollout of one step needs no other one beside it."""
+        needs_step = self.speculation.num_steps > 1
+        names = (name for name in self.kind.graphs if needs_step or name != DRAFT_STEP)
+        return {name: f"{self.folder}/{name}" for name in names}
 
     @property
     def slots(self) -> int:

@@ -2,7 +2,8 @@
 
     config.json        format version, models, build, speculation, fingerprints, environment
     target/            weights.safetensors; model.pt2 (backend aoti)
-    draft/             weights.safetensors; rollout.pt2, and model.pt2 if it has a cache (aoti)
+    draft/             weights.safetensors; rollout.pt2, and what feeds a cache of its own:
+                       step.pt2, a rollout of one step (none beside another of one), or model.pt2
     draft_2/ ...       the same of further drafts (hybrid)
     *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
                        files, and TensorRT's engines of them
@@ -46,7 +47,7 @@ from trtspec.engine.tensorrt_package import tensorrt_version
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"

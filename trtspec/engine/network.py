@@ -171,48 +171,6 @@ class PassNetwork(nn.Module):
         return self._head.run([hidden.contiguous()])[0]
 
 
-class LanguageFeed(nn.Module):
-    """`CausalLM.forward` over a `PassNetwork`."""
-
-    def __init__(self, network: PassNetwork) -> None:
-        super().__init__()
-        self._network = network
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        rows: PackedRows,
-        logits_rows: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Tensor, ...]:
-        """See `CausalLM.forward`."""
-        _, ready = self._network.draft(input_ids, None, rows, k_caches, v_caches, logits_rows)
-        return (self._network.head(ready),)
-
-
-class FeatureFeed(nn.Module):
-    """`EagleDraft.forward` over a `PassNetwork`."""
-
-    def __init__(self, network: PassNetwork) -> None:
-        super().__init__()
-        self._network = network
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        rows: PackedRows,
-        hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Tensor]:
-        """See `EagleDraft.forward`; it computes the last layer as well, as a pass does."""
-        fused = self._network.fuse(hidden_in)
-        features, _ = self._network.draft(input_ids, fused, rows, k_caches, v_caches)
-        assert features is not None
-        return (features,)
-
-
 class BlockNetwork(nn.Module):
     """A draft network that guesses blocks, for a rollout (see `trtspec.models.block_rollout`).
 

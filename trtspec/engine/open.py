@@ -38,9 +38,7 @@ from trtspec.engine.lowering import (
 )
 from trtspec.engine.network import (
     BlockNetwork,
-    FeatureFeed,
     GraphSession,
-    LanguageFeed,
     LinearGraph,
     MarginalsNetwork,
     PassNetwork,
@@ -125,7 +123,7 @@ def open_draft(
     with torch.device("meta"):
         module = draft_module(engine, draft)
     weights = with_borrowed(module, own, target)
-    modules = dict.fromkeys(draft.kind.graphs, module)
+    modules = dict.fromkeys(draft.graphs, module)
     if engine.build.has_linear_cache:
         modules = _lowered_modules(folder, engine, draft, weights, graph_batches)
     elif engine.build.backend == "eager":
@@ -148,8 +146,8 @@ def _lowered_modules(
     weights: Mapping[str, Tensor],
     graph_batches: Sequence[int],
 ) -> dict[str, nn.Module]:
-    """What stands in for a draft's network in its own rollout, and in feeding it: modules that run
-    its lowered graphs."""
+    """What stands in for a draft's network in its own rollouts, and in feeding it: modules that
+    run its lowered graphs."""
     files = lowered_files(draft)
 
     network = draft.network
@@ -185,8 +183,7 @@ def _lowered_modules(
     fuse = session(FUSE_GRAPH) if FUSE_GRAPH in files else None
     assert engine.build.max_num_tokens is not None, "a build has resolved it"
     passed = PassNetwork(rows, head, token_map, fuse, mask_hidden, engine.build.max_num_tokens)
-    feed = LanguageFeed(passed) if fuse is None else FeatureFeed(passed)
-    return {DRAFT_ROLLOUT: passed, DRAFT_MODEL: feed}
+    return dict.fromkeys(draft.graphs, passed)
 
 
 def _verify_network(

@@ -33,11 +33,14 @@ class ScheduledBatch:
     preempted: already back in the queue with nothing in any cache; drafters forget them.
     feeds_drafts: whether a drafter is to feed its cache with the target's prompts, because it is
     in use; else it may leave that for when it is asked for drafts, if it then still can.
+    first_step_only: whether no draft behind another one is asked for, which an engine may do for
+    less.
     """
 
     items: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()
     feeds_drafts: bool = True
+    first_step_only: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.items)

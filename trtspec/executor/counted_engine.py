@@ -34,7 +34,12 @@ class CountedEngine:
         """Run every bucket once, with padding alone: sessions that capture their calls have then
         captured all. Nothing is written, counted or timed."""
 
-    def time_call(self, requests: int, rows: int) -> float | None:
+    @property
+    def rolls_first_step(self) -> bool:
+        """Whether it can leave a rollout at its first step, in less time than all take."""
+        return False
+
+    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float | None:
         """Seconds of a generating step's call for that many requests, of `rows` in all, over
         padding alone: nothing is written or counted. None: such a call needs real requests."""
         return None

@@ -48,8 +48,9 @@ class ModelEngine(CountedEngine):
         dtype: torch.dtype,
         layout: CacheLayout,
         num_blocks: int,
-        session: Session,
+        session: Session | None,
         rollout: Session | None = None,
+        step: Session | None = None,
         *,
         device: str = "cpu",
         buckets: RowBuckets | None = None,
@@ -58,7 +59,9 @@ class ModelEngine(CountedEngine):
         rollout_passes: int = 1,
         judges: bool = False,
     ) -> None:
-        """``hidden_in``: width of the target's states that the rollout reads, 0 for none.
+        """``session``: of a target, or of a draft that is fed by it; else a draft is fed by
+        ``step``, a rollout of one step, or by a ``rollout`` that makes no more itself.
+        ``hidden_in``: width of the target's states that the rollout reads, 0 for none.
         ``pass_bytes``: of the weights that one pass reads; a rollout makes ``rollout_passes``.
         ``judges``: the session is over a `VerifyNetwork`, which samples and accepts."""
         super().__init__(torch.device(device))
@@ -67,6 +70,7 @@ class ModelEngine(CountedEngine):
         self.judges = judges
         self._session = session
         self._rollout = rollout
+        self._step = step
         self._dtype = dtype
         self._hidden_in = hidden_in
         self._pass_bytes = pass_bytes
@@ -102,10 +106,21 @@ class ModelEngine(CountedEngine):
         logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions, cached)
         return logits, hidden, Judgement(*verdict)
 
-    def feed(self, groups: Sequence[RowGroup], hidden: Tensor) -> None:
-        """Write the K/V of rows of a network that reads the target's states ``hidden [T, n*H]``."""
+    @property
+    def rolls_first_step(self) -> bool:
+        """Whether it can leave a rollout at its first step."""
+        return self._step is not None
+
+    def feed(self, groups: Sequence[RowGroup], hidden: Tensor | None = None) -> None:
+        """Write the K/V of a draft's rows, of a network that reads them with the target's states
+        ``hidden [T, n*H]``."""
+        if self._session is None:
+            columns = [extend(column, len(groups), 0) for column in no_sampling()]
+            self._roll_out_groups(groups, columns, hidden, self.rolls_first_step)
+            return
         rows, _ = pack(groups, self.layout)
-        inputs = [*self._row_staging.to_device(rows), hidden]
+        states = [] if hidden is None else [hidden]
+        inputs = [*self._row_staging.to_device(rows), *states]
         self._run(self._session, inputs, _cached_tokens(groups), 1)
 
     def rollout(
@@ -113,16 +128,19 @@ class ModelEngine(CountedEngine):
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor | None = None,
+        *,
+        first_step_only: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Feed accepted rows and draft behind each request's last one, in one call.
 
         ``sampling`` holds the columns of `SamplingColumns`, a value a request; ``hidden [T, n*H]``
-        the target's states of the rows, for a network that reads them. Returns ``tokens``,
-        ``parents`` and ``scores``, each ``[B, N-1]``, on the host.
+        the target's states of the rows, for a network that reads them. ``first_step_only``: of an
+        engine that ``rolls_first_step``. Returns ``tokens``, ``parents`` and ``scores``, each
+        ``[B, N-1]``, of the first step alone ``[B, k]`` or fewer, on the host.
         """
-        rows, last_rows = pack(groups, self.layout)
-        bucket = self._find_bucket(rows, rolls_out=True)
-        return self._roll_out(rows, last_rows, sampling, hidden, bucket, _cached_tokens(groups))
+        outputs = self._roll_out_groups(groups, sampling, hidden, first_step_only)
+        tokens, parents, scores = to_host(outputs)
+        return tokens, parents, scores
 
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host);
@@ -135,20 +153,22 @@ class ModelEngine(CountedEngine):
         calls have then captured all. Nothing is written, counted or timed."""
         for bucket in reversed(self._buckets.all if self._buckets else ()):
             self._run_padding(bucket)
+            if self.rolls_first_step:
+                self._run_padding(bucket, first_step_only=True)
         self._reset_count()
 
-    def time_call(self, requests: int, rows: int) -> float:
+    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
         bucket = self._buckets.find(requests, rows) if self._buckets else None
         began = time.perf_counter()
-        self._run_padding(bucket or Bucket(requests, rows))
+        self._run_padding(bucket or Bucket(requests, rows), first_step_only)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - began
         self._reset_count()
         return seconds
 
-    def _run_padding(self, bucket: Bucket) -> None:
+    def _run_padding(self, bucket: Bucket, first_step_only: bool = False) -> None:
         """A call of that size without a request."""
         none = torch.zeros(0, dtype=torch.int64)
         rows = no_rows(self.layout)
@@ -156,8 +176,9 @@ class ModelEngine(CountedEngine):
             self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
             return
         width = self._hidden_in
-        hidden = torch.zeros((0, width), dtype=self._dtype, device=self._device)
-        self._roll_out(rows, none, no_sampling(), hidden if width else None, bucket, 0)
+        zeros = torch.zeros((0, width), dtype=self._dtype, device=self._device)
+        hidden = zeros if width else None
+        self._roll_out(rows, none, no_sampling(), hidden, bucket, 0, first_step_only)
 
     def _forward(
         self,
@@ -182,6 +203,7 @@ class ModelEngine(CountedEngine):
         if bucket is not None:
             rows = pad(rows, bucket)
         inputs = self._row_staging.to_device([*rows, *asked], stable=bucket is not None)
+        assert self._session is not None, "a draft may have no forward call"
         outputs = self._run(self._session, inputs, cached_tokens, 1)
         if self.judges:
             outputs, judgement = outputs[:-3], unpad(outputs[-3:], verdict)
@@ -192,6 +214,18 @@ class ModelEngine(CountedEngine):
         logits, *hidden = outputs
         return logits, hidden[0] if hidden else None, judgement
 
+    def _roll_out_groups(
+        self,
+        groups: Sequence[RowGroup],
+        sampling: Sequence[Tensor],
+        hidden: Tensor | None,
+        first_step_only: bool,
+    ) -> list[Tensor]:
+        rows, last_rows = pack(groups, self.layout)
+        bucket = self._find_bucket(rows, rolls_out=True)
+        cached = _cached_tokens(groups)
+        return self._roll_out(rows, last_rows, sampling, hidden, bucket, cached, first_step_only)
+
     def _roll_out(
         self,
         rows: list[Tensor],
@@ -200,9 +234,13 @@ class ModelEngine(CountedEngine):
         hidden: Tensor | None,
         bucket: Bucket | None,
         cached_tokens: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if self._rollout is None:
-            raise RuntimeError("this engine was loaded without a rollout")
+        first_step_only: bool,
+    ) -> list[Tensor]:
+        session, passes = self._rollout, self._rollout_passes
+        if first_step_only:
+            session, passes = self._step, 1
+        if session is None:
+            raise RuntimeError("this engine was loaded without such a rollout")
         count = len(last_rows)
         inputs = [*rows, last_rows, *sampling]
         if bucket is not None:
@@ -211,12 +249,8 @@ class ModelEngine(CountedEngine):
             hidden = self._pad_states(hidden, bucket)
         states = [] if hidden is None else [hidden]
         staged = self._staging.to_device(inputs, stable=bucket is not None)
-        passes = self._rollout_passes
-        outputs = self._run(self._rollout, [*staged, *states], cached_tokens, passes)
-        if bucket is not None:
-            outputs = unpad(outputs, [count] * 3)
-        tokens, parents, scores = to_host(outputs)
-        return tokens, parents, scores
+        outputs = self._run(session, [*staged, *states], cached_tokens, passes)
+        return outputs if bucket is None else unpad(outputs, [count] * 3)
 
     def _find_bucket(self, rows: Sequence[Tensor], rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""

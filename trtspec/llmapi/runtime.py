@@ -16,7 +16,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.cuda_graph import CudaGraphSession
 from trtspec.engine.device import free_memory
-from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
+from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
@@ -241,14 +241,18 @@ def _open_draft(
     if decoder is None:
         return HeadsEngine(rollout, device, pass_bytes)
     rollout = _with_graphs(rollout, engine, buckets, decoder.num_layers)
+    step = sessions.get(DRAFT_STEP)
+    if step is not None:
+        step = _with_graphs(step, engine, buckets, decoder.num_layers)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         decoder,
         dtype,
         engine.layout,
         num_blocks,
-        sessions[DRAFT_MODEL],
+        sessions.get(DRAFT_MODEL),
         rollout,
+        step,
         device=device,
         buckets=buckets,
         hidden_in=len(draft.network.capture_layers) * engine.target.hidden_size,

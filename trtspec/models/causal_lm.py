@@ -65,17 +65,6 @@ class DecoderLayer(nn.Module):
         out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
 
-    def write(
-        self,
-        x: Tensor,
-        rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
-        k_cache: Tensor,
-        v_cache: Tensor,
-    ) -> None:
-        """Only write the K and V of ``x [T, hidden]``."""
-        self.attn.write(x, rows, cos_sin, k_cache, v_cache, norm=self.input_norm)
-
 
 class Embedding(nn.Module):
     """Token embedding as a plain buffer ``weight [V, H]``."""

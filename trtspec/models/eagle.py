@@ -7,7 +7,7 @@ token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -76,19 +76,6 @@ class WideLayer(nn.Module):
         x = self.attn(both, rows, cos_sin, *caches, norm=None, residual=residual, kept=kept)
         out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
-
-    def write(
-        self,
-        embedded: Tensor,
-        features: Tensor,
-        rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
-        k_cache: Tensor,
-        v_cache: Tensor,
-    ) -> None:
-        """Only write the K and V of embeddings and states ``[T, H]``."""
-        both, _ = self._read(embedded, features)
-        self.attn.write(both, rows, cos_sin, k_cache, v_cache, norm=None)
 
     def _read(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads ``[T, 2H]``, and the normed states ``[T, H]``."""
@@ -171,21 +158,6 @@ class EagleDraft(DraftVocabulary):
         x = self.layers[-1](*last, kept)
         ready = x if self.norm is None else self.norm(x)
         return ready if self.config.norm_output else x, ready
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        rows: Rows,
-        hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Tensor]:
-        """Feed rows without drafting (a prefill): writes their K/V, for which the last layer is not
-        computed beyond them. Returns the fused states ``[T, H]``."""
-        features = self.fuse(hidden_in)
-        last = self._last_inputs(input_ids, features, rows, k_caches, v_caches)
-        cast(WideLayer | DecoderLayer, self.layers[-1]).write(*last)
-        return (features,)
 
     def _last_inputs(
         self,

@@ -6,12 +6,14 @@ import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trtspec.log import logger
 from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.pace import Around, Pace
 from trtspec.speculative.pause import Pause
 
 Floats = npt.NDArray[np.float64]
@@ -26,12 +28,13 @@ _WHOLE = 0.01
 gain, that a node is not worth its row is often an error of the estimates, and it costs more time to
 tell which are than it saves."""
 
+_CLOSE = 0.15
+"""How many more tokens with drafts than without leave it at that: with fewer, what a step without
+drafts takes is looked at once in a while. Rows that were verified say little of fewer rows."""
+
 _WARM_UP = 3  # steps at the start in which everything drafts, and is verified if only that tells
-_AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
-_LONG_AROUND = 2.0  # times that mean; more counts as so much
 _REST = 16  # steps that are taken like the one before, without weighing what does not pay
 _HELD = 3  # the same with the engines that pay: what weighs them has left the caches each time
-_PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _SETTLED = 16  # steps that a new way of working must last to be reported
 
 
@@ -50,10 +53,21 @@ class Outlook:
 
     chances [B, W]: those of the best nodes of each request, falling along a row. None: nothing is
     known of it yet. seconds: what its call should take, with a share of what it has to catch up.
+    upkeep: seconds a step that its use takes besides, by what it is fed of prompts. first_step: the
+    same of the first step of its rollout alone, if it can be left at that.
     """
 
     chances: Floats | None
     seconds: float
+    upkeep: float = 0.0
+    first_step: Outlook | None = None
+
+
+class Choice(NamedTuple):
+    """An engine that drafts, by its place, and how much of its rollout."""
+
+    engine: int
+    first_step_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,54 +78,6 @@ class Trial:
     nodes: int
     gain: float
     seconds: float
-
-
-class _Pace:
-    """Tokens a second of steps with one number of requests, as a running mean of what is expected
-    of each: an estimate that is wrong then errs alike in what it is compared with. The seconds are
-    those that it would take at a `CostCurve.slowness` of 1: a machine that gets slower or faster
-    changes nothing about what pays."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-        self._tokens = self._seconds = 0.0
-
-    def observe(self, tokens: float, seconds: float, steps: int) -> None:
-        """That of a step, and of so many like it in all."""
-        self._steps += steps
-        weight = min(max(steps / self._steps, steps / _PACE_MEMORY), 1.0)
-        self._tokens += weight * (tokens - self._tokens)
-        self._seconds += weight * (seconds - self._seconds)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """0 before the first step."""
-        return self._tokens / self._seconds if self._seconds else 0.0
-
-
-class _Around:
-    """Seconds of steps with one number of requests around drafting and verifying, as a running
-    mean: of those in which an engine drafts, and of the others, which have less to do."""
-
-    def __init__(self) -> None:
-        self._steps = {True: 0, False: 0}
-        self._means = {True: 0.0, False: 0.0}
-
-    def observe(self, drafting: bool, seconds: float) -> None:
-        """Those of a step; a pause of the machine, or of its users, counts as little more."""
-        mean = self._means[drafting]
-        if mean > 0:
-            seconds = min(seconds, _LONG_AROUND * mean)
-        self._steps[drafting] += 1
-        weight = max(_AROUND_WEIGHT, 1 / self._steps[drafting])
-        self._means[drafting] += weight * (seconds - mean)
-
-    def seconds(self, drafting: bool) -> float:
-        """What is expected. Steps without drafts count as free until one was seen, so one soon is;
-        then as no slower than those with drafts, however long ago it was seen."""
-        if not self._steps[True]:
-            return self._means[False]
-        return self._means[True] if drafting else min(self._means.values())
 
 
 class Controller:
@@ -135,14 +101,14 @@ class Controller:
         self._target = target
         self._adapts = adapts
         self._sees_all = sees_all
-        self._paces: dict[int, _Pace] = {}
+        self._paces: dict[int, Pace] = {}
         self._pauses: list[Pause] = []
         self._verifying = Pause()
         self._tried: list[tuple[Pause, Outlook]] = []  # in the step under way, for trying's sake
-        self._in_use: frozenset[int] = frozenset()  # engines that were worth their call of late
+        self._in_use: frozenset[Choice] = frozenset()  # that were worth their call of late
         self._is_trying_rows = False
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
-        self._arounds: dict[int, _Around] = {}
+        self._arounds: dict[int, Around] = {}
         self._steps = 0
         self._alike_requests = 0  # of steps to be taken like the one weighed last
         self._alike_left = self._alike = 0  # such steps to come, and since then
@@ -161,7 +127,7 @@ class Controller:
         self._leave_uncounted()
         return True
 
-    def held(self, requests: int) -> tuple[int, ...]:
+    def held(self, requests: int) -> tuple[Choice, ...]:
         """The engines that draft in a step in which so many requests generate, because they did in
         the one before it: weighing them anew would hardly ever change that. Then `plan` is left
         out. Of none, it is not."""
@@ -179,7 +145,7 @@ class Controller:
 
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ) -> tuple[tuple[Choice, ...], tuple[int, ...]]:
         """Begin a step: which engines draft, where the other drafters gave nodes of the chances
         ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
         request, to see what becomes of it."""
@@ -192,35 +158,29 @@ class Controller:
         if not engines or cheap is None:
             return (), ()
         if not self._adapts or self._steps <= _WARM_UP:
-            return tuple(range(len(engines))), ()
-        best: list[int] = []
-        otherwise = self._gain(load, cheap, [], 0.0)
-        left = [i for i, outlook in enumerate(engines) if outlook.chances is not None]
-        while left:  # add the one that helps most, as long as one does
-            gains = []
-            for i in left:
-                more = [*best, i]
-                dearer = sum(_KEEP if j in self._in_use else _START for j in more)
-                gains.append(self._gain(load, cheap, [engines[j] for j in more], dearer))
-            if max(gains) <= otherwise:
-                break
-            otherwise = max(gains)
-            best.append(left.pop(gains.index(max(gains))))
-        is_settled = self._in_use == set(best)
-        self._in_use = frozenset(best)
+            return tuple(map(Choice, range(len(engines)))), ()
+        best, is_close = self._best(load, cheap, engines)
+        # Beside a prompt's rows a draft costs another time: that says nothing of the next step.
+        is_usual = load.rows == load.requests
+        is_settled = is_usual and self._in_use == set(best)
+        if is_usual:
+            self._in_use = frozenset(best)
+        if is_usual and is_close and self._around(load).needs_plain:
+            return (), ()
+        in_use = {choice.engine: choice for choice in best}
         chosen, tried = [], []
         usual = self._target.at(load.rows) + self._around(load).seconds(False)
         waited = usual * steps
         for i, (outlook, pause) in enumerate(zip(engines, self._pauses, strict=True)):
-            if i in best:
+            if i in in_use:
                 pause.restart()
-                chosen.append(i)
+                chosen.append(in_use[i])
             elif outlook.chances is None:
-                chosen.append(i)
+                chosen.append(Choice(i))
             elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
                 tried.append(i)
-        if not chosen and not tried and usual > 0 and not cheap.any():
+        if is_usual and not chosen and not tried and usual > 0 and not cheap.any():
             lefts = [
                 pause.left(outlook.seconds)
                 for outlook, pause in zip(engines, self._pauses, strict=True)
@@ -329,6 +289,32 @@ class Controller:
         self._alike += 1
         return True
 
+    def _best(
+        self, load: Load, cheap: Floats, engines: Sequence[Outlook]
+    ) -> tuple[list[Choice], bool]:
+        """The engines that are worth their calls, of those that something is known of, and whether
+        a step without them is worth nearly as much."""
+        left: dict[Choice, Outlook] = {}
+        for i, outlook in enumerate(engines):
+            if outlook.chances is not None:
+                left[Choice(i)] = outlook
+                if outlook.first_step is not None:
+                    left[Choice(i, True)] = outlook.first_step
+        best: dict[Choice, Outlook] = {}
+        plain = otherwise = self._gain(load, cheap, [], 0.0)
+        while left:  # add the one that helps most, as long as one does
+            gains = {}
+            for choice, outlook in left.items():
+                dearer = sum(_KEEP if c in self._in_use else _START for c in (*best, choice))
+                gains[choice] = self._gain(load, cheap, [*best.values(), outlook], dearer)
+            most = max(gains, key=gains.__getitem__)
+            if gains[most] <= otherwise:
+                break
+            otherwise = gains[most]
+            best[most] = left[most]
+            left = {c: outlook for c, outlook in left.items() if c.engine != most.engine}
+        return list(best), otherwise - plain < _CLOSE * load.requests
+
     def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], dearer: float) -> float:
         """What a step with these engines is worth with a share ``dearer`` fewer tokens than
         are expected of it."""
@@ -337,7 +323,7 @@ class Controller:
             assert outlook.chances is not None
             chances = _either(chances, outlook.chances)
         flat = np.sort(chances, axis=None)[::-1]
-        spent = sum(outlook.seconds for outlook in engines)
+        spent = sum(outlook.seconds + outlook.upkeep for outlook in engines)
         worths, _, _ = self._worths(load, flat, spent, dearer)
         return float(worths.max())
 
@@ -354,9 +340,9 @@ class Controller:
         seconds += spent + self._around(load).seconds(spent > 0)
         return tokens - self._tokens_per_second(load) * seconds, tokens, seconds
 
-    def _around(self, load: Load) -> _Around:
+    def _around(self, load: Load) -> Around:
         """That of about as many requests."""
-        return self._arounds.setdefault(_batch(load), _Around())
+        return self._arounds.setdefault(_batch(load), Around())
 
     def _tokens_per_second(self, load: Load) -> float:
         """What time brings: the pace of late at the machine's speed of now, but never less than
@@ -365,9 +351,9 @@ class Controller:
         plain = self._target.at(load.requests) + self._around(load).seconds(False)
         return max(pace, load.requests / plain if plain else 0.0)
 
-    def _pace(self, load: Load) -> _Pace:
+    def _pace(self, load: Load) -> Pace:
         """That of about as many requests."""
-        return self._paces.setdefault(_batch(load), _Pace())
+        return self._paces.setdefault(_batch(load), Pace())
 
 
 def _either(a: Floats, b: Floats) -> Floats:

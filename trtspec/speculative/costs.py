@@ -21,9 +21,29 @@ _SLOWNESS_WEIGHT = 0.1
 _LEAST_SLOWNESS, _MOST_SLOWNESS = 0.5, 1.5  # what differs more was profiled on a busy machine
 _PROFILED_WEIGHT = 0.1  # of a point that was only profiled, in calls that are seen of one
 _WIDEST_GAP = 1.6  # of sizes that are read between; what is seen in a wider one is a point itself
-_OUTLIER = 3.0  # times what was expected: a pause of the machine is no cost of the rows
+_OUTLIER = 3.0  # times what was expected; more counts as so much
 _OUTDATED = 8  # observations by which the curve hardly changes
 _LARGEST = 1 << 16
+
+
+class Slowness:
+    """What an engine's calls take now, as a multiple of what they took: the machine's own."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+        self._num_observed = 0
+
+    def observe(self, seconds: float, known: float) -> float:
+        """A call that should have taken ``known`` seconds took that many; returns those that count:
+        a pause of the machine is no cost of the call."""
+        if self._num_observed:
+            seconds = min(seconds, _OUTLIER * known * self.value)
+        if known > 0:
+            weight = max(_SLOWNESS_WEIGHT, 1 / (1 + self._num_observed))
+            value = self.value + weight * (seconds / known - self.value)
+            self.value = min(max(value, _LEAST_SLOWNESS), _MOST_SLOWNESS)
+        self._num_observed += 1
+        return seconds
 
 
 class CostCurve:
@@ -36,18 +56,19 @@ class CostCurve:
     of its own follows that, so that a size which is not used now is judged by today's speed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slowness: Slowness | None = None) -> None:
+        """``slowness``: that of the engine, which other kinds of its calls have as well."""
         self._points: list[int] = []  # sizes, rising
         self._seconds: list[float] = []  # of these, at a slowness of 1
         self._seen: list[float] = []  # calls of these
-        self._slowness = 1.0
+        self._slowness = slowness or Slowness()
         self._num_observed = 0
         self._curve = np.zeros(0)  # by size, from 0 on; empty: outdated
 
     @property
     def slowness(self) -> float:
         """What calls take now, as a multiple of the curve: the machine's own."""
-        return self._slowness
+        return self._slowness.value
 
     @property
     def is_measured(self) -> bool:
@@ -79,29 +100,23 @@ class CostCurve:
         high = bisect_left(points, size)
         if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
             # What was expected here says nothing of other sizes.
-            self._set(size, seconds / self._slowness)
+            self._set(size, seconds / self.slowness)
             return
-        known = self._known(size)
-        if self._num_observed:
-            seconds = min(seconds, _OUTLIER * known * self._slowness)
-        if known > 0:
-            weight = max(_SLOWNESS_WEIGHT, 1 / (1 + self._num_observed))
-            slowness = self._slowness + weight * (seconds / known - self._slowness)
-            self._slowness = min(max(slowness, _LEAST_SLOWNESS), _MOST_SLOWNESS)
+        seconds = self._slowness.observe(seconds, self._known(size))
         self._num_observed += 1
-        self._bend(size, seconds / self._slowness)
+        self._bend(size, seconds / self.slowness)
         if self._num_observed % _OUTDATED == 0 or self._num_observed < _OUTDATED:
             self._curve = self._curve[:0]
 
     def at(self, size: int) -> float:
         """Expected seconds of one call; 0 before anything was measured."""
-        return self._known(size) * self._slowness
+        return self._known(size) * self.slowness
 
     def over(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Expected seconds of calls of `sizes [m]`."""
         if not len(self._curve) or sizes.max(initial=0) >= len(self._curve):
             self._draw(int(sizes.max(initial=0)))
-        return self._curve[sizes] * self._slowness
+        return self._curve[sizes] * self.slowness
 
     def table(self) -> str:
         """The curve as text, in milliseconds by size."""

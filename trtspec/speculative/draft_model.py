@@ -68,16 +68,15 @@ class DraftModelDrafter(CachedRolloutDrafter):
             chunks.append(self._group(request, chunk, end))
         for groups in (behind, chunks):
             if groups:
-                self._engine.forward(groups)
+                self._engine.feed(groups)
         return lengths
 
     def release(self, request_id: int) -> None:
         self._fed.pop(request_id, None)
 
     def _group(self, request: Request, start: int, end: int) -> RowGroup:
-        """Rows whose logits nobody asks for."""
         tokens = self._known(request.tokens[start:end])
-        return RowGroup(tokens, start, self._cache.block_table(request), last_logits=False)
+        return RowGroup(tokens, start, self._cache.block_table(request))
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         """What the draft reads for ``tokens``: ids that only the target's padded embedding has

@@ -50,7 +50,7 @@ class MedusaDrafter(RolloutDrafter):
         return request.id in self._states
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor]
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = torch.stack([self._states[request.id] for request in requests])
         return self._engine.rollout(hidden, sampling)

@@ -14,7 +14,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Outlook
-from trtspec.speculative.costs import CostCurve
+from trtspec.speculative.costs import CostCurve, Slowness
 from trtspec.speculative.estimator import AcceptanceEstimator, Drift
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +31,8 @@ _CATCH_UP_WEIGHT = 0.3
 _MANY_BEHIND = 128  # rows by whose time it is first judged
 _PROFILE_WEIGHT = 0.1
 _PROFILED = 2  # trees that the profile takes in at a time
+_ALL_STEPS_AFTER = 32
+"""Rollouts of one step, after which all are made: what is known of deeper nodes is to stay so."""
 _LEARNED_TOGETHER = 4
 """Steps that are learned from at once. What learns has left the caches when the target's call is
 over, and takes ten times as long when it is first run again."""
@@ -56,17 +58,22 @@ class Member:
         self.drafter = drafter
         self._engine = engine
         self._cache = cache
-        self.cost = CostCurve()
+        slowness = Slowness()
+        self.cost = CostCurve(slowness)
+        self._first_step_cost = CostCurve(slowness)
+        self._num_first_steps = 0  # since the last rollout of all steps
         self._catch_up = 0.0  # seconds for a row
         self._estimator = AcceptanceEstimator()
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
         self._requests: set[int] = set()  # that it drafted for
-        self._profile: Floats | None = None  # mean chances of a request's nodes, the best first
+        # Mean chances of a request's nodes, the best first: of all, and of those of depth 1.
+        self._profile: Floats | None = None
+        self._first_profile: Floats | None = None
         self._num_profiled = 0
-        self._unlearned: list[list[_Outcome]] = []  # by step
-        self._is_trial = False
+        self._unlearned: list[tuple[bool, list[_Outcome]]] = []  # by step: the first alone?
+        self._is_trial = self._is_first_step = False
         self._num_rows = 0
 
     @property
@@ -80,6 +87,10 @@ class Member:
             return
         # After a step, two rows or so of each request are new to it.
         self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
+        if engine.rolls_first_step:
+            self._first_step_cost.profile(
+                lambda requests: engine.time_call(requests, 2 * requests, True), max_requests
+            )
         if self._cache is not None:
             seconds = min(engine.time_call(1, _MANY_BEHIND) or 0.0 for _ in range(2))
             self._catch_up = max(seconds - self.cost.at(1), 0.0) / _MANY_BEHIND
@@ -89,18 +100,26 @@ class Member:
         items: Sequence[ScheduledRequest],
         clock: Callable[[], float],
         is_trial: bool = False,
+        first_step_only: bool = False,
     ) -> list[TokenTree]:
         """Its trees for these items of a step, which may have nodes, with its own scores.
-        ``is_trial``: it drafts seldom, so as much is learned as can be."""
+        ``is_trial``: it drafts seldom, so as much is learned as can be. ``first_step_only``: nodes
+        of depth 1 are enough."""
         self._is_trial = is_trial
+        self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
+        if self._num_first_steps > _ALL_STEPS_AFTER:
+            self._num_first_steps, first_step_only = 0, False
+        self._is_first_step = first_step_only
         behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
-        self.drafter.prepare_draft_tokens(ScheduledBatch(tuple(items)))
+        batch = ScheduledBatch(tuple(items), first_step_only=first_step_only)
+        self.drafter.prepare_draft_tokens(batch)
         seconds = clock() - began
+        cost = self._first_step_cost if first_step_only else self.cost
         if self.has_engine and behind <= _FEW_BEHIND * len(items):
-            self.cost.observe(len(items), seconds)
+            cost.observe(len(items), seconds)
         elif self.has_engine:
-            more = max(seconds - self.cost.at(len(items)), 0.0) / behind
+            more = max(seconds - cost.at(len(items)), 0.0) / behind
             self._catch_up += _CATCH_UP_WEIGHT * (more - self._catch_up)
         trees = []
         for item in items:
@@ -124,17 +143,29 @@ class Member:
         """Tokens of the request that its cache lacks: it feeds them before it drafts."""
         return len(request.tokens) - self._cache.committed(request) if self._cache else 0
 
-    def outlook(self, items: Sequence[ScheduledRequest]) -> Outlook:
-        """What it would give these requests, before it is asked."""
-        seconds = self.cost.at(len(items))
-        if self._profile is None or self._num_rows < _LEARNED:
+    def seconds(self, requests: int, first_step_only: bool) -> float:
+        """What drafting for so many should take."""
+        return (self._first_step_cost if first_step_only else self.cost).at(requests)
+
+    def outlook(self, items: Sequence[ScheduledRequest], prompt_rows: float = 0.0) -> Outlook:
+        """What it would give these requests, before it is asked. ``prompt_rows``: of prompts, that
+        come in a step of late."""
+        seconds, first_seconds = (self.seconds(len(items), first) for first in (False, True))
+        if self._profile is None or self._first_profile is None or self._num_rows < _LEARNED:
             return Outlook(None, seconds)
         behind = sum(self.num_behind(item.request) for item in items)
         if behind > _FEW_BEHIND * len(items):
-            seconds += self._catch_up * behind / _CATCHES_UP_FOR
+            catching_up = self._catch_up * behind / _CATCHES_UP_FOR
+            seconds, first_seconds = seconds + catching_up, first_seconds + catching_up
+        # A cache that can be fed at any time is not fed prompts while it is not in use.
+        waits = any(cache.from_tokens for cache in self.drafter.needs.caches)
+        upkeep = self._catch_up * prompt_rows if waits else 0.0
         drifts = [self._drifts.get(item.request.id, self._drift) for item in items]
-        exponents = np.array([drift.exponent for drift in drifts])
-        return Outlook(self._profile ** exponents[:, None], seconds)
+        exponents = np.array([drift.exponent for drift in drifts])[:, None]
+        first_step = None
+        if self._first_step_cost.is_measured:
+            first_step = Outlook(self._first_profile**exponents, first_seconds, upkeep)
+        return Outlook(self._profile**exponents, seconds, upkeep, first_step)
 
     def learn(
         self,
@@ -147,18 +178,12 @@ class Member:
         if not self._drafts:
             return
         drafts, self._drafts = self._drafts, {}
-        self._unlearned.append(
-            [
-                (
-                    item.request.id,
-                    draft,
-                    outcome.tokens,
-                    item.request.draft if verified_only else None,
-                )
-                for item, outcome in zip(batch.items, accepted, strict=True)
-                if (draft := drafts.get(item.request.id)) is not None
-            ]
-        )
+        outcomes: list[_Outcome] = [
+            (item.request.id, draft, outcome.tokens, item.request.draft if verified_only else None)
+            for item, outcome in zip(batch.items, accepted, strict=True)
+            if (draft := drafts.get(item.request.id)) is not None
+        ]
+        self._unlearned.append((self._is_first_step, outcomes))
         is_due = self._is_trial or self._num_rows < _LEARNED
         if is_due or len(self._unlearned) >= _LEARNED_TOGETHER:
             self._learn()
@@ -166,7 +191,7 @@ class Member:
     def _learn(self) -> None:
         """Take in the steps that wait for it."""
         steps, self._unlearned = self._unlearned, []
-        for outcomes in steps:
+        for _, outcomes in steps:
             for request_id, draft, tokens, verified in outcomes:
                 rows, hits, expected = self._estimator.observe(draft, tokens, verified)
                 if not rows:
@@ -182,9 +207,10 @@ class Member:
                 drift.observe(rows, hits, expected)
         if self.has_engine:
             # By what is known now, so that a single try tells as much as it can.
-            drafts = [draft for _, draft, _, _ in steps[-1][:_PROFILED]]
+            first_step_only, outcomes = steps[-1]
+            drafts = [draft for _, draft, _, _ in outcomes[:_PROFILED]]
             for tree in self._estimator.calibrate(drafts, [1.0] * len(drafts)):
-                self._update_profile(tree)
+                self._update_profile(tree, first_step_only)
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
@@ -193,13 +219,24 @@ class Member:
         self._requests.discard(request_id)
         self.drafter.release(request_id)
 
-    def _update_profile(self, tree: TokenTree) -> None:
-        scores = tree.scores
+    def _update_profile(self, tree: TokenTree, first_step_only: bool) -> None:
+        """By a calibrated tree."""
+        scores, depths = tree.scores, tree.rows[2, 1:]
         assert scores is not None, "a calibrated tree has scores"
-        chances = np.zeros(self.drafter.needs.max_nodes)
-        chances[: len(scores)] = np.exp(-np.sort(-scores))
-        if self._profile is None:
-            self._profile = np.zeros_like(chances)
+        first = self._falling(scores[depths == 1])
+        if self._profile is None or self._first_profile is None:
+            self._profile, self._first_profile = np.zeros_like(first), np.zeros_like(first)
         self._num_profiled += 1
         weight = max(_PROFILE_WEIGHT, 1 / self._num_profiled)
-        self._profile += weight * (chances - self._profile)
+        before = float(self._first_profile.sum())
+        self._first_profile += weight * (first - self._first_profile)
+        if not first_step_only:
+            self._profile += weight * (self._falling(scores) - self._profile)
+        elif before > 0:  # deeper nodes are behind these
+            self._profile *= float(self._first_profile.sum()) / before
+
+    def _falling(self, scores: npt.NDArray[np.float32]) -> Floats:
+        """The chances ``[max_nodes]`` of nodes, the best first, 0 behind them."""
+        chances = np.zeros(self.drafter.needs.max_nodes)
+        chances[: len(scores)] = np.exp(-np.sort(-scores))
+        return chances

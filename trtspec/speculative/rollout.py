@@ -41,7 +41,7 @@ class RolloutDrafter(ABC):
             return
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
-        tokens, parents, scores = self._roll_out(requests, sampling)
+        tokens, parents, scores = self._roll_out(requests, sampling, batch.first_step_only)
         drafts = TokenTree.best_of(
             [tokens.shape[1]] * len(items),
             *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
@@ -68,10 +68,11 @@ class RolloutDrafter(ABC):
 
     @abstractmethod
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor]
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees behind these requests;
-        ``sampling`` are their columns of `SamplingColumns`."""
+        ``sampling`` are their columns of `SamplingColumns`. ``first_step_only``: no node behind
+        another one is needed."""
 
 
 class CachedRolloutDrafter(RolloutDrafter):
@@ -97,10 +98,11 @@ class CachedRolloutDrafter(RolloutDrafter):
         """The rows that the draft cache lacks, and the target's states of them if they are read."""
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor]
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         groups, hidden = self._first_pass(requests)
-        return self._engine.rollout(groups, sampling, hidden)
+        first_step_only = first_step_only and self._engine.rolls_first_step
+        return self._engine.rollout(groups, sampling, hidden, first_step_only=first_step_only)
 
 
 def rollout_needs(

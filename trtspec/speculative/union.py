@@ -15,11 +15,14 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Controller, Load, Trial
+from trtspec.speculative.controller import Choice, Controller, Load, Outlook, Trial
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
 
 Floats = npt.NDArray[np.float64]
+
+_PROMPT_MEMORY = 512.0  # steps that the rows of prompts in a step are an average of
+_PROMPT_TRUST = 64.0  # steps without any, as if they had been seen at the start
 
 
 class UnionDrafter:
@@ -52,6 +55,7 @@ class UnionDrafter:
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
         self._step: _Step | None = None
+        self._prompt_rows, self._num_steps = 0.0, _PROMPT_TRUST  # of late
 
     def rests(self, requests: int) -> bool:
         """Whether a step in which so many requests generate is to have no drafts; asked once a
@@ -64,6 +68,10 @@ class UnionDrafter:
             self._close(self._step, began)
         items = [item for item in batch.items if item.is_generation]
         load = Load(len(items), sum(item.num_rows for item in batch.items))
+        kept = 1 - 1 / _PROMPT_MEMORY
+        prompt_rows = sum(item.num_rows for item in batch.items if not item.is_generation)
+        self._prompt_rows = kept * self._prompt_rows + prompt_rows
+        self._num_steps = kept * self._num_steps + 1
         self._step = step = _Step(load, 0 < len(items) == len(batch.items), began)
         for item in items:
             item.request.draft = TokenTree.empty()
@@ -117,20 +125,24 @@ class UnionDrafter:
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         chosen = () if self._cheap else self._controller.held(load.requests)
         if chosen and self._controller.verifies_all():
-            self._verify_all(step, items, self._engines[chosen[0]])
+            self._verify_all(step, items, chosen[0])
             return
         tried: tuple[int, ...] = ()
         if chosen:
-            step.spent = sum(self._engines[i].cost.at(len(items)) for i in chosen)
+            step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
         else:
-            outlooks = [member.outlook(items) for member in self._engines]
+            prompt_rows = self._prompt_rows / self._num_steps
+            outlooks = [member.outlook(items, prompt_rows) for member in self._engines]
             cheap = _ranked(trees) if outlooks else None
             chosen, tried = self._controller.plan(load, cheap, outlooks)
-            step.spent = sum(outlooks[i].seconds for i in chosen)
-        self._in_use = asked = [self._engines[i] for i in chosen]
+            step.spent = sum(_chosen(outlooks, choice).seconds for choice in chosen)
+        self._in_use = [self._engines[choice.engine] for choice in chosen]
         began = self._clock()
-        if asked:
-            drafts = [self._drafts_of(member, items) for member in asked]
+        if chosen:
+            drafts = [
+                self._drafts_of(member, items, first_step_only=choice.first_step_only)
+                for member, choice in zip(self._in_use, chosen, strict=True)
+            ]
             trees = _merged([trees, *drafts] if self._cheap else drafts)
         if tried:
             self._try(step, items, trees, [self._engines[i] for i in tried])
@@ -140,13 +152,15 @@ class UnionDrafter:
         for item, draft in zip(items, TokenTree.best_each(trees, counts), strict=True):
             item.request.draft = draft
         step.nodes = sum(counts)
-        self._controller.report(load, [member.name for member in asked], step.nodes)
+        self._controller.report(load, [self._name(choice) for choice in chosen], step.nodes)
 
-    def _verify_all(self, step: _Step, items: Sequence[ScheduledRequest], member: Member) -> None:
+    def _verify_all(self, step: _Step, items: Sequence[ScheduledRequest], choice: Choice) -> None:
         """Have one engine draft, and give each request all that it drafts: no chances are asked."""
-        step.spent = member.cost.at(len(items))
+        step.spent = self._seconds(choice, len(items))
         began = self._clock()
-        for item, tree in zip(items, member.draft(items, self._clock), strict=True):
+        member, first_step_only = self._engines[choice.engine], choice.first_step_only
+        trees = member.draft(items, self._clock, first_step_only=first_step_only)
+        for item, tree in zip(items, trees, strict=True):
             item.request.draft = tree
             step.nodes += len(tree)
         step.drafting = self._clock() - began
@@ -172,10 +186,23 @@ class UnionDrafter:
         step.spent += step.trying
 
     def _drafts_of(
-        self, member: Member, items: Sequence[ScheduledRequest], is_trial: bool = False
+        self,
+        member: Member,
+        items: Sequence[ScheduledRequest],
+        is_trial: bool = False,
+        first_step_only: bool = False,
     ) -> list[TokenTree]:
         """A member's trees for these items, with the ln of the chances of paths as scores."""
-        return member.calibrate(items, member.draft(items, self._clock, is_trial))
+        trees = member.draft(items, self._clock, is_trial, first_step_only)
+        return member.calibrate(items, trees)
+
+    def _seconds(self, choice: Choice, requests: int) -> float:
+        """What drafting for so many should take."""
+        return self._engines[choice.engine].seconds(requests, choice.first_step_only)
+
+    def _name(self, choice: Choice) -> str:
+        name = self._engines[choice.engine].name
+        return f"one step of {name}" if choice.first_step_only else name
 
     def _accept(
         self, member: Member, batch: ScheduledBatch, accepted: Sequence[Accepted]
@@ -239,6 +266,15 @@ class _Step:
         self.tried: Request | None = None  # the request of a trial, the tokens expected without
         self.expected = self.trying = 0.0  # trying: seconds
         self.trial: Trial | None = None
+
+
+def _chosen(outlooks: Sequence[Outlook], choice: Choice) -> Outlook:
+    """What was expected of it."""
+    outlook = outlooks[choice.engine]
+    if not choice.first_step_only:
+        return outlook
+    assert outlook.first_step is not None, "what is chosen was offered"
+    return outlook.first_step
 
 
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:

@@ -26,8 +26,7 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
   const auto rows = [&](const Request& request, std::int64_t begin, std::int64_t end) {
     return RowGroup{.tokens = known(request, begin, end),
                     .context = begin,
-                    .blocks = resources_.draft_block_table(request),
-                    .last_logits = false};
+                    .blocks = resources_.draft_block_table(request)};
   };
   for (const ScheduledRequest& item : batch.items) {
     const Request& request = *item.request;
@@ -42,8 +41,8 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
     if (start < item.start) behind.push_back(rows(request, start, item.start));
     chunks.push_back(rows(request, item.start, end));
   }
-  if (!behind.empty()) engine_.forward(behind);
-  if (!chunks.empty()) engine_.forward(chunks);
+  if (!behind.empty()) engine_.feed(behind, {});
+  if (!chunks.empty()) engine_.feed(chunks, {});
   return lengths;
 }
 

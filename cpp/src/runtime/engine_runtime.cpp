@@ -189,14 +189,14 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   };
   plan();  // what cannot fit is refused before anything is read
   const EngineOpener opener(folder, libraries, limits.max_batch_size);
-  OpenEngine target = opener.target(), draft;
+  SessionEngine::Parts target = opener.target(), draft;
   if (needs.has_draft_cache) draft = opener.draft();
   // On a device the engines' weights take memory of the same kind, and have it by now.
   const CacheBlocks blocks = plan();
   const auto with_caches = [&](const DecoderShape& shape, std::int64_t num_blocks,
-                               OpenEngine&& engine) {
+                               SessionEngine::Parts&& parts) {
     return std::make_unique<SessionEngine>(folder, shape, num_blocks, opener.device(),
-                                           std::move(engine.model), std::move(engine.rollout));
+                                           std::move(parts));
   };
   const CacheLayout layout = folder.layout();
   target_ = with_caches(folder.target, blocks.target, std::move(target));

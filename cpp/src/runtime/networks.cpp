@@ -40,18 +40,6 @@ at::Tensor DraftNetwork::head(const at::Tensor& ready) {
   return parts_.head->run({ready.contiguous()}).at(0);
 }
 
-DraftFeed::DraftFeed(std::shared_ptr<DraftNetwork> network) : network_(std::move(network)) {}
-
-std::vector<at::Tensor> DraftFeed::run(std::vector<at::Tensor> inputs) {
-  const EngineInputs given = EngineInputs::of(inputs, network_->num_caches());
-  if (network_->reads_states()) {
-    const at::Tensor features = network_->fuse(given.extra[0]);
-    return {network_->draft(given.input_ids, features, given.rows, given.caches).features};
-  }
-  const at::Tensor ready = network_->draft(given.input_ids, {}, given.rows, given.caches).ready;
-  return {network_->head(ready.index_select(0, given.extra[0]))};
-}
-
 ModuleStack::ModuleStack(std::vector<DraftNetwork> depths, std::size_t num_caches)
     : depths_(std::move(depths)), num_caches_(num_caches) {}
 

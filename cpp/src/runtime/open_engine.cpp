@@ -1,5 +1,6 @@
 #include "trtspec/runtime/open_engine.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <trtspec/runtime/aoti_session.hpp>
 #include <trtspec/runtime/networks.hpp>
@@ -36,7 +37,7 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
   if (!libraries_.tensorrt) target_weights_ = map_weights(folder.target_weights());
 }
 
-OpenEngine EngineOpener::target() const {
+SessionEngine::Parts EngineOpener::target() const {
   const DecoderShape& shape = folder_.target;
   std::unique_ptr<Session> session;
   if (folder_.build.has_linear_cache()) {
@@ -46,25 +47,40 @@ OpenEngine EngineOpener::target() const {
   } else {
     session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
   }
-  return {.model = {std::move(session), {1, folder_.target_weight_bytes()}}, .rollout = {}};
+  return {.model = {std::move(session), {1, folder_.target_weight_bytes()}},
+          .rollout = {},
+          .step = {}};
 }
 
-OpenEngine EngineOpener::draft() const {
+SessionEngine::Parts EngineOpener::draft() const {
   if (!folder_.draft) throw std::logic_error(folder_.path + " has no draft to open");
   const Weights own = map_weights(folder_.draft_weights());
   DraftSessions sessions;
   if (folder_.build.has_linear_cache()) {
     sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);
   } else {
-    sessions = {std::make_unique<AotiSession>(folder_.draft_model(), own, target_weights_),
-                std::make_unique<AotiSession>(folder_.draft_rollout(), own, target_weights_)};
+    sessions = compiled_draft(own);
   }
   // Of several modules a call reads each once, either way.
   const bool once = folder_.draft->num_modules > 0 || folder_.speculation->in_one_pass();
   const std::int64_t passes = once ? 1 : folder_.speculation->num_steps;
   const std::int64_t bytes = folder_.rollout_weight_bytes();
   return {.model = {std::move(sessions.model), {1, bytes / passes}},
-          .rollout = {std::move(sessions.rollout), {passes, bytes}}};
+          .rollout = {std::move(sessions.rollout), {passes, bytes}},
+          .step = {std::move(sessions.step), {1, bytes / passes}}};
+}
+
+EngineOpener::DraftSessions EngineOpener::compiled_draft(const Weights& own) const {
+  const auto open = [&](const std::string& path) {
+    return std::make_unique<AotiSession>(path, own, target_weights_);
+  };
+  DraftSessions sessions{.model = {}, .rollout = open(folder_.draft_rollout()), .step = {}};
+  if (folder_.draft->num_modules > 0) {
+    sessions.model = open(folder_.draft_model());
+  } else if (folder_.speculation->num_steps > 1) {
+    sessions.step = open(folder_.draft_step());
+  }
+  return sessions;
 }
 
 EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) const {
@@ -85,13 +101,15 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
   const SpeculationContract& built = *folder_.speculation;
   const TreeShape shape{built.topk, built.num_steps, built.num_draft_tokens, built.choices};
   const std::int64_t length = folder_.layout().tokens_per_block;
-  std::unique_ptr<Session> rollout;
+  const TreeShape first_step{shape.topk, 1, std::min(shape.topk + 1, shape.num_draft_tokens), {}};
+  DraftSessions sessions;
   if (draft.mask_token) {
-    rollout = std::make_unique<ParallelRollout>(network, shape, length, *draft.mask_token);
+    sessions.rollout = std::make_unique<ParallelRollout>(network, shape, length, *draft.mask_token);
   } else {
-    rollout = std::make_unique<TreeRollout>(network, shape, length);
+    sessions.rollout = std::make_unique<TreeRollout>(network, shape, length);
   }
-  return {std::make_unique<DraftFeed>(network), std::move(rollout)};
+  sessions.step = std::make_unique<TreeRollout>(network, first_step, length);
+  return sessions;
 }
 
 EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) const {
@@ -116,7 +134,9 @@ EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) co
         caches / count);
   }
   const auto stack = std::make_shared<ModuleStack>(std::move(depths), caches);
-  return {std::make_unique<ModulesFeed>(stack), std::make_unique<VanillaRollout>(stack)};
+  return {.model = std::make_unique<ModulesFeed>(stack),
+          .rollout = std::make_unique<VanillaRollout>(stack),
+          .step = {}};
 }
 
 std::unique_ptr<Session> EngineOpener::graph(const std::string& path,

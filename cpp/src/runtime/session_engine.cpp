@@ -16,17 +16,26 @@ at::ScalarType torch_dtype(const std::string& name) {
   return name == "bfloat16" ? at::kBFloat16 : at::kHalf;
 }
 
+// The sampling values of requests whose drafts nobody asks for.
+SamplingColumns greedy_columns(std::int64_t count) {
+  SamplingColumns columns;
+  for (const at::ScalarType type :
+       {at::kFloat, at::kInt, at::kFloat, at::kFloat, at::kLong, at::kLong, at::kLong}) {
+    columns.push_back(at::zeros({count}, at::dtype(type)));
+  }
+  return columns;
+}
+
 }  // namespace
 
 SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
                              std::int64_t num_blocks, std::shared_ptr<Device> device,
-                             Part model, Part rollout)
+                             Parts parts)
     : layout_(folder.layout()),
       shape_(shape),
       kv_bytes_per_token_(shape.kv_elements_per_token() * folder.element_bytes()),
       device_(std::move(device)),
-      model_(std::move(model)),
-      rollout_(std::move(rollout)) {
+      parts_(std::move(parts)) {
   std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
                                      shape_.head_dim};
   if (layout_.is_linear) std::swap(sizes[1], sizes[2]);
@@ -40,27 +49,27 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
   const std::int64_t wanted = logits_rows.size(0);
   // A compiled engine wants at least one logits row; the middle of a prefill wants none.
   inputs.push_back(wanted > 0 ? logits_rows : at::zeros({1}, at::dtype(at::kLong)));
-  std::vector<at::Tensor> outputs = run(model_, std::move(inputs), groups);
+  std::vector<at::Tensor> outputs = run(parts_.model, std::move(inputs), groups);
   Output output{.logits = outputs.at(0).narrow(0, 0, wanted), .hidden = {}};
   if (outputs.size() > 1) output.hidden = outputs[1];
   return output;
 }
 
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
+  if (!parts_.model.session) {
+    Part& part = parts_.step.session ? parts_.step : parts_.rollout;
+    roll_out(part, groups, greedy_columns(static_cast<std::int64_t>(groups.size())), hidden);
+    return;
+  }
   std::vector<at::Tensor> inputs = pack(groups, layout_).rows;
-  inputs.push_back(hidden);
-  run(model_, std::move(inputs), groups);
+  if (hidden.defined()) inputs.push_back(hidden);
+  run(parts_.model, std::move(inputs), groups);
 }
 
 SessionEngine::Rollout SessionEngine::rollout(std::span<const RowGroup> groups,
                                               const SamplingColumns& sampling,
                                               const at::Tensor& hidden) {
-  if (!rollout_.session) throw std::logic_error("this engine was opened without a rollout");
-  auto [inputs, last_rows] = pack(groups, layout_);
-  inputs.push_back(last_rows);
-  inputs.insert(inputs.end(), sampling.begin(), sampling.end());
-  if (hidden.defined()) inputs.push_back(hidden);
-  const std::vector<at::Tensor> outputs = run(rollout_, std::move(inputs), groups);
+  const std::vector<at::Tensor> outputs = roll_out(parts_.rollout, groups, sampling, hidden);
   return {.tokens = outputs.at(0), .parents = outputs.at(1), .scores = outputs.at(2)};
 }
 
@@ -90,6 +99,17 @@ std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int6
     }
   }
   return rows;
+}
+
+std::vector<at::Tensor> SessionEngine::roll_out(Part& part, std::span<const RowGroup> groups,
+                                                const SamplingColumns& sampling,
+                                                const at::Tensor& hidden) {
+  if (!part.session) throw std::logic_error("this engine was opened without a rollout");
+  auto [inputs, last_rows] = pack(groups, layout_);
+  inputs.push_back(last_rows);
+  inputs.insert(inputs.end(), sampling.begin(), sampling.end());
+  if (hidden.defined()) inputs.push_back(hidden);
+  return run(part, std::move(inputs), groups);
 }
 
 std::vector<at::Tensor> SessionEngine::run(Part& part, std::vector<at::Tensor> inputs,

@@ -2,7 +2,8 @@
 //
 //   config.json        format version, models, build, speculation, fingerprints, environment
 //   target/            weights.safetensors; model.pt2 (backend aoti)
-//   draft/             weights.safetensors; model.pt2, rollout.pt2 (aoti)      (with a draft)
+//   draft/             weights.safetensors; rollout.pt2, and what feeds it: step.pt2, a rollout of
+//                      one step (none beside another of one), or model.pt2 (backend aoti)
 //   *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
 //                      files, and TensorRT's engines of them
 #pragma once
@@ -17,7 +18,7 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 2;
+constexpr std::int64_t kEngineFormatVersion = 3;
 
 // The shape of a decoder, in elements, as far as running it asks for it.
 struct DecoderShape {
@@ -135,6 +136,7 @@ struct EngineFolder {
   std::string target_model() const { return path + "/target/model.pt2"; }
   std::string target_weights() const { return path + "/target/weights.safetensors"; }
   std::string draft_model() const { return path + "/draft/model.pt2"; }
+  std::string draft_step() const { return path + "/draft/step.pt2"; }
   std::string draft_rollout() const { return path + "/draft/rollout.pt2"; }
   // A graph, or TensorRT's engine of it.
   std::string target_graph() const { return path + "/target" + graph_suffix(); }

@@ -60,7 +60,8 @@ class ModelEngine {
   virtual std::int64_t vocab_size() const = 0;
   // Feeds rows and writes their K/V.
   virtual Output forward(std::span<const RowGroup> groups) = 0;
-  // Writes the K/V of rows of a network that reads the target's states, hidden [T, n * H].
+  // Writes the K/V of a draft's rows; `hidden` [T, n * H] are the target's states, of a network
+  // that reads them, else undefined.
   virtual void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) = 0;
   // Feeds accepted rows and drafts behind each request's last one, in one call. `hidden` is
   // undefined for a network that reads no states.

@@ -71,16 +71,6 @@ class DraftNetwork {
   std::size_t num_caches_;
 };
 
-// Feeds rows to a draft network: as a language model's forward call, or with the target's states.
-class DraftFeed final : public Session {
- public:
-  explicit DraftFeed(std::shared_ptr<DraftNetwork> network);
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override;
-
- private:
-  std::shared_ptr<DraftNetwork> network_;
-};
-
 // A draft network for each depth, each with layers of its own in the caches: the first ones are
 // those of depth 0, and so on. See ModuleStack in trtspec/models/mtp_modules.py.
 class ModuleStack {

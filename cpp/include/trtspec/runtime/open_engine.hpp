@@ -12,12 +12,6 @@
 
 namespace trtspec {
 
-// What an engine runs, before it has caches.
-struct OpenEngine {
-  SessionEngine::Part model;
-  SessionEngine::Part rollout;  // of a draft
-};
-
 // Opens the engines of a folder: over its weights, which are mapped and not copied, or, of backend
 // tensorrt, with those that lie in them.
 class EngineOpener {
@@ -32,16 +26,18 @@ class EngineOpener {
   // The target, or the draft. What the draft borrows of its target is the target's own memory,
   // unless the backend is tensorrt. Throws Error for artifacts that are missing or cannot be
   // loaded, that need weights which the folder lacks, or that take fewer requests.
-  OpenEngine target() const;
-  OpenEngine draft() const;
+  SessionEngine::Parts target() const;
+  SessionEngine::Parts draft() const;
 
  private:
-  // The model and the rollout of a draft.
+  // Those of a draft, see SessionEngine::Parts.
   struct DraftSessions {
     std::unique_ptr<Session> model;
     std::unique_ptr<Session> rollout;
+    std::unique_ptr<Session> step;
   };
 
+  DraftSessions compiled_draft(const Weights& own) const;
   DraftSessions lowered_draft(const Weights& own) const;
   DraftSessions lowered_modules(const Weights& own) const;
   std::unique_ptr<Session> graph(const std::string& path, const Weights& weights) const;

@@ -37,9 +37,17 @@ class SessionEngine final : public ModelEngine {
     Passes passes;
   };
 
-  // With zeroed caches of num_blocks blocks on `device`; `rollout` is empty for a target.
+  // What an engine runs. model: of a target, or of a draft that is fed by it; any other draft is
+  // fed by `step`, a rollout of one step, or by a `rollout` that makes no more itself.
+  struct Parts {
+    Part model;
+    Part rollout;
+    Part step;
+  };
+
+  // With zeroed caches of num_blocks blocks on `device`.
   SessionEngine(const EngineFolder& folder, const DecoderShape& shape, std::int64_t num_blocks,
-                std::shared_ptr<Device> device, Part model, Part rollout = {});
+                std::shared_ptr<Device> device, Parts parts);
 
   const CacheLayout& layout() const override { return layout_; }
   std::int64_t vocab_size() const override { return shape_.vocab_size; }
@@ -56,6 +64,8 @@ class SessionEngine final : public ModelEngine {
   const EngineTraffic& traffic() const { return traffic_; }
 
  private:
+  std::vector<at::Tensor> roll_out(Part& part, std::span<const RowGroup> groups,
+                                   const SamplingColumns& sampling, const at::Tensor& hidden);
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
   // Of each row, the rows of its heads in a linear cache, in the order of the rows.
@@ -65,8 +75,7 @@ class SessionEngine final : public ModelEngine {
   DecoderShape shape_;
   std::int64_t kv_bytes_per_token_;
   std::shared_ptr<Device> device_;
-  Part model_;
-  Part rollout_;
+  Parts parts_;
   std::vector<at::Tensor> caches_;  // K of every layer, then V
   std::int64_t num_calls_ = 0;
   double seconds_ = 0.0;
