@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from safetensors import safe_open
 
 import trtspec.builder.build as build_module
+import trtspec.builder.graph_cache as graph_cache
 from trtspec.builder.build import build_engine, cached_engine
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan, plan_build
@@ -266,4 +268,32 @@ def test_no_compiler(models: TinyModels, tmp_path: Path, monkeypatch: pytest.Mon
     plan = plan_build(models.folder("llama"), BuildConfig("float32", 2, 33))
     with pytest.raises(BuildError, match=r"no C\+\+ compiler found .* install"):
         build_engine(plan, tmp_path / "engine")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_graph_that_fails_stops_the_others(
+    plan: BuildPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named with what its compiler said, and no process goes on."""
+    workers: list[int] = []
+    popen = subprocess.Popen
+
+    def started(*arguments: Any, **options: Any) -> Any:
+        worker = popen(*arguments, **options)
+        workers.append(worker.pid)
+        return worker
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    packages = dict.fromkeys(("target/model.pt2", "draft/none.pt2"), tmp_path / "package")
+    with pytest.raises(BuildError, match=r"^draft/none.pt2 did not compile: [^@]*KeyError"):
+        graph_cache._compile_all(plan.engine, packages)
+    (worker,) = workers
+    for _ in range(100):
+        try:
+            os.killpg(worker, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("a process is still there")
     assert os.listdir(tmp_path) == []

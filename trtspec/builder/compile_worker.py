@@ -1,31 +1,75 @@
-"""Compile one graph of an engine: ``python -m trtspec.builder.compile_worker NAME PACKAGE``.
+"""Compile graphs of an engine side by side: ``python -m trtspec.builder.compile_worker``.
 
-The engine's contract comes in as JSON on the standard input. A graph depends on shapes alone, so
-the worker needs no checkpoint, and the graphs of an engine can be compiled side by side.
+A job comes in as JSON on the standard input: ``engine``, its contract, and ``packages``, where the
+package of each graph goes, by the graph's name. A graph depends on shapes alone, so no checkpoint
+is needed. Each is compiled in a process of its own, forked from this one: what takes long to import
+and to find out about the processor is so once for all.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
+from typing import NoReturn
+
+import torch._inductor.compile_fx  # noqa: F401  it would be imported by the first graph
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 from trtspec.builder.compile import compile_graph
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import make_graph, module_of
 from trtspec.errors import TrtspecError
 
+_MESSAGE_TAIL = 2000  # characters of what a compiler said
+
 
 def main() -> int:
-    name, package = sys.argv[1:]
-    engine = EngineConfig.from_dict(json.load(sys.stdin))
-    module = module_of(engine, name)
+    """1, with what its compiler said, as soon as a graph fails; others may be under way then."""
+    job = json.load(sys.stdin)
+    engine = EngineConfig.from_dict(job["engine"])
+    pick_vec_isa()  # torch keeps what it finds
+    waiting = [(name, Path(package)) for name, package in job["packages"].items()]
+    running: dict[int, tuple[str, Path]] = {}
+    with tempfile.TemporaryDirectory() as logs:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                name, package = waiting.pop(0)
+                log = Path(logs) / package.name
+                child = os.fork()
+                if child == 0:
+                    _compile(engine, name, package, log)
+                running[child] = name, log
+            child, status = os.wait()
+            name, log = running.pop(child)
+            if status:
+                said = log.read_text(errors="replace").strip()
+                print(f"{name} did not compile: {said[-_MESSAGE_TAIL:]}", file=sys.stderr)
+                return 1
+    return 0
+
+
+def _compile(engine: EngineConfig, name: str, package: Path, log: Path) -> NoReturn:
+    """In a process of its own, which ends here."""
+    status = 1
     try:
-        compile_graph(make_graph(engine, name, module), Path(package), engine.build.device)
+        with log.open("w") as output:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(output.fileno(), stream.fileno())
+        module = module_of(engine, name)
+        compile_graph(make_graph(engine, name, module), package, engine.build.device)
+        status = 0
     except TrtspecError as error:
         print(error, file=sys.stderr)
-        return 1
-    return 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -27,7 +29,6 @@ from trtspec.engine.lowering import lower
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 
-_MESSAGE_TAIL = 2000  # characters of a failed worker's output
 # Where the code of a graph comes from: its modules, the ops that they call, and how it is compiled.
 _SOURCES = (
     (trtspec.models, "*.py"),
@@ -113,49 +114,37 @@ def _export_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """Run the workers; the first failure stops the others."""
+    """In processes of their own; the first failure stops the others."""
     _require_compiler()
-    waiting = list(packages.items())
-    running: dict[str, subprocess.Popen[str]] = {}
-    with tempfile.TemporaryDirectory() as logs:
-        try:
-            while waiting or running:
-                while waiting and len(running) < (os.cpu_count() or 1):
-                    name, package = waiting.pop(0)
-                    log = Path(logs) / package.name
-                    running[name] = _start(engine, name, package, log)
-                name = _first_to_end(running)
-                if running.pop(name).returncode:
-                    text = (Path(logs) / packages[name].name).read_text(errors="replace")
-                    raise BuildError(f"{name} did not compile: {text.strip()[-_MESSAGE_TAIL:]}")
-        finally:
-            for process in running.values():
-                process.kill()
-                process.wait()
-
-
-def _start(engine: EngineConfig, name: str, package: Path, log: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "trtspec.builder.compile_worker", name, str(package)]
-    # The worker imports what this process does, however its path was set.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=output, text=True, env=environment
+    job = {
+        "engine": engine.to_dict(),
+        "packages": {name: str(package) for name, package in packages.items()},
+    }
+    # The worker imports what this process does, however its path was set; torch shall start no
+    # processes in it for a compiler that forks of it do not share.
+    path = os.pathsep.join(p for p in sys.path if p)
+    environment = {**os.environ, "PYTHONPATH": path, "TORCH_WARM_POOL": "0"}
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "trtspec.builder.compile_worker"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # it and all that it starts are stopped together
         )
-    assert process.stdin is not None
-    with process.stdin:
-        json.dump(engine.to_dict(), process.stdin)
-    return process
-
-
-def _first_to_end(running: dict[str, subprocess.Popen[str]]) -> str:
-    while True:
-        for name, process in running.items():
-            try:
-                process.wait(0.1)
-                return name
-            except subprocess.TimeoutExpired:
-                continue
+        try:
+            worker.communicate(json.dumps(job))
+        finally:
+            if worker.returncode != 0:
+                with suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+        if worker.returncode:
+            log.seek(0)
+            said = log.read().strip()
+            raise BuildError(said or f"the compiler ended with status {worker.returncode}")
 
 
 def _shape(config: dict[str, object]) -> dict[str, object]:
