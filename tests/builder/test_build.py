@@ -284,7 +284,8 @@ def test_a_graph_that_fails_stops_the_others(
         return worker
 
     monkeypatch.setattr(subprocess, "Popen", started)
-    packages = dict.fromkeys(("target/model.pt2", "draft/none.pt2"), tmp_path / "package")
+    names = ("target/model.pt2", "draft/none.pt2")
+    packages = {name: tmp_path / name.replace("/", "-") for name in names}
     with pytest.raises(BuildError, match=r"^draft/none.pt2 did not compile: [^@]*KeyError"):
         graph_cache._compile_all(plan.engine, packages)
     (worker,) = workers

@@ -218,9 +218,9 @@ def test_heads_see_the_final_norm(heads: Folders) -> None:
         states: list[tuple[int, torch.Tensor]] = []
         roll_out = drafter._roll_out
 
-        def watched(requests: Any, sampling: Any) -> Any:
+        def watched(requests: Any, *options: Any) -> Any:
             states.extend((len(r.tokens), drafter._states[r.id]) for r in requests)
-            return roll_out(requests, sampling)
+            return roll_out(requests, *options)
 
         drafter._roll_out = watched
         text = llm.generate(PROMPTS[0], GREEDY_24).outputs[0].token_ids

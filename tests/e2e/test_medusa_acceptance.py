@@ -133,8 +133,8 @@ def test_wrong_noise_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Noise of the output token before, for every depth."""
     roll_out = MedusaDrafter._roll_out
 
-    def late(self: MedusaDrafter, requests: Any, sampling: Any) -> Any:
-        return roll_out(self, requests, [*sampling[:-1], sampling[-1] - 1])
+    def late(self: MedusaDrafter, requests: Any, sampling: Any, *options: Any) -> Any:
+        return roll_out(self, requests, [*sampling[:-1], sampling[-1] - 1], *options)
 
     monkeypatch.setattr(MedusaDrafter, "_roll_out", late)
     assert rate(root, "idle", "forgetful", NOISY) < 0.5

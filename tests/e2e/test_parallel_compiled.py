@@ -17,7 +17,7 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.speculative import parse_speculative_config
-from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT
+from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.errors import ConfigError
 
@@ -82,7 +82,7 @@ def test_the_folder(folder: Path, llm: LLM) -> None:
     another = replace(own, network=replace(draft, mask_token=draft.mask_token + 1))
     other, name = replace(llm.config, drafts=(another,)), own.graphs[DRAFT_ROLLOUT]
     assert graph_key(other, name) != graph_key(llm.config, name)
-    assert (folder / own.graphs[DRAFT_MODEL]).is_file()
+    assert (folder / own.graphs[DRAFT_STEP]).is_file()
 
 
 @pytest.mark.parametrize(

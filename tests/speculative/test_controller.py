@@ -13,6 +13,7 @@ import pytest
 
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds
+from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Choice, Controller, Load, Outlook
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
@@ -257,6 +258,55 @@ def test_prompts_make_no_engine_seem_worth_its_time() -> None:
         controller.observe(load, 0, 5, 0.0, 0.0)
     chosen, _ = controller.plan(Load(5, 5), none, [outlook])
     assert not chosen
+
+
+def test_a_whole_rollout_now_and_then_is_not_verified_whole() -> None:
+    """It is made so that more is known, where most of its nodes do not pay."""
+    world = World(COSTS["rows cost"], 0.6)
+    drafter = ChainDrafter(world, 15, 0.6, 8e-3, first_step_seconds=1.5e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(world.target, 128)
+    requests = requests_of(8)
+    world.serve(union, requests, 100)
+    drafter.first_steps.clear()
+    world.verified.clear()
+    world.serve(union, requests, 400)
+    assert drafter.first_steps.count(False) >= 8 and max(world.verified) <= 32
+
+
+def test_first_steps_that_keep_more_nodes_say_nothing_of_deeper_ones() -> None:
+    """A whole tree leaves out some of the root's children."""
+    member = Member("1", ChainDrafter(World(COSTS["a knee"]), 4, 0.5, 1e-3))
+
+    def tree(parents: list[int], *chances: float) -> TokenTree:
+        return TokenTree(range(len(parents)), parents, np.log(np.array(chances, np.float32)))
+
+    member._update_profile(tree([-1, 0, 1, 2], 0.6, 0.4, 0.3, 0.2), False)
+    for _ in range(60):
+        member._update_profile(tree([-1, -1, -1], 0.6, 0.2, 0.1), True)
+    assert member._profile == pytest.approx([0.6, 0.4, 0.3, 0.2])
+    assert member._first_profile == pytest.approx([0.6, 0.2, 0.1, 0.0], abs=1e-2)
+    for _ in range(60):  # a text that is easier
+        member._update_profile(tree([-1], 0.9), True)
+    assert member._profile == pytest.approx([0.9, 0.6, 0.45, 0.3], rel=1e-2)
+
+
+def test_an_engine_in_use_is_fed_the_prompt_beside_it() -> None:
+    """Though it drafts for one request at most in that step: prompts make rows dear."""
+    world = World(lambda rows: 10e-3 * max(1.0, (rows / 32) ** 2), 0.7)
+    drafter = ChainDrafter(world, 1, 0.7, 2e-3, first_step_seconds=2e-3)
+    union = union_of(world, [drafter])
+    union.profile_with(world.target, 512)
+    requests = requests_of(4)
+    world.serve(union, requests, 60)
+    assert drafter.is_fed
+    (new,) = requests_of(1)
+    items = [ScheduledRequest(r, len(r.tokens) - 1, 1, True, 1, True) for r in requests[:3]]
+    batch = ScheduledBatch((*items, ScheduledRequest(new, 0, 250, False, 0, True)))
+    calls = drafter.num_calls
+    union.prepare_draft_tokens(batch)
+    union.on_accepted(batch, [Accepted((0,), (1,))] * 4)
+    assert drafter.sizes[calls:] in ([], [1]) and drafter.is_fed
 
 
 def test_rows_that_cost_more_than_was_profiled() -> None:

@@ -3,7 +3,8 @@
 A job comes in as JSON on the standard input: ``engine``, its contract, and ``packages``, where the
 package of each graph goes, by the graph's name. A graph depends on shapes alone, so no checkpoint
 is needed. Each is compiled in a process of its own, forked from this one: what takes long to import
-and to find out about the processor is so once for all.
+and to find out about the processor is so once for all. A single graph is compiled in this process:
+CUDA cannot be used behind a fork.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,6 +35,16 @@ def main() -> int:
     engine = EngineConfig.from_dict(job["engine"])
     pick_vec_isa()  # torch keeps what it finds
     waiting = [(name, Path(package)) for name, package in job["packages"].items()]
+    if len(waiting) == 1:
+        ((name, package),) = waiting
+        try:
+            _compile(engine, name, package)
+        except Exception as error:
+            said = str(error) if isinstance(error, TrtspecError) else traceback.format_exc()
+            return _fail(name, said)
+        return 0
+    # Some library has a thread, which no fork needs.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     running: dict[int, tuple[str, Path]] = {}
     with tempfile.TemporaryDirectory() as logs:
         while waiting or running:
@@ -41,26 +53,33 @@ def main() -> int:
                 log = Path(logs) / package.name
                 child = os.fork()
                 if child == 0:
-                    _compile(engine, name, package, log)
+                    _compile_and_exit(engine, name, package, log)
                 running[child] = name, log
             child, status = os.wait()
             name, log = running.pop(child)
             if status:
-                said = log.read_text(errors="replace").strip()
-                print(f"{name} did not compile: {said[-_MESSAGE_TAIL:]}", file=sys.stderr)
-                return 1
+                return _fail(name, log.read_text(errors="replace"))
     return 0
 
 
-def _compile(engine: EngineConfig, name: str, package: Path, log: Path) -> NoReturn:
+def _fail(name: str, said: str) -> int:
+    print(f"{name} did not compile: {said.strip()[-_MESSAGE_TAIL:]}", file=sys.stderr)
+    return 1
+
+
+def _compile(engine: EngineConfig, name: str, package: Path) -> None:
+    graph = make_graph(engine, name, module_of(engine, name))
+    compile_graph(graph, package, engine.build.device)
+
+
+def _compile_and_exit(engine: EngineConfig, name: str, package: Path, log: Path) -> NoReturn:
     """In a process of its own, which ends here."""
     status = 1
     try:
         with log.open("w") as output:
             for stream in (sys.stdout, sys.stderr):
                 os.dup2(output.fileno(), stream.fileno())
-        module = module_of(engine, name)
-        compile_graph(make_graph(engine, name, module), package, engine.build.device)
+        _compile(engine, name, package)
         status = 0
     except TrtspecError as error:
         print(error, file=sys.stderr)

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import trtspec.builder
@@ -114,8 +115,18 @@ def _export_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """In processes of their own; the first failure stops the others."""
+    """In processes of their own, side by side."""
     _require_compiler()
+    if engine.build.device == "cpu":
+        _run_worker(engine, packages)
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        each = [{name: package} for name, package in packages.items()]
+        list(pool.map(partial(_run_worker, engine), each))
+
+
+def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
+    """Compile these; the first failure stops the others."""
     job = {
         "engine": engine.to_dict(),
         "packages": {name: str(package) for name, package in packages.items()},

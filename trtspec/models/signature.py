@@ -67,7 +67,7 @@ def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayou
 def feature_signature(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, hidden_in: int
 ) -> Signature:
-    """`EagleDraft.forward`, for states ``[T, hidden_in]``; ``config`` is the draft's decoder."""
+    """Feeding rows to a network, for states ``[T, hidden_in]``; ``config`` is its decoder."""
     args, dims = _rows(layout)
     caches, cache_dims = _caches(config, dtype, layout)
     hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype)

@@ -118,6 +118,11 @@ class Controller:
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
+    @property
+    def engines_in_use(self) -> set[int]:
+        """Those that were worth their call when they were last weighed, without a prompt beside."""
+        return {choice.engine for choice in self._in_use}
+
     def rests(self, requests: int) -> bool:
         """Whether a step in which so many requests generate, for which there is no draft yet, is to
         be like the one before it, without drafts: weighing it anew would change nothing. Then

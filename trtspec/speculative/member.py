@@ -80,6 +80,11 @@ class Member:
     def has_engine(self) -> bool:
         return self.drafter.needs.has_draft_engine
 
+    @property
+    def needs_all_steps(self) -> bool:
+        """Whether its rollouts were left at their first step so often that one is to be whole."""
+        return self._num_first_steps >= _ALL_STEPS_AFTER
+
     def profile(self, max_requests: int) -> None:
         """Time the drafter's engine, before there are requests."""
         engine = self._engine
@@ -107,8 +112,6 @@ class Member:
         of depth 1 are enough."""
         self._is_trial = is_trial
         self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
-        if self._num_first_steps > _ALL_STEPS_AFTER:
-            self._num_first_steps, first_step_only = 0, False
         self._is_first_step = first_step_only
         behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
@@ -207,7 +210,8 @@ class Member:
                 drift.observe(rows, hits, expected)
         if self.has_engine:
             # By what is known now, so that a single try tells as much as it can.
-            first_step_only, outcomes = steps[-1]
+            whole = (step for step in reversed(steps) if not step[0])
+            first_step_only, outcomes = next(whole, steps[-1])
             drafts = [draft for _, draft, _, _ in outcomes[:_PROFILED]]
             for tree in self._estimator.calibrate(drafts, [1.0] * len(drafts)):
                 self._update_profile(tree, first_step_only)
@@ -228,12 +232,14 @@ class Member:
             self._profile, self._first_profile = np.zeros_like(first), np.zeros_like(first)
         self._num_profiled += 1
         weight = max(_PROFILE_WEIGHT, 1 / self._num_profiled)
-        before = float(self._first_profile.sum())
-        self._first_profile += weight * (first - self._first_profile)
+        before = float(self._first_profile[0])
+        seen = first > 0  # a whole tree may have left out some of its first nodes
+        self._first_profile[seen] += weight * (first - self._first_profile)[seen]
         if not first_step_only:
             self._profile += weight * (self._falling(scores) - self._profile)
         elif before > 0:  # deeper nodes are behind these
-            self._profile *= float(self._first_profile.sum()) / before
+            scale = float(self._first_profile[0]) / before
+            self._profile = np.minimum(self._profile * scale, 1.0)
 
     def _falling(self, scores: npt.NDArray[np.float32]) -> Floats:
         """The chances ``[max_nodes]`` of nodes, the best first, 0 behind them."""

@@ -18,6 +18,7 @@ from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Choice, Controller, Load, Outlook, Trial
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
+from trtspec.speculative.rollout import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,7 +51,7 @@ class UnionDrafter:
         self._members = tuple(members)
         self._cheap = [member for member in members if not member.has_engine]
         self._engines = [member for member in members if member.has_engine]
-        self._in_use = self._engines  # the engines that drafted in the last step that weighed them
+        self._in_use = self._engines  # those that are fed prompts
         self._has_own_rule = has_own_rule
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
@@ -69,7 +70,12 @@ class UnionDrafter:
         items = [item for item in batch.items if item.is_generation]
         load = Load(len(items), sum(item.num_rows for item in batch.items))
         kept = 1 - 1 / _PROMPT_MEMORY
-        prompt_rows = sum(item.num_rows for item in batch.items if not item.is_generation)
+        # Longer prompts are fed whether an engine is in use or not.
+        prompt_rows = sum(
+            item.num_rows
+            for item in batch.items
+            if not item.is_generation and len(item.request.tokens) < MOST_BEHIND
+        )
         self._prompt_rows = kept * self._prompt_rows + prompt_rows
         self._num_steps = kept * self._num_steps + 1
         self._step = step = _Step(load, 0 < len(items) == len(batch.items), began)
@@ -124,24 +130,30 @@ class UnionDrafter:
         load = step.load
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         chosen = () if self._cheap else self._controller.held(load.requests)
-        if chosen and self._controller.verifies_all():
+        is_usual = not any(map(self._needs_all_steps, chosen))
+        if chosen and is_usual and self._controller.verifies_all():
             self._verify_all(step, items, chosen[0])
             return
         tried: tuple[int, ...] = ()
-        if chosen:
-            step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
-        else:
+        if not chosen:
             prompt_rows = self._prompt_rows / self._num_steps
             outlooks = [member.outlook(items, prompt_rows) for member in self._engines]
             cheap = _ranked(trees) if outlooks else None
             chosen, tried = self._controller.plan(load, cheap, outlooks)
             step.spent = sum(_chosen(outlooks, choice).seconds for choice in chosen)
-        self._in_use = [self._engines[choice.engine] for choice in chosen]
+        else:
+            step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
+        chosen = tuple(
+            choice._replace(first_step_only=False) if self._needs_all_steps(choice) else choice
+            for choice in chosen
+        )
+        in_use = self._controller.engines_in_use.union(choice.engine for choice in chosen)
+        self._in_use = [self._engines[i] for i in in_use]
         began = self._clock()
         if chosen:
             drafts = [
-                self._drafts_of(member, items, first_step_only=choice.first_step_only)
-                for member, choice in zip(self._in_use, chosen, strict=True)
+                self._drafts_of(self._engines[i], items, first_step_only=first_step_only)
+                for i, first_step_only in chosen
             ]
             trees = _merged([trees, *drafts] if self._cheap else drafts)
         if tried:
@@ -195,6 +207,10 @@ class UnionDrafter:
         """A member's trees for these items, with the ln of the chances of paths as scores."""
         trees = member.draft(items, self._clock, is_trial, first_step_only)
         return member.calibrate(items, trees)
+
+    def _needs_all_steps(self, choice: Choice) -> bool:
+        """Whether the whole rollout is to be made in place of its first step."""
+        return choice.first_step_only and self._engines[choice.engine].needs_all_steps
 
     def _seconds(self, choice: Choice, requests: int) -> float:
         """What drafting for so many should take."""
