@@ -20,7 +20,7 @@ from trtspec.config.eagle import EagleConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.errors import ConfigError
-from trtspec.executor.buckets import extend, no_sampling
+from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 
@@ -184,7 +184,7 @@ def test_compiled_once(
 
 def test_the_first_step_alone(models: TinyModels, head: Path, folder: Path) -> None:
     """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
-    columns = [extend(column, 2, 0) for column in no_sampling()]
+    columns = greedy_sampling(2)
     found: list[list[torch.Tensor]] = []
     with (
         LLM(folder, skip_tokenizer_init=True) as compiled,
@@ -208,3 +208,23 @@ def test_the_first_step_alone(models: TinyModels, head: Path, folder: Path) -> N
             found.append([*first, scores])
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_a_rollout_of_one_step(models: TinyModels, head: Path) -> None:
+    """It feeds the parts of a prompt itself: no other graph stands beside it."""
+    one_step = eagle(head, "eagle3", num_speculative_tokens=1, topk=2, num_draft_tokens=3)
+    build = BuildConfig("float32", **LIMITS)
+    plan = plan_build(models.folder(CASE), build, parse_speculative_config(one_step))
+    folder = cached_engine(plan)
+    assert {path.name for path in (folder / "draft").iterdir()} == {"rollout.pt2", WEIGHTS_NAME}
+    prompts = [random_prompt(213, LIMITS["max_num_tokens"] + 20), PROMPTS[0]]
+    with (
+        LLM(folder, skip_tokenizer_init=True) as compiled,
+        open_llm(models.folder(CASE), one_step, **LIMITS) as eager,
+    ):
+        outputs = compiled.generate(prompts, SAMPLED[:2], use_tqdm=False)
+        expected = eager.generate(prompts, SAMPLED[:2], use_tqdm=False)
+    assert tokens(outputs) == tokens(expected)
+    for ours, other in zip(outputs, expected, strict=True):
+        assert ours.metrics.to_dict() == other.metrics.to_dict()
+    assert any(output.metrics.num_accepted_tokens for output in outputs)

@@ -19,7 +19,7 @@ from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
-from trtspec.executor.buckets import extend, no_sampling
+from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.model_engine import ModelEngine
@@ -116,7 +116,7 @@ class ForwardBench:
     def _roll_out(
         self, draft: EngineDraft, engine: ModelEngine | HeadsEngine, shape: CallShape
     ) -> Callable[[], object]:
-        columns = [extend(column, shape.batch, 0) for column in no_sampling()]
+        columns = greedy_sampling(shape.batch)
         width = len(draft.network.capture_layers) * self.engine.target.hidden_size
         rows = shape.batch * (1 if isinstance(engine, HeadsEngine) else shape.rows)
         build = self.engine.build

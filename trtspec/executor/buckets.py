@@ -91,6 +91,6 @@ def no_rows(layout: CacheLayout) -> list[Tensor]:
     ]
 
 
-def no_sampling() -> SamplingColumns:
-    """The sampling values of no request; padding has zeros, which mean greedy."""
-    return SamplingColumns(*(torch.zeros(0, dtype=kind) for kind in COLUMN_DTYPES))
+def greedy_sampling(requests: int) -> SamplingColumns:
+    """Sampling values of requests whose tokens nobody asks for: zeros, which padding has too."""
+    return SamplingColumns(*(torch.zeros(requests, dtype=kind) for kind in COLUMN_DTYPES))

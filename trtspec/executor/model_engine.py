@@ -16,8 +16,8 @@ from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
     extend,
+    greedy_sampling,
     no_rows,
-    no_sampling,
     pad,
     unpad,
 )
@@ -27,7 +27,7 @@ from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.sampler import Judgement
 
 _NO_QUESTIONS = (
-    *no_sampling(),
+    *greedy_sampling(0),
     torch.zeros(0, dtype=torch.int32),
     torch.zeros(1, dtype=torch.int32),
 )
@@ -115,12 +115,12 @@ class ModelEngine(CountedEngine):
         """Write the K/V of a draft's rows, of a network that reads them with the target's states
         ``hidden [T, n*H]``."""
         if self._session is None:
-            columns = [extend(column, len(groups), 0) for column in no_sampling()]
+            columns = greedy_sampling(len(groups))
             self._roll_out_groups(groups, columns, hidden, self.rolls_first_step)
             return
+        assert hidden is not None, "what is fed apart reads the target's states"
         rows, _ = pack(groups, self.layout)
-        states = [] if hidden is None else [hidden]
-        inputs = [*self._row_staging.to_device(rows), *states]
+        inputs = [*self._row_staging.to_device(rows), hidden]
         self._run(self._session, inputs, _cached_tokens(groups), 1)
 
     def rollout(
@@ -178,7 +178,7 @@ class ModelEngine(CountedEngine):
         width = self._hidden_in
         zeros = torch.zeros((0, width), dtype=self._dtype, device=self._device)
         hidden = zeros if width else None
-        self._roll_out(rows, none, no_sampling(), hidden, bucket, 0, first_step_only)
+        self._roll_out(rows, none, greedy_sampling(0), hidden, bucket, 0, first_step_only)
 
     def _forward(
         self,

@@ -153,34 +153,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``,
         of the rows ``kept [R] i64`` alone if given; writes all rows' K and V into the caches."""
-        q, k, v = self._heads(x, norm)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
+        heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
+        q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
         attended = attended.flatten(1)
         if kept is not None:
             attended, residual = attended[kept], residual[kept]
         out: Tensor = self.o(attended, residual=residual)
         return out
-
-    def write(
-        self,
-        x: Tensor,
-        rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
-        k_cache: Tensor,
-        v_cache: Tensor,
-        *,
-        norm: RMSNorm | None,
-    ) -> None:
-        """Only write the K and V of ``norm(x) [T, in_features]``."""
-        _, k, v = self._heads(x, norm)
-        rows.write(k, v, cos_sin, k_cache, v_cache)
-
-    def _heads(self, x: Tensor, norm: RMSNorm | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries ``[T, Hq, D]``, keys and values ``[T, Hkv, D]``, of which only keys are normed
-        yet; nothing is rotated."""
-        heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
-        kv = self.num_kv_heads
-        q, k, v = heads.split((self.num_heads, kv, kv), dim=1)
-        return q, k if self.k_norm is None else self.k_norm(k), v

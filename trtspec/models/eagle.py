@@ -7,7 +7,7 @@ token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -70,17 +70,13 @@ class WideLayer(nn.Module):
         kept: Tensor | None = None,
     ) -> Tensor:
         """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``: see `DecoderLayer`."""
-        both, normed = self._read(embedded, features)
+        normed = self.hidden_norm(features)
+        both = torch.cat((self.input_norm(embedded), normed), dim=-1)
         residual = normed if self.norm_before_residual else features
         caches = k_cache, v_cache
         x = self.attn(both, rows, cos_sin, *caches, norm=None, residual=residual, kept=kept)
         out: Tensor = self.mlp(x, self.post_attention_norm)
         return out
-
-    def _read(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention reads ``[T, 2H]``, and the normed states ``[T, H]``."""
-        normed = self.hidden_norm(features)
-        return torch.cat((self.input_norm(embedded), normed), dim=-1), normed
 
 
 class EagleDraft(DraftVocabulary):
@@ -154,20 +150,6 @@ class EagleDraft(DraftVocabulary):
         """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
         the features of a next pass and the rows that the head reads, both ``[R, H]``."""
         assert features is not None, "an EAGLE network reads features"
-        last = self._last_inputs(input_ids, features, rows, k_caches, v_caches)
-        x = self.layers[-1](*last, kept)
-        ready = x if self.norm is None else self.norm(x)
-        return ready if self.config.norm_output else x, ready
-
-    def _last_inputs(
-        self,
-        input_ids: Tensor,
-        features: Tensor,
-        rows: Rows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Any, ...]:
-        """Arguments of the last layer, with all others run."""
         embedded = self.embedding(input_ids)
         cos_sin = self.rotary(rows.positions)
         x: tuple[Tensor, ...] = embedded, features
@@ -175,10 +157,12 @@ class EagleDraft(DraftVocabulary):
             if self.embedding_norm is not None and self.state_norm is not None:
                 x = self.embedding_norm(embedded), self.state_norm(features)
             x = (self.fc(torch.cat(x, dim=-1)),)
-        *before, _ = self.layers
+        *before, last = self.layers
         for layer, k_cache, v_cache in zip(before, k_caches, v_caches, strict=False):
             x = (layer(*x, rows, cos_sin, k_cache, v_cache),)
-        return *x, rows, cos_sin, k_caches[-1], v_caches[-1]
+        out = last(*x, rows, cos_sin, k_caches[-1], v_caches[-1], kept)
+        ready = out if self.norm is None else self.norm(out)
+        return ready if self.config.norm_output else out, ready
 
     @torch.no_grad()
     def load_weights(self, checkpoint: EagleSource, target: Mapping[str, Tensor]) -> None:

@@ -62,6 +62,13 @@ class Outlook:
     upkeep: float = 0.0
     first_step: Outlook | None = None
 
+    def of(self, first_step_only: bool) -> Outlook:
+        """That of the first step alone, which must be known, or of all."""
+        if not first_step_only:
+            return self
+        assert self.first_step is not None, "what is chosen was offered"
+        return self.first_step
+
 
 class Choice(NamedTuple):
     """An engine that drafts, by its place, and how much of its rollout."""

@@ -12,6 +12,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
+from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Outlook
 from trtspec.speculative.costs import CostCurve, Slowness
@@ -92,10 +93,14 @@ class Member:
             return
         # After a step, two rows or so of each request are new to it.
         self.cost.profile(lambda requests: engine.time_call(requests, 2 * requests), max_requests)
+        logger.info("%s drafts in ms by requests: %s", self.name, self.cost.table())
         if engine.rolls_first_step:
             self._first_step_cost.profile(
-                lambda requests: engine.time_call(requests, 2 * requests, True), max_requests
+                lambda requests: engine.time_call(requests, 2 * requests, first_step_only=True),
+                max_requests,
             )
+            first_step = self._first_step_cost.table()
+            logger.info("one step of %s in ms by requests: %s", self.name, first_step)
         if self._cache is not None:
             seconds = min(engine.time_call(1, _MANY_BEHIND) or 0.0 for _ in range(2))
             self._catch_up = max(seconds - self.cost.at(1), 0.0) / _MANY_BEHIND

@@ -8,6 +8,8 @@ _PLAIN_FIRST, _PLAIN_AFTER = 8, 256
 """Steps with drafts after which one without is due to compare them with: the first, and later."""
 
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
+_PROMPT_MEMORY = 512.0  # steps that the rows of prompts in a step are an average of
+_PROMPT_TRUST = 64.0  # steps without any, as if they had been seen at the start
 
 
 class Pace:
@@ -63,3 +65,21 @@ class Around:
         if not self._steps[True]:
             return self._means[False]
         return self._means[True] if drafting else min(self._means.values())
+
+
+class PromptRows:
+    """Rows of prompts in a step, as a running mean."""
+
+    def __init__(self) -> None:
+        self._rows, self._steps = 0.0, _PROMPT_TRUST  # that still count
+
+    def observe(self, rows: int) -> None:
+        """Those of a step."""
+        kept = 1 - 1 / _PROMPT_MEMORY
+        self._rows = kept * self._rows + rows
+        self._steps = kept * self._steps + 1
+
+    @property
+    def mean(self) -> float:
+        """Of late."""
+        return self._rows / self._steps

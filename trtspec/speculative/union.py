@@ -15,15 +15,13 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Choice, Controller, Load, Outlook, Trial
+from trtspec.speculative.controller import Choice, Controller, Load, Trial
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
+from trtspec.speculative.pace import PromptRows
 from trtspec.speculative.rollout import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
-
-_PROMPT_MEMORY = 512.0  # steps that the rows of prompts in a step are an average of
-_PROMPT_TRUST = 64.0  # steps without any, as if they had been seen at the start
 
 
 class UnionDrafter:
@@ -56,7 +54,7 @@ class UnionDrafter:
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
         self._step: _Step | None = None
-        self._prompt_rows, self._num_steps = 0.0, _PROMPT_TRUST  # of late
+        self._prompt_rows = PromptRows()
 
     def rests(self, requests: int) -> bool:
         """Whether a step in which so many requests generate is to have no drafts; asked once a
@@ -69,15 +67,14 @@ class UnionDrafter:
             self._close(self._step, began)
         items = [item for item in batch.items if item.is_generation]
         load = Load(len(items), sum(item.num_rows for item in batch.items))
-        kept = 1 - 1 / _PROMPT_MEMORY
         # Longer prompts are fed whether an engine is in use or not.
-        prompt_rows = sum(
-            item.num_rows
-            for item in batch.items
-            if not item.is_generation and len(item.request.tokens) < MOST_BEHIND
+        self._prompt_rows.observe(
+            sum(
+                item.num_rows
+                for item in batch.items
+                if not item.is_generation and len(item.request.tokens) < MOST_BEHIND
+            )
         )
-        self._prompt_rows = kept * self._prompt_rows + prompt_rows
-        self._num_steps = kept * self._num_steps + 1
         self._step = step = _Step(load, 0 < len(items) == len(batch.items), began)
         for item in items:
             item.request.draft = TokenTree.empty()
@@ -116,11 +113,9 @@ class UnionDrafter:
         `max_rows` in all."""
         most = min(max_rows, max_requests * (1 + self.needs.max_nodes))
         self.target_cost.profile(lambda rows: target.time_call(min(rows, max_requests), rows), most)
-        for member in self._members:
-            member.profile(max_requests)
         logger.info("a target step in ms by rows: %s", self.target_cost.table())
         for member in self._engines:
-            logger.info("%s drafts in ms by requests: %s", member.name, member.cost.table())
+            member.profile(max_requests)
 
     def _draft(
         self, step: _Step, items: Sequence[ScheduledRequest], trees: list[TokenTree]
@@ -136,11 +131,12 @@ class UnionDrafter:
             return
         tried: tuple[int, ...] = ()
         if not chosen:
-            prompt_rows = self._prompt_rows / self._num_steps
-            outlooks = [member.outlook(items, prompt_rows) for member in self._engines]
+            outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
             cheap = _ranked(trees) if outlooks else None
             chosen, tried = self._controller.plan(load, cheap, outlooks)
-            step.spent = sum(_chosen(outlooks, choice).seconds for choice in chosen)
+            step.spent = sum(
+                outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen
+            )
         else:
             step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
         chosen = tuple(
@@ -282,15 +278,6 @@ class _Step:
         self.tried: Request | None = None  # the request of a trial, the tokens expected without
         self.expected = self.trying = 0.0  # trying: seconds
         self.trial: Trial | None = None
-
-
-def _chosen(outlooks: Sequence[Outlook], choice: Choice) -> Outlook:
-    """What was expected of it."""
-    outlook = outlooks[choice.engine]
-    if not choice.first_step_only:
-        return outlook
-    assert outlook.first_step is not None, "what is chosen was offered"
-    return outlook.first_step
 
 
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 // Which nodes a rollout feeds at every depth and keeps in the end: dynamic and static trees.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,8 @@ struct TreeShape {
   std::vector<std::vector<std::int64_t>> choices = {};
 
   std::int64_t num_nodes() const { return num_draft_tokens - 1; }
+  // The tree of a rollout of one step: the best children of the root, as far as there is room.
+  TreeShape first_step() const { return {topk, 1, std::min(topk + 1, num_draft_tokens)}; }
 };
 
 // Nodes of one request; parents are indices of the nodes, -1 = child of the root.

@@ -1,6 +1,5 @@
 #include "trtspec/runtime/open_engine.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 #include <trtspec/runtime/aoti_session.hpp>
 #include <trtspec/runtime/networks.hpp>
@@ -101,14 +100,13 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
   const SpeculationContract& built = *folder_.speculation;
   const TreeShape shape{built.topk, built.num_steps, built.num_draft_tokens, built.choices};
   const std::int64_t length = folder_.layout().tokens_per_block;
-  const TreeShape first_step{shape.topk, 1, std::min(shape.topk + 1, shape.num_draft_tokens), {}};
   DraftSessions sessions;
   if (draft.mask_token) {
     sessions.rollout = std::make_unique<ParallelRollout>(network, shape, length, *draft.mask_token);
   } else {
     sessions.rollout = std::make_unique<TreeRollout>(network, shape, length);
   }
-  sessions.step = std::make_unique<TreeRollout>(network, first_step, length);
+  sessions.step = std::make_unique<TreeRollout>(network, shape.first_step(), length);
   return sessions;
 }
 

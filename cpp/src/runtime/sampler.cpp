@@ -1,9 +1,10 @@
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <trtspec/acceptance.hpp>
 #include <trtspec/runtime/sampler.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
@@ -35,15 +36,24 @@ SamplingRows SamplingTable::view() const {
 }
 
 SamplingColumns SamplingTable::columns() const {
-  const auto column = [](const auto& values, at::ScalarType dtype) {
-    at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, dtype);
-    std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(values[0]));
-    return tensor;
-  };
-  return {column(temperature_, at::kFloat), column(top_k_, at::kInt),
-          column(top_p_, at::kFloat),       column(min_p_, at::kFloat),
-          column(seed_, at::kLong),         column(sample_index_, at::kLong),
-          column(output_index_, at::kLong)};
+  SamplingColumns columns = greedy_sampling(size());
+  const std::array<const void*, 7> values = {temperature_.data(), top_k_.data(),
+                                             top_p_.data(),       min_p_.data(),
+                                             seed_.data(),        sample_index_.data(),
+                                             output_index_.data()};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::memcpy(columns[i].mutable_data_ptr(), values[i], columns[i].nbytes());
+  }
+  return columns;
+}
+
+SamplingColumns greedy_sampling(std::int64_t count) {
+  SamplingColumns columns;
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kInt, at::kFloat, at::kFloat, at::kLong, at::kLong, at::kLong}) {
+    columns.push_back(at::zeros({count}, at::dtype(dtype)));
+  }
+  return columns;
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <trtspec/runtime/packing.hpp>
+#include <trtspec/runtime/sampler.hpp>
 #include <utility>
 
 namespace trtspec {
@@ -14,16 +15,6 @@ namespace {
 at::ScalarType torch_dtype(const std::string& name) {
   if (name == "float32") return at::kFloat;
   return name == "bfloat16" ? at::kBFloat16 : at::kHalf;
-}
-
-// The sampling values of requests whose drafts nobody asks for.
-SamplingColumns greedy_columns(std::int64_t count) {
-  SamplingColumns columns;
-  for (const at::ScalarType type :
-       {at::kFloat, at::kInt, at::kFloat, at::kFloat, at::kLong, at::kLong, at::kLong}) {
-    columns.push_back(at::zeros({count}, at::dtype(type)));
-  }
-  return columns;
 }
 
 }  // namespace
@@ -58,11 +49,11 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
   if (!parts_.model.session) {
     Part& part = parts_.step.session ? parts_.step : parts_.rollout;
-    roll_out(part, groups, greedy_columns(static_cast<std::int64_t>(groups.size())), hidden);
+    roll_out(part, groups, greedy_sampling(static_cast<std::int64_t>(groups.size())), hidden);
     return;
   }
   std::vector<at::Tensor> inputs = pack(groups, layout_).rows;
-  if (hidden.defined()) inputs.push_back(hidden);
+  inputs.push_back(hidden);
   run(parts_.model, std::move(inputs), groups);
 }
 

@@ -35,6 +35,9 @@ class SamplingTable {
   std::vector<std::int64_t> output_index_;
 };
 
+// The sampling values of requests whose tokens nobody asks for.
+SamplingColumns greedy_sampling(std::int64_t count);
+
 // What the target says about one request's rows: the accepted ones, root first, and what each of
 // them emits; the last token is the bonus. failed: the model gave no usable number for the root's
 // row. A path ends before a later one of that kind, which is the root's in the next step.
