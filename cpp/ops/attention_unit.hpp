@@ -12,6 +12,7 @@
 #include "attention_kernel.hpp"
 #include "gemm_block.hpp"
 #include "parallel.hpp"
+#include "rows_ahead.hpp"
 #include "transpose.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
@@ -60,28 +61,6 @@ inline float softmax(float* scores, std::int64_t keys) {
   for (int j = 0; j < 16 / kLanes; ++j) store(lanes + j * kLanes, total[j]);
   return sum16(lanes);
 }
-
-// Prefetches rows of a cache, one line a step, not into the smallest cache, which a tile fills;
-// after the last it stays there.
-struct RowsAhead {
-  const char* const* row;  // the row in progress; a null follows the last
-  const char* next;
-  const char* end;
-  std::int64_t bytes;  // of a row
-
-  TRTSPEC_INLINE void step() {
-    __builtin_prefetch(next, 0, 2);
-    next += 64;
-    if (next < end) return;
-    if (row[1] == nullptr) {
-      next -= 64;
-    } else {
-      ++row;
-      next = *row;
-      end = next + bytes;
-    }
-  }
-};
 
 // How queries meet the keys of a tile: as floats, keys_[d][i] element d of the tile's i-th key.
 template <class Value>
@@ -135,6 +114,7 @@ class Unit {
     load_queries();
     const std::int64_t first = first_tile(unit_);
     begin_pass(params_.k_cache);
+    find_rows(unit_, cache_, first, following_);
     for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
       enter_tile(tile);
       for (std::int64_t h = 0; h < unit_.kv_heads; ++h) {
@@ -209,7 +189,9 @@ class Unit {
       seen_ |= visible_[r];
     }
     count_ = seen_ == 0 ? 0 : 64 - __builtin_clzll(seen_);
-    find_rows(unit_, cache_, tile, count_, cached_);
+    const Value** const found = following_;
+    following_ = cached_;
+    cached_ = found;
     look_ahead(tile);
   }
 
@@ -224,38 +206,33 @@ class Unit {
       cache = heads_of(is_keys_ ? params_.v_cache : params_.k_cache, *unit);
       next = first_tile(*unit);
     }
-    const std::int64_t count = least(unit->end - next, kKeyTile);
-    const Value* rows[kKeyTile];
-    find_rows(*unit, cache, next, count, rows);
-    std::int64_t n = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (rows[i] != nullptr) next_tile_[n++] = reinterpret_cast<const char*>(rows[i]);
-    }
-    if (n == 0) next_tile_[n++] = reinterpret_cast<const char*>(cache_);
-    next_tile_[n] = nullptr;
+    const std::int64_t count = find_rows(*unit, cache, next, following_);
+    const auto* const row = reinterpret_cast<const char* const*>(following_);
     const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Value));
-    ahead_ = {next_tile_, next_tile_[0], next_tile_[0] + bytes, bytes};
+    ahead_ = {row, row + (count > 0 ? count - 1 : 0), row[0], row[0] + bytes, bytes};
   }
 
   void leave_tile() {
     for (std::int64_t r = 0; r < unit_.rows; ++r) next_[r] += __builtin_popcountll(visible_[r]);
   }
 
-  // Addresses of the cache rows of `count` positions; null where the block table has no block.
-  void find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
-                 std::int64_t count, const Value** rows) const {
+  // Addresses of the cache rows of a tile of the unit, null where the block table has no block;
+  // returns how many.
+  std::int64_t find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
+                         const Value** rows) const {
+    const std::int64_t count = least(unit.end - tile, kKeyTile);
     const std::int32_t* table = params_.block_tables + unit.request * params_.table_width;
     std::int64_t block = tile / params_.block_size;
     std::int64_t offset = tile % params_.block_size;
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count; ++block, offset = 0) {
+      const std::int64_t end = least(i + params_.block_size - offset, count);
       const bool exists = table[block] >= 0 && table[block] < params_.num_blocks;
-      const std::int64_t slot = std::int64_t(table[block]) * params_.block_size + offset;
-      rows[i] = exists ? cache + slot * row_size_ : nullptr;
-      if (++offset == params_.block_size) {
-        offset = 0;
-        ++block;
-      }
+      const Value* row = nullptr;
+      if (exists) row = cache + (table[block] * params_.block_size + offset) * row_size_;
+      const std::int64_t stride = exists ? row_size_ : 0;
+      for (; i < end; ++i, row += stride) rows[i] = row;
     }
+    return count;
   }
 
   void score_tile(std::int64_t h) {
@@ -295,8 +272,9 @@ class Unit {
   void add_values(std::int64_t h) {
     // With few (row, head)s, values are used straight from the cache. With more they are converted
     // once, to a place where neighbouring keys do not fall into the same cache sets.
-    const bool direct = heads_ <= kRowBlock && dim_ % 16 == 0;
+    const bool direct = heads_ <= 2 * kRowBlock && dim_ % 16 == 0;
     if (!direct) load_values(h);
+    const std::int64_t lines = (dim_ * std::int64_t(sizeof(Value)) + 63) / 64;  // of a key's values
     for (std::int64_t r = 0; r < unit_.rows;) {
       std::int64_t end = r + 1;
       while (end < unit_.rows && visible_[end] == visible_[r] && next_[end] == next_[r]) ++end;
@@ -305,20 +283,23 @@ class Unit {
       float* sums = sums_ + first * wide_;
       const float* weights = scores(first) + next_[r];
       std::uint64_t left = visible_[r];
+      const std::int64_t steps = gemm_steps(count, wide_);
+      StepsAhead ahead{ahead_, (lines + steps - 1) / steps};  // as many lines as are used
       while (left != 0) {
         const int key = __builtin_ctzll(left);
         int length = run_length(left >> key);
         if (direct) {
           length = neighbours(key, length);
           gemm_block(count, wide_, length, weights, score_stride_, cached_[key] + h * dim_,
-                     row_size_, sums, wide_, false, ahead_);
+                     row_size_, sums, wide_, false, ahead);
         } else {
           gemm_block(count, wide_, length, weights, score_stride_, values_ + key * wide_, wide_,
-                     sums, wide_, false, ahead_);
+                     sums, wide_, false, ahead);
         }
         weights += length;
         left &= ~bit_range(key, key + length);
       }
+      ahead_ = ahead.rows;
       r = end;
     }
   }
@@ -336,10 +317,7 @@ class Unit {
       const Value* from = cached_[i] + h * dim_;
       float* to = values_ + i * wide_;
       std::int64_t d = 0;
-      for (; d + kLanes <= dim_; d += kLanes) {
-        store(to + d, load(from + d));
-        ahead_.step();
-      }
+      for (; d + kLanes <= dim_; d += kLanes) store(to + d, load(from + d));
       for (; d < dim_; ++d) to[d] = to_float(from[d]);
       for (; d < wide_; ++d) to[d] = 0;
     }
@@ -376,8 +354,9 @@ class Unit {
   std::int64_t count_ = 0;               // keys of the tile up to the last seen one
   std::uint64_t visible_[kMaxUnitRows];  // keys of the tile that a row sees
   std::int64_t next_[kMaxUnitRows];      // index of a row's first score of the tile
-  const Value* cached_[kKeyTile];        // rows of the tile in the cache
-  const char* next_tile_[kKeyTile + 1];  // of the next tile, up to a null
+  const Value* tiles_[2][kKeyTile] = {};
+  const Value** cached_ = tiles_[0];     // rows of the tile in the cache
+  const Value** following_ = tiles_[1];  // those of the next tile
   RowsAhead ahead_{};
 };
 

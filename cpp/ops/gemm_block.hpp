@@ -90,6 +90,13 @@ __attribute__((noinline)) void gemm_rows(std::int64_t columns, std::int64_t dept
 // Blocks that `rows` rows are divided into.
 constexpr std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
+// Steps ahead that gemm_block makes for every element of depth.
+constexpr std::int64_t gemm_steps(std::int64_t rows, std::int64_t columns) {
+  const std::int64_t blocks = row_blocks(rows);
+  const std::int64_t wide = columns_for(int((rows + blocks - 1) / blocks)) * kLanes;
+  return blocks * ((columns + wide - 1) / wide);
+}
+
 template <int N>
 struct RowCount {
   static constexpr int value = N;
