@@ -22,7 +22,7 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
   // Half of what comes next is fetched while weights are paired, half during the products.
   LinesAhead ahead(w, depth * kPanel * std::int64_t{sizeof(bf16)}, later);
   constexpr std::int64_t kHalf = kInputsWeights * sizeof(bf16) / 64 / 2;
-  const std::int64_t share = (kHalf + blocks - 1) / blocks;
+  const std::int64_t share = (kHalf / 4 + blocks - 1) / blocks;
   alignas(64) bf16 weights[kLongStep * kPanel];
   Tiles tiles;
   for (std::int64_t k = 0; k == 0 || k < depth; k += step) {

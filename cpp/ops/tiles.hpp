@@ -16,7 +16,7 @@ constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileInputs = 32;
 constexpr std::int64_t kTileWeights = kTileInputs * 16;        // in one tile
 constexpr std::int64_t kInputsWeights = kTileInputs * kPanel;  // of a panel, in four tiles
-constexpr std::int64_t kAheadBytes = 32768;                    // between a prefetch and its use
+constexpr std::int64_t kAheadBytes = 8192;                    // between a prefetch and its use
 
 // What stands in memory at `data` is there before the next tile is loaded, which compilers do not
 // know to read it.
@@ -135,14 +135,17 @@ TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64
   }
   publish(weights);
   for (std::int64_t k = 0; k < depth; k += kTileInputs, weights += kInputsWeights) {
-    step();
     _tile_loadd(4, x + k, stride);
+    step();
     _tile_loadd(5, weights, kStride);
     _tile_dpbf16ps(0, 4, 5);
+    step();
     _tile_loadd(6, weights + kTileWeights, kStride);
     _tile_dpbf16ps(1, 4, 6);
+    step();
     _tile_loadd(7, weights + 2 * kTileWeights, kStride);
     _tile_dpbf16ps(2, 4, 7);
+    step();
     _tile_loadd(5, weights + 3 * kTileWeights, kStride);
     _tile_dpbf16ps(3, 4, 5);
   }
