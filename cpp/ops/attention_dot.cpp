@@ -9,17 +9,6 @@ namespace {
 
 static_assert(kKeyTile == kPanel, "a tile of keys is multiplied as a panel of weights");
 
-// Pairs of elements of a key, side by side for 16 keys a register.
-template <int Registers>
-struct KeyPairs : SumsInOrder<Registers> {
-  using Weight = bf16;
-
-  static TRTSPEC_INLINE void load(const bf16* w, __m512bh* pairs) {
-#pragma GCC unroll 4
-    for (int i = 0; i < Registers; ++i) pairs[i] = (__m512bh)_mm512_loadu_si512(w + 32 * i);
-  }
-};
-
 // keys[d / 2][i]: elements d and d + 1 of the tile's i-th key. A score is one chain over the pairs,
 // scaled at its end. Of heads in multiples of 32 elements.
 struct DotKeys {
@@ -56,7 +45,7 @@ struct DotKeys {
     const bf16* q = reinterpret_cast<const bf16*>(queries);
     const bf16* k = reinterpret_cast<const bf16*>(keys);
     for_row_blocks(heads, [&](auto count, std::int64_t first) {
-      dot_rows<decltype(count)::value, KeyPairs<Registers>>(
+      dot_rows<decltype(count)::value, StoredPairs<Registers>>(
           dim, q + first * 2 * wide, 2 * wide, k, scores + first * kPanel, true, ahead);
     });
     for (std::int64_t i = 0; i < heads; ++i, scores += kPanel) {

@@ -26,42 +26,15 @@ struct SumsInOrder {
   }
 };
 
-// Pairs of weights: those of two inputs, side by side for every output of a panel. The instruction
-// that interleaves works within parts of 128 bits, so register 2h holds the outputs 0-3, 8-11,
-// 16-19, 24-27 of half h, and register 2h + 1 those between.
-struct PanelPairs {
+// Pairs as they stand in memory, of 16 * Registers outputs of a panel: two inputs side by side for
+// each.
+template <int Registers>
+struct StoredPairs : SumsInOrder<Registers> {
   using Weight = bf16;
-  static constexpr int kRegisters = 4;  // of 16 outputs
 
   static TRTSPEC_INLINE void load(const bf16* w, __m512bh* pairs) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const __m512i first = _mm512_loadu_si512(w + 32 * half);
-      const __m512i second = _mm512_loadu_si512(w + kPanel + 32 * half);
-      pairs[2 * half] = (__m512bh)_mm512_unpacklo_epi16(first, second);
-      pairs[2 * half + 1] = (__m512bh)_mm512_unpackhi_epi16(first, second);
-    }
-  }
-
-  // Sums from memory, where they stand in order, into the order of the pairs, and back.
-  static TRTSPEC_INLINE void load_sums(const float* from, __m512* sums) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half, from += 32) {
-      const __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 16);
-      sums[2 * half] = _mm512_shuffle_f32x4(a, b, 0x88);
-      sums[2 * half + 1] = _mm512_shuffle_f32x4(a, b, 0xdd);
-    }
-  }
-
-  static TRTSPEC_INLINE void store_sums(const __m512* sums, float* to) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half, to += 32) {
-      const __m512 low = sums[2 * half], high = sums[2 * half + 1];
-      const __m512 a = _mm512_shuffle_f32x4(low, high, 0x44);
-      const __m512 b = _mm512_shuffle_f32x4(low, high, 0xee);
-      _mm512_storeu_ps(to, _mm512_shuffle_f32x4(a, a, 0xd8));
-      _mm512_storeu_ps(to + 16, _mm512_shuffle_f32x4(b, b, 0xd8));
-    }
+#pragma GCC unroll 4
+    for (int i = 0; i < Registers; ++i) pairs[i] = (__m512bh)_mm512_loadu_si512(w + 32 * i);
   }
 };
 

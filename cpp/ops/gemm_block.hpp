@@ -15,6 +15,22 @@ constexpr int columns_for(int rows) {
 #endif
 }
 
+// The weights of an input, for a vector of columns: one row behind the other in memory, or in pairs
+// of bfloat16, those of two inputs side by side for each column.
+template <class Weight>
+TRTSPEC_INLINE VF load_weights(const Weight* w, std::int64_t stride, std::int64_t input) {
+  return load(w + input * stride);
+}
+
+struct bf16_pair {
+  bf16 values[2];
+};
+
+TRTSPEC_INLINE VF load_weights(const bf16_pair* w, std::int64_t stride, std::int64_t input) {
+  const VU both = *reinterpret_cast<const VUu*>(w + input / 2 * stride);
+  return (VF)(input % 2 == 0 ? both << 16 : both & 0xffff0000u);
+}
+
 // What to bring nearer from memory during a product, a bit at every step: processors drop
 // prefetches that come too close to each other.
 struct NothingAhead {
@@ -53,7 +69,9 @@ TRTSPEC_INLINE void gemm_registers(std::int64_t depth, const float* x, std::int6
     local.step();
     VF weight[Columns];
 #pragma GCC unroll 8
-    for (int c = 0; c < Columns; ++c) weight[c] = load(w + k * w_stride + c * kLanes);
+    for (int c = 0; c < Columns; ++c) {
+      weight[c] = load_weights(w + c * kLanes, w_stride, k);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       const VF value = splat(x[r * x_stride + k]);

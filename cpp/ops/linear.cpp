@@ -39,8 +39,7 @@ void with_prologue(const LinearParams& params, const Run& run) {
 // By the shape of the weights alone, as rows must not depend on how many there are.
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
 bool has_dot(const LinearParams& params) {
-  return params.dtype == DType::bf16 && params.in_features % 2 == 0 &&
-         active_isa() >= Isa::avx512_bf16;
+  return in_pairs(params.dtype, params.in_features) && active_isa() >= Isa::avx512_bf16;
 }
 
 bool has_tiles(const LinearParams& params) {

@@ -17,22 +17,17 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
   const std::int64_t depth = params.in_features;
   const std::int64_t blocks = tile_blocks(rows);
   const std::int64_t step = blocks > kFewBlocks ? kLongStep : kShortStep;
-  const bf16* w = static_cast<const bf16*>(params.packed) + panel * depth * kPanel;
-  const bf16* later = static_cast<const bf16*>(params.packed) + next * depth * kPanel;
-  // Half of what comes next is fetched while weights are paired, half during the products.
-  LinesAhead ahead(w, depth * kPanel * std::int64_t{sizeof(bf16)}, later);
-  constexpr std::int64_t kHalf = kInputsWeights * sizeof(bf16) / 64 / 2;
-  const std::int64_t share = (kHalf / 4 + blocks - 1) / blocks;
-  alignas(64) bf16 weights[kLongStep * kPanel];
+  const bf16* packed = static_cast<const bf16*>(params.packed);
+  const bf16* w = packed + panel * depth * kPanel;
+  LinesAhead ahead(w, depth * kPanel * std::int64_t{sizeof(bf16)}, packed + next * depth * kPanel);
+  // Prefetches that come in a burst would wait for each other.
+  constexpr std::int64_t kLines = kInputsWeights * sizeof(bf16) / 64 / kTileSteps;
+  const std::int64_t share = (kLines + blocks - 1) / blocks;
   Tiles tiles;
   for (std::int64_t k = 0; k == 0 || k < depth; k += step) {
     const std::int64_t n = depth - k < step ? depth - k : step;
-    for (std::int64_t i = 0; i < n; i += 2, w += 2 * kPanel) {
-      ahead.fetch(2 * kHalf / kTileInputs);
-      store_pairs(w, place_of(i, weights));
-    }
     for_tile_blocks(rows, tiles, [&](std::int64_t first, std::int64_t) {
-      multiply_tiles(n, x + first * depth + k, depth, weights, sums + first * kPanel, k == 0,
+      multiply_tiles(n, x + first * depth + k, depth, w + k * kPanel, sums + first * kPanel, k == 0,
                      [&] { ahead.fetch(share); });
     });
   }

@@ -20,9 +20,8 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
                                            const float* scales, auto& ahead) {
     for (std::int64_t i = 0; i < n; i += 2, w += 2 * kPanel) {
       ahead.step();
-      bf16* const place = place_of(i, weights);
-      for (int tile = 0; tile < kPanel / 16; ++tile) {
-        _mm512_store_si512(place + tile * kTileWeights, byte_pairs(w + 16 * tile));
+      for (int c = 0; c < kPanel; c += 16) {
+        _mm512_store_si512(weights + i * kPanel + 2 * c, byte_pairs(w + c));
       }
     }
     for_tile_blocks(rows, tiles, [&](std::int64_t first, std::int64_t count) {

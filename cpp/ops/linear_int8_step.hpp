@@ -54,7 +54,7 @@ TRTSPEC_INLINE void for_steps(const LinearInt8Params& params, std::int64_t panel
   for (std::int64_t k = 0; k < depth; k += kInt8Step) {
     const std::int64_t n = depth - k < kInt8Step ? depth - k : kInt8Step;
     const std::int8_t* part = w + k * kPanel;
-    StreamAhead<Lines> ahead{weights_behind(weights, depth, panel, next, k + n),
+    StreamAhead<Lines> ahead{weights_behind(weights, kPanel, depth, panel, next, k + n),
                              Lines * kPanel / passes};
     step(k, n, part, scales + k / size * kPanel, ahead);
   }

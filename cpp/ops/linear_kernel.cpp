@@ -7,6 +7,12 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
+// Inputs whose weights are one element.
+template <class Weight>
+constexpr std::int64_t kInputs = 1;
+template <>
+constexpr std::int64_t kInputs<bf16_pair> = 2;
+
 // One panel of 64 outputs for `rows` rows: the weights are read once, a step of k at a time; the
 // sums wait in memory between steps.
 template <class Weight>
@@ -14,22 +20,23 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
                     const float* x, std::int64_t x_stride, std::int64_t rows, float* sums) {
   const std::int64_t depth = params.in_features;
   const Weight* weights = static_cast<const Weight*>(params.packed);
-  const Weight* w = weights + panel * depth * kPanel;
-  constexpr int kRowBytes = int(kPanel * sizeof(Weight));
+  const Weight* w = weights + panel * depth / kInputs<Weight> * kPanel;
+  constexpr int kRowBytes = int(kPanel * sizeof(Weight) / kInputs<Weight>);
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
   for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
     const std::int64_t n = depth - k < kStep ? depth - k : kStep;
-    const Weight* part = w + k * kPanel;
+    const Weight* part = w + k / kInputs<Weight> * kPanel;
     // Meanwhile the next step's weights come from memory, a share with each block of rows.
-    StreamAhead<kRowBytes / 64> ahead{weights_behind(weights, depth, panel, next, k + n),
+    StreamAhead<kRowBytes / 64> ahead{weights_behind(weights, kRowBytes, depth, panel, next, k + n),
                                       kRowBytes / row_blocks(rows)};
     gemm_block(rows, kPanel, n, x + k, x_stride, part, kPanel, sums, kPanel, k == 0, ahead);
   }
 }
 
-template <class Weight>
+// `Value`: of what stands around the product.
+template <class Value, class Weight = Value>
 void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  run_panels<Weight>(params, sizeof(Weight), [&](std::int64_t panel, std::int64_t next,
+  run_panels<Value>(params, sizeof(Value), [&](std::int64_t panel, std::int64_t next,
                                                  std::int64_t first, std::int64_t rows,
                                                  float* sums) {
     multiply_panel<Weight>(params, panel, next, x + first * x_stride, x_stride, rows, sums);
@@ -66,7 +73,8 @@ void linear_kernel(const LinearParams& params, const float* x, std::int64_t x_st
     case DType::f32:
       return run<float>(params, x, x_stride);
     case DType::bf16:
-      return run<bf16>(params, x, x_stride);
+      if (!in_pairs(params.dtype, params.in_features)) return run<bf16>(params, x, x_stride);
+      return run<bf16, bf16_pair>(params, x, x_stride);
     case DType::f16:
       return run<f16>(params, x, x_stride);
   }

@@ -95,14 +95,13 @@ inline void run_bf16_panels(const LinearParams& params, std::int64_t weight_byte
   });
 }
 
-// What a thread reads once it has multiplied the first `end` inputs of a panel: its next ones, or
-// the first ones of the next panel.
-template <class Weight>
-TRTSPEC_INLINE const char* weights_behind(const Weight* packed, std::int64_t depth,
-                                          std::int64_t panel, std::int64_t next,
-                                          std::int64_t end) {
+// What a thread reads once it has multiplied the first `end` inputs of a panel, whose weights take
+// `row_bytes` each: its next ones, or the first ones of the next panel.
+TRTSPEC_INLINE const char* weights_behind(const void* packed, std::int64_t row_bytes,
+                                          std::int64_t depth, std::int64_t panel,
+                                          std::int64_t next, std::int64_t end) {
   const std::int64_t input = end < depth ? panel * depth + end : next * depth;
-  return reinterpret_cast<const char*>(packed + input * kPanel);
+  return static_cast<const char*>(packed) + input * row_bytes;
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

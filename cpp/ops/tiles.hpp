@@ -14,9 +14,9 @@ namespace trtspec::TRTSPEC_ISA_NS {
 
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileInputs = 32;
-constexpr std::int64_t kTileWeights = kTileInputs * 16;        // in one tile
+constexpr std::int64_t kTileColumns = 32;                      // weights in a row of a tile
 constexpr std::int64_t kInputsWeights = kTileInputs * kPanel;  // of a panel, in four tiles
-constexpr std::int64_t kAheadBytes = 8192;                    // between a prefetch and its use
+constexpr std::int64_t kAheadBytes = 8192;                     // between a prefetch and its use
 
 // What stands in memory at `data` is there before the next tile is loaded, which compilers do not
 // know to read it.
@@ -92,34 +92,15 @@ TRTSPEC_INLINE void for_tile_blocks(std::int64_t rows, Tiles& tiles, const Body&
   }
 }
 
-// Where the weights of inputs i and i + 1 for the first 16 outputs of a panel stand among tiles:
-// for every 32 inputs there are four tiles, of 16 outputs each.
-TRTSPEC_INLINE bf16* place_of(std::int64_t i, bf16* weights) {
-  return weights + i / kTileInputs * kInputsWeights + i % kTileInputs * 16;
-}
-
-// The weights of two inputs, 64 each at `w` and behind, into a row of four tiles.
-TRTSPEC_INLINE void store_pairs(const bf16* w, bf16* tile) {
-  const __m512i in_order = _mm512_set_epi16(
-      47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
-      39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i half = _mm512_set1_epi16(16);
-  for (int i = 0; i < 2; ++i, w += 32, tile += 2 * kTileWeights) {
-    const __m512i first = _mm512_loadu_si512(w), second = _mm512_loadu_si512(w + kPanel);
-    _mm512_store_si512(tile, _mm512_permutex2var_epi16(first, in_order, second));
-    _mm512_store_si512(tile + kTileWeights,
-                       _mm512_permutex2var_epi16(first, _mm512_add_epi16(in_order, half), second));
-  }
-}
-
-// sums [rows][64] = x [rows][depth] times weights of a panel, as tiles, plus what is there unless
+// sums [rows][64] = x [rows][depth] times weights of a panel, in pairs, plus what is there unless
 // `fresh`; x_stride in elements, depth in multiples of 32, rows as the tiles are shaped for.
-// step(): once for 32 inputs.
+// step(): kTileSteps times for 32 inputs, evenly.
+constexpr std::int64_t kTileSteps = 4;
 template <class Step>
 TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64_t x_stride,
                                    const bf16* weights, float* sums, bool fresh,
                                    const Step& step) {
-  constexpr int kStride = 64, kSumsStride = kPanel * sizeof(float);
+  constexpr int kWeightsStride = 2 * kPanel * sizeof(bf16), kSumsStride = kPanel * sizeof(float);
   const std::int64_t stride = x_stride * std::int64_t{sizeof(bf16)};
   if (fresh) {
     _tile_zero(0);
@@ -137,16 +118,16 @@ TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64
   for (std::int64_t k = 0; k < depth; k += kTileInputs, weights += kInputsWeights) {
     _tile_loadd(4, x + k, stride);
     step();
-    _tile_loadd(5, weights, kStride);
+    _tile_loadd(5, weights, kWeightsStride);
     _tile_dpbf16ps(0, 4, 5);
     step();
-    _tile_loadd(6, weights + kTileWeights, kStride);
+    _tile_loadd(6, weights + kTileColumns, kWeightsStride);
     _tile_dpbf16ps(1, 4, 6);
     step();
-    _tile_loadd(7, weights + 2 * kTileWeights, kStride);
+    _tile_loadd(7, weights + 2 * kTileColumns, kWeightsStride);
     _tile_dpbf16ps(2, 4, 7);
     step();
-    _tile_loadd(5, weights + 3 * kTileWeights, kStride);
+    _tile_loadd(5, weights + 3 * kTileColumns, kWeightsStride);
     _tile_dpbf16ps(3, 4, 5);
   }
   _tile_stored(0, sums, kSumsStride);

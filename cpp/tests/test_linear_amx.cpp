@@ -49,8 +49,11 @@ struct Layer {
 
   double at(std::int64_t n, std::int64_t k) const {
     const std::int64_t panel = n / kPanel, column = n % kPanel;
+    if (!is_int8) {  // in pairs
+      const std::int64_t pair = (panel * depth + k / 2 * 2) * kPanel;
+      return wide(wide_weights[std::size_t(pair + 2 * column + k % 2)]);
+    }
     const auto place = std::size_t((panel * depth + k) * kPanel + column);
-    if (!is_int8) return wide(wide_weights[place]);
     const std::int64_t group = group_size == 0 ? 0 : k / group_size;
     return double(scales[std::size_t((panel * groups() + group) * kPanel + column)]) * bytes[place];
   }

@@ -47,7 +47,7 @@ from trtspec.engine.tensorrt_package import tensorrt_version
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trtspec.models.norm import RMSNorm
-from trtspec.ops.linear import PANEL, linear, pack_linear, swiglu
+from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu
 from trtspec.ops.linear_int8 import (
     dequantize_int8,
     linear_int8,
@@ -153,7 +153,7 @@ class Linear(nn.Module):
         weights in 8 bits."""
         assert self.scales is None, "an embedding is not quantised"
         if self.layout.packed:
-            return self.packed[ids // PANEL, :, ids % PANEL]
+            return packed_rows(self.packed, ids)
         return self.weight[ids]
 
     def load(
@@ -178,7 +178,7 @@ class Linear(nn.Module):
         else:
             weight = torch.cat([w if s is None else dequantized(w, s) for w, s in pairs])
             if self.layout.packed:
-                self.packed.copy_(pack_linear(weight))
+                self.packed.copy_(pack_linear(weight.to(self.packed.dtype)))
             else:
                 self.weight.copy_(weight)
         if self.bias is not None:

@@ -16,6 +16,12 @@ PANEL = 64
 """Output features that are packed together."""
 
 
+def in_pairs(dtype: torch.dtype, depth: int) -> bool:
+    """Whether weights of K = ``depth`` inputs are packed in pairs of these, as processors multiply
+    bfloat16."""
+    return dtype == torch.bfloat16 and depth % 2 == 0
+
+
 def pack_linear(weight: Tensor) -> Tensor:
     """Pack a weight matrix for ``linear``.
 
@@ -23,17 +29,36 @@ def pack_linear(weight: Tensor) -> Tensor:
         weight: [N, K], as torch.nn.Linear has it; any dtype.
     Returns:
         packed [ceil(N / 64), K, 64] with packed[p, k, c] = weight[64 p + c, k]; zero beyond N.
+        If `in_pairs`, each [2, 64] of two inputs is kept as [64, 2].
     """
     if weight.dim() != 2:
         raise ConfigError(f"pack_linear: weight must be [N, K], got shape {list(weight.shape)}")
     rows, depth = weight.shape
     padded = F.pad(weight, (0, 0, 0, -rows % PANEL))
-    return padded.view(-1, PANEL, depth).transpose(1, 2).contiguous()
+    panels = padded.view(-1, PANEL, depth)
+    if in_pairs(weight.dtype, depth):
+        paired = panels.view(-1, PANEL, depth // 2, 2).transpose(1, 2)
+        return paired.reshape(-1, depth, PANEL)
+    return panels.transpose(1, 2).contiguous()
 
 
 def unpack_linear(packed: Tensor, out_features: int) -> Tensor:
     """The weight [out_features, K] that ``pack_linear`` packed."""
-    return packed.transpose(1, 2).reshape(-1, packed.shape[1])[:out_features]
+    depth = packed.shape[1]
+    if in_pairs(packed.dtype, depth):
+        by_output = packed.view(-1, depth // 2, PANEL, 2).transpose(1, 2)
+    else:
+        by_output = packed.transpose(1, 2)
+    return by_output.reshape(-1, depth)[:out_features]
+
+
+def packed_rows(packed: Tensor, ids: Tensor) -> Tensor:
+    """Rows ``ids`` of the weight that ``pack_linear`` packed, ``[*ids.shape, K]``."""
+    panels, depth, _ = packed.shape
+    if not in_pairs(packed.dtype, depth):
+        return packed[ids // PANEL, :, ids % PANEL]
+    pairs = packed.view(panels, depth // 2, PANEL, 2)
+    return pairs[ids // PANEL, :, ids % PANEL].flatten(-2)
 
 
 def linear(

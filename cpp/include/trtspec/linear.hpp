@@ -7,6 +7,11 @@ namespace trtspec {
 
 constexpr std::int64_t kPanel = 64;  // output features packed together
 
+// Whether weights are packed in pairs of inputs, as processors multiply bfloat16.
+constexpr bool in_pairs(DType dtype, std::int64_t in_features) {
+  return dtype == DType::bf16 && in_features % 2 == 0;
+}
+
 // What is made of x before the product, each row by itself; rounded to the dtype of x.
 enum class Prologue {
   none,
@@ -17,7 +22,8 @@ enum class Prologue {
 struct LinearParams {
   const void* x;       // [rows, in_features], of `dtype`; for swiglu [rows, 2 * in_features]
   const void* packed;  // [ceil(out_features / 64), in_features, 64], of `dtype`:
-                       // packed[p][k][c] = W[64 p + c][k], zero beyond out_features
+                       // packed[p][k][c] = W[64 p + c][k], zero beyond out_features; if
+                       // in_pairs, each [2][64] of two inputs is kept as [64][2]
   const void* bias;    // [out_features], of `dtype`, or null
   void* out;           // [rows, out_features], of `out_dtype`
   std::int64_t rows;

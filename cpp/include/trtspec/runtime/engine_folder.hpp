@@ -18,7 +18,7 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 3;
+constexpr std::int64_t kEngineFormatVersion = 4;
 
 // The shape of a decoder, in elements, as far as running it asks for it.
 struct DecoderShape {
