@@ -38,34 +38,56 @@ constexpr std::size_t kLengthBytes = 8;
 // The limit of the format's own reader: a larger header is a damaged length.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-class Mapping {
+// A file's bytes, in pages of 2 MiB where the system has such: a processor that reads all weights
+// for each token looks up the addresses of small pages for a good part of its time, and a mapped
+// file has no others.
+class Contents {
  public:
-  explicit Mapping(const std::string& path) {
+  explicit Contents(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) throw Error(path + " cannot be opened: " + std::strerror(errno));
     struct stat facts {};
     const bool known = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
     size_ = known ? static_cast<std::size_t>(facts.st_size) : 0;
     if (size_ > 0) {
-      void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-      if (data != MAP_FAILED) data_ = static_cast<const std::byte*>(data);
+      constexpr int kAccess = PROT_READ | PROT_WRITE, kKind = MAP_PRIVATE | MAP_ANONYMOUS;
+      void* data = ::mmap(nullptr, size_, kAccess, kKind, -1, 0);
+      if (data != MAP_FAILED) data_ = static_cast<std::byte*>(data);
     }
+    const bool whole = known && (size_ == 0 || (data_ != nullptr && read(file)));
     const int error = errno;
     ::close(file);
+    if (whole) return;
+    release();
     if (!known) throw Error(path + " is not a file");
-    if (size_ > 0 && !data_) throw Error(path + " cannot be mapped: " + std::strerror(error));
+    throw Error(path + " cannot be read: " + std::strerror(error));
   }
-  ~Mapping() {
-    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  ~Contents() { release(); }
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
 
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
  private:
-  const std::byte* data_ = nullptr;
+  bool read(int file) {
+    ::madvise(data_, size_, MADV_HUGEPAGE);  // small pages are slower, no more
+    for (std::size_t done = 0; done < size_;) {
+      const ssize_t count = ::read(file, data_ + done, size_ - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count == 0) errno = EIO;  // it became shorter
+      if (count <= 0) return false;
+      done += static_cast<std::size_t>(count);
+    }
+    return true;
+  }
+
+  void release() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+    data_ = nullptr;
+  }
+
+  std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
 
@@ -162,7 +184,7 @@ struct SafetensorsFile::Impl {
   }
 
   std::string path;
-  Mapping file;
+  Contents file;
   Tensors tensors;
 };
 

@@ -87,7 +87,8 @@ def test_same_tokens(
 
 
 def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) -> list[int]:
-    """Nodes verified in late steps, with forced acceptance and the costs of other engines."""
+    """Nodes verified in late steps that have room for all, with forced acceptance and the costs of
+    another machine, on which nothing takes longer at one time than at another."""
     config = {**chain(models.draft("llama"), 4), "adaptive": True}
     config["simulate_acceptance"] = [rate ** (i + 1) for i in range(4)]
     with open_llm(folder, config, max_batch_size=1) as llm:
@@ -95,15 +96,25 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
         (member,) = union._members
         union.target_cost.over = lambda rows: 0.01 + row_seconds * rows
         union.target_cost.at = lambda rows: 0.01 + row_seconds * rows
+        union.target_cost.observe = lambda rows, seconds: None
         member.cost.at = lambda requests: 0.002
         sizes: list[int] = []
-        judge = union.on_accepted
+        judge, observe = union.on_accepted, union._controller.observe
 
         def on_accepted(batch: Any, accepted: Any) -> Any:
-            sizes.extend(len(i.request.draft) for i in batch.items if i.max_nodes >= 4)
+            sizes.extend(
+                len(i.request.draft)
+                for i in batch.items
+                if i.is_generation and i.request.remaining_tokens > 4
+            )
             return judge(batch, accepted)
 
+        def observe_around(*seen: Any) -> None:
+            load, nodes, tokens, spent, _, tried = seen
+            observe(load, nodes, tokens, spent, 0.0005, tried)
+
         union.on_accepted = on_accepted
+        union._controller.observe = observe_around
         for prompt in PROMPTS * 3:
             llm.generate(prompt, GREEDY_24)
     return sizes[-len(sizes) // 3 :]

@@ -9,7 +9,7 @@ import torch
 
 from trtspec.errors import ConfigError
 from trtspec.ops import linear, linear_reference, pack_linear
-from trtspec.ops.linear import rms_norm, swiglu, unpack_linear
+from trtspec.ops.linear import packed_rows, rms_norm, swiglu, unpack_linear
 
 from .each_isa import each_isa
 
@@ -100,6 +100,25 @@ def test_pack_and_unpack() -> None:
     assert torch.equal(unpack_linear(packed, 130), weight)
     with pytest.raises(ConfigError):
         pack_linear(weight[0])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int8])
+@pytest.mark.parametrize("depth", [1, 40, 41])
+def test_packed_weights_come_back(dtype: torch.dtype, depth: int) -> None:
+    weight = (100 * make(1, depth, 130, torch.float32)[1]).to(dtype)
+    packed = pack_linear(weight)
+    assert packed.shape == (3, depth, 64)
+    assert packed.is_contiguous()
+    assert torch.equal(unpack_linear(packed, 130), weight)
+    ids = torch.tensor([[129, 0], [63, 64]])
+    assert torch.equal(packed_rows(packed, ids), weight[ids])
+
+
+def test_bfloat16_is_packed_in_pairs() -> None:
+    _, weight, _ = make(1, 40, 130, torch.bfloat16)
+    packed = pack_linear(weight).view(3, 20, 64, 2)
+    assert torch.equal(packed[1, 3, 5], weight[69, 6:8])
+    assert not packed[2, :, 2:].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,8 +15,9 @@ tree that it was built for). In a folder for a hybrid, ``speculation`` is the hy
 ``draft`` is null, and ``drafts`` lists the folder, network and speculation of each of its drafts.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
-has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are mapped,
-not copied; a draft that borrows its target's embedding or head binds the target's own.
+has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and
+are read into large pages; a draft that borrows its target's embedding or head binds the target's
+own.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from trtspec.engine.cuda_stream import require_cuda_python
 from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.engine.memory import in_large_pages
 from trtspec.engine.tensorrt_package import tensorrt_version
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
@@ -287,10 +289,11 @@ def is_engine_folder(path: Path) -> bool:
 
 
 def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """Map a weight file, whose pages are then read when first used, or copy it to a GPU."""
+    """Read a weight file into memory, or onto a GPU."""
     try:
         with safe_open(path, framework="pt", device=device) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return in_large_pages(weights) if device == "cpu" else weights
     except (OSError, SafetensorError) as error:
         raise EngineError(
             f"{path} cannot be read ({error}); the folder is damaged, rebuild it with trtspec-build"

@@ -1,4 +1,4 @@
-// SafetensorsFile: the tensors of a .safetensors file, mapped into memory.
+// SafetensorsFile: the tensors of a .safetensors file, in memory.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,7 @@ enum class StoredType { f32, f64, f16, bf16, i64, i32, i16, i8, u8, boolean };
 std::size_t size_of(StoredType type);
 const char* name_of(StoredType type);
 
-// A tensor in row-major order. The memory is the file's, only as aligned as the file aligns it, and
-// must not be written.
+// A tensor in row-major order, only as aligned as the file aligns it; it must not be written.
 struct StoredTensor {
   StoredType type;
   std::vector<std::int64_t> shape;
@@ -30,11 +29,10 @@ struct StoredTensor {
   std::size_t num_bytes;
 };
 
-// Maps a file and checks its header: every tensor has a known type, as many bytes as type and shape
+// Reads a file and checks its header: every tensor has a known type, as many bytes as type and shape
 // say, and lies inside the file, behind the one before it without a gap. Throws Error that names
-// the file, the tensor and the numbers; the contents of the tensors are not looked at, and are read
-// from disk when first used. Pointers stay valid as long as the object, or one moved from it,
-// lives.
+// the file, the tensor and the numbers; the contents of the tensors are not looked at. Pointers
+// stay valid as long as the object, or one moved from it, lives.
 class SafetensorsFile {
  public:
   using Tensors = std::map<std::string, StoredTensor, std::less<>>;

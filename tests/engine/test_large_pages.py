@@ -1,0 +1,33 @@
+"""Weights that were copied to memory of large pages are those of the file."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from trtspec.engine.memory import in_large_pages
+
+
+def test_copies_are_equal_aligned_and_their_own() -> None:
+    weights = {
+        "bytes": torch.arange(-7, 6, dtype=torch.int8),
+        "none": torch.empty(0, 4),
+        "one": torch.tensor(3.5, dtype=torch.float16),
+        "rows": torch.randn(33, 7).bfloat16(),
+        "ids": torch.arange(5),
+    }
+    copies = in_large_pages(weights)
+    assert list(copies) == list(weights)
+    for name, weight in weights.items():
+        assert copies[name].dtype == weight.dtype and torch.equal(copies[name], weight)
+        assert copies[name].data_ptr() % 64 == 0
+    weights["ids"].zero_()
+    kept = copies.pop("ids")
+    del copies
+    gc.collect()
+    assert kept.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_nothing_to_copy() -> None:
+    assert in_large_pages({}) == {}
