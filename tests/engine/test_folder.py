@@ -71,7 +71,7 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 def test_another_format_version(folder: Path) -> None:
     edit(folder, lambda data: data.update(format_version=7))
-    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 3; rebuild"):
+    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 4; rebuild"):
         open_folder(folder)
 
 
