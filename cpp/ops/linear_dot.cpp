@@ -26,8 +26,8 @@ void linear_dot(const LinearParams& params) {
       const bf16* part = w + k * kPanel;
       const auto multiply = [&](auto ahead) {
         for_row_blocks(rows, [&](auto count, std::int64_t block) {
-          dot_rows<decltype(count)::value, StoredPairs<4>>(n, x + block * depth + k, depth, part,
-                                                       sums + block * kPanel, k == 0, ahead);
+          dot_rows<decltype(count)::value, StoredPairs<kPanel / 16>>(
+              n, x + block * depth + k, depth, part, sums + block * kPanel, k == 0, ahead);
         });
       };
       if (rows <= kFewRows) {
@@ -36,8 +36,9 @@ void linear_dot(const LinearParams& params) {
       }
       // As in linear_kernel.cpp: meanwhile the next step's weights come from memory. A step of
       // this loop reads two rows of weights.
-      multiply(StreamAhead<2 * kRowBytes / 64>{weights_behind(weights, kRowBytes, depth, panel, next, k + n),
-                                               2 * kRowBytes / row_blocks(rows)});
+      multiply(StreamAhead<2 * kRowBytes / 64>{
+          weights_behind(weights, kRowBytes, depth, panel, next, k + n),
+          2 * kRowBytes / row_blocks(rows)});
     }
   });
 }

@@ -16,6 +16,7 @@ constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileInputs = 32;
 constexpr std::int64_t kTileColumns = 32;                      // weights in a row of a tile
 constexpr std::int64_t kInputsWeights = kTileInputs * kPanel;  // of a panel, in four tiles
+constexpr std::int64_t kTileSteps = 4;                         // of its loop, for 32 inputs
 constexpr std::int64_t kAheadBytes = 8192;                     // between a prefetch and its use
 
 // What stands in memory at `data` is there before the next tile is loaded, which compilers do not
@@ -95,7 +96,6 @@ TRTSPEC_INLINE void for_tile_blocks(std::int64_t rows, Tiles& tiles, const Body&
 // sums [rows][64] = x [rows][depth] times weights of a panel, in pairs, plus what is there unless
 // `fresh`; x_stride in elements, depth in multiples of 32, rows as the tiles are shaped for.
 // step(): kTileSteps times for 32 inputs, evenly.
-constexpr std::int64_t kTileSteps = 4;
 template <class Step>
 TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64_t x_stride,
                                    const bf16* weights, float* sums, bool fresh,

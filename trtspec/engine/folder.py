@@ -15,9 +15,8 @@ tree that it was built for). In a folder for a hybrid, ``speculation`` is the hy
 ``draft`` is null, and ``drafts`` lists the folder, network and speculation of each of its drafts.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
-has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and
-are read into large pages; a draft that borrows its target's embedding or head binds the target's
-own.
+has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
+read into large pages; a draft that borrows its target's embedding or head binds the target's own.
 """
 
 from __future__ import annotations
@@ -293,11 +292,11 @@ def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt", device=device) as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return in_large_pages(weights) if device == "cpu" else weights
     except (OSError, SafetensorError) as error:
         raise EngineError(
             f"{path} cannot be read ({error}); the folder is damaged, rebuild it with trtspec-build"
         ) from error
+    return in_large_pages(weights) if device == "cpu" else weights
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Mapping
 
@@ -47,7 +48,8 @@ def in_large_pages(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(weights)
     memory = mmap.mmap(-1, sum(sizes.values()))
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # of a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
     copies, offset = {}, 0
     for name, tensor in weights.items():
         copies[name] = tensor

@@ -29,8 +29,8 @@ struct StoredTensor {
   std::size_t num_bytes;
 };
 
-// Reads a file and checks its header: every tensor has a known type, as many bytes as type and shape
-// say, and lies inside the file, behind the one before it without a gap. Throws Error that names
+// Reads a file and checks its header: every tensor has a known type, as many bytes as type and
+// shape say, and lies inside the file, behind the one before it without a gap. Throws Error that names
 // the file, the tensor and the numbers; the contents of the tensors are not looked at. Pointers
 // stay valid as long as the object, or one moved from it, lives.
 class SafetensorsFile {
