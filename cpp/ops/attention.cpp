@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "attention_kernel.hpp"
 #include "parallel.hpp"
+#include "scratch.hpp"
 
 namespace trtspec {
 namespace {
@@ -261,11 +259,7 @@ void paged_tree_attention(const AttentionParams& p) {
     write_cache(p);
     const AttentionScratch layout = make_layout(p, plan);
     const int threads = base::threads_for(plan.work, kGrain);
-    const std::unique_ptr<float, decltype(&std::free)> scratch(
-        static_cast<float*>(std::aligned_alloc(
-            64, static_cast<std::size_t>((threads * layout.size + 15) / 16 * 16) * sizeof(float))),
-        &std::free);
-    if (scratch == nullptr) throw std::bad_alloc();
+    const Scratch<float> scratch = make_scratch<float>(threads * layout.size);
     run_units(p, plan, layout, scratch.get(), threads);
   }
   const std::int64_t used = p.requests > 0 ? p.query_start[p.requests] : 0;

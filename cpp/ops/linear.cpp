@@ -1,9 +1,9 @@
 #include <trtspec/linear.hpp>
 
 #include <cstddef>
-#include <memory>
 
 #include "linear_kernel.hpp"
+#include "scratch.hpp"
 
 namespace trtspec {
 
@@ -18,22 +18,9 @@ void with_floats(const LinearParams& params, const Run& run) {
   }
   // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
   const std::int64_t stride = params.in_features + 16;
-  const std::unique_ptr<float[]> x(new float[static_cast<std::size_t>(params.rows * stride)]);
+  const Scratch<float> x = make_scratch<float>(params.rows * stride);
   TRTSPEC_DISPATCH(linear_convert_kernel, params, x.get(), stride);
   run(x.get(), stride);
-}
-
-// run(params) with what the prologue made in the place of x.
-template <class Run>
-void with_prologue(const LinearParams& params, const Run& run) {
-  if (params.prologue == Prologue::none) return run(params);
-  const auto elements = static_cast<std::size_t>(params.rows * params.in_features);
-  const std::unique_ptr<std::byte[]> made(new std::byte[elements * size_of(params.dtype)]);
-  TRTSPEC_DISPATCH(linear_prologue_kernel, params, made.get());
-  LinearParams product = params;
-  product.x = made.get();
-  product.prologue = Prologue::none;
-  run(product);
 }
 
 // By the shape of the weights alone, as rows must not depend on how many there are.
@@ -46,6 +33,29 @@ bool has_tiles(const LinearParams& params) {
   return params.dtype == DType::bf16 && params.in_features % 32 == 0 && active_isa() >= Isa::amx;
 }
 #endif
+
+// Inputs that lie side by side: all of a row, or what a tile holds of it.
+std::int64_t input_block(const LinearParams& params) {
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
+  if (has_tiles(params)) return amx::kInputBlock;
+#endif
+  return params.in_features;
+}
+
+// run(params) with what the prologue made in the place of x.
+template <class Run>
+void with_prologue(const LinearParams& params, const Run& run) {
+  const std::int64_t block = input_block(params);
+  const bool in_place = params.rows == 1 || block == params.in_features;
+  if (params.prologue == Prologue::none && in_place) return run(params);
+  const Scratch<std::byte> made = make_scratch<std::byte>(
+      params.rows * params.in_features * static_cast<std::int64_t>(size_of(params.dtype)));
+  TRTSPEC_DISPATCH(linear_prologue_kernel, params, made.get(), block);
+  LinearParams product = params;
+  product.x = made.get();
+  product.prologue = Prologue::none;
+  run(product);
+}
 
 }  // namespace
 

@@ -10,10 +10,9 @@ namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
 void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int64_t next,
-                    const bf16* x, std::int64_t rows, float* sums) {
-  const std::int64_t stride = params.linear.in_features;
+                    const TileInputs& inputs, std::int64_t rows, float* sums) {
   alignas(64) bf16 weights[kInt8Step * kPanel];
-  alignas(64) float part[kTileRows * kPanel];
+  alignas(64) float part[kTileBlock * kPanel];
   Tiles tiles;
   // A step of the loop that pairs weights reads two rows of them.
   for_steps<2>(params, panel, next, 1, [&](std::int64_t k, std::int64_t n, const std::int8_t* w,
@@ -27,7 +26,7 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
     for_tile_blocks(rows, tiles, [&](std::int64_t first, std::int64_t count) {
       for_groups(params, scales, k, n, count, part, sums + first * kPanel,
                  [&](std::int64_t offset, std::int64_t depth, float* to, bool fresh) {
-                   multiply_tiles(depth, x + first * stride + k + offset, stride,
+                   multiply_tiles(count, depth, inputs.from(first, k + offset),
                                   weights + offset * kPanel, to, fresh, [] {});
                  });
     });
@@ -37,9 +36,10 @@ void multiply_panel(const LinearInt8Params& params, std::int64_t panel, std::int
 }  // namespace
 
 void linear_int8_amx(const LinearInt8Params& params) {
-  run_bf16_panels(params.linear, 1, [&](std::int64_t panel, std::int64_t next, const bf16* x,
-                                        std::int64_t rows, float* sums) {
-    multiply_panel(params, panel, next, x, rows, sums);
+  const TileInputs inputs = inputs_of(params.linear);
+  run_panels<bf16>(params.linear, 1, [&](std::int64_t panel, std::int64_t next, std::int64_t first,
+                                         std::int64_t rows, float* sums) {
+    multiply_panel(params, panel, next, inputs.from(first, 0), rows, sums);
   });
 }
 

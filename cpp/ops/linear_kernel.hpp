@@ -5,8 +5,10 @@
 
 namespace trtspec {
 
-// What the prologue makes of x: [rows, in_features] of the dtype of x.
-TRTSPEC_DECLARE_KERNEL(void, linear_prologue_kernel, (const LinearParams& params, void* out))
+// What the prologue makes of x, of its dtype, in blocks of `block` inputs, a multiple of 16 or all:
+// [in_features / block, rows, block].
+TRTSPEC_DECLARE_KERNEL(void, linear_prologue_kernel,
+                       (const LinearParams& params, void* out, std::int64_t block))
 
 // x as floats [rows, in_features] with the given row stride.
 TRTSPEC_DECLARE_KERNEL(void, linear_convert_kernel,
@@ -25,9 +27,11 @@ void linear_dot(const LinearParams& params);
 void linear_int8_dot(const LinearInt8Params& params);
 }
 
-// The same by its products of tiles, for input features in multiples of 32. Only where active_isa()
-// is amx.
+// The same by its products of tiles, for input features in multiples of 32. params.x is in blocks,
+// [in_features / 32, rows, 32]: rows that lie a power of two apart would displace each other from
+// the first cache. Only where active_isa() is amx.
 namespace amx {
+constexpr std::int64_t kInputBlock = 32;
 void linear_amx(const LinearParams& params);
 void linear_int8_amx(const LinearInt8Params& params);
 }

@@ -45,50 +45,77 @@ float sum_of_squares(const Value* x, std::int64_t size) {
   return sum16(lane);
 }
 
+// What is made of a row: its first values, in blocks that are `stride` values apart.
 template <class Value>
-void rms_norm(const Value* x, const Value* weight, std::int64_t size, float eps, Value* out) {
-  const float factor = 1.0f / __builtin_sqrtf(sum_of_squares(x, size) / float(size) + eps);
-  for (std::int64_t k = 0; k < size; k += kLanes) {
-    const std::int64_t count = size - k;
-    store_part(out + k, count, load_part(x + k, count) * factor);
-    store_part(out + k, count, load_part(out + k, count) * load_part(weight + k, count));
+struct Made {
+  Value* first;
+  std::int64_t size;
+  std::int64_t block;
+  std::int64_t stride;
+
+  // body(k, to) for every vector of values from k on, with the place for it.
+  template <class Body>
+  TRTSPEC_INLINE void for_vectors(const Body& body) const {
+    Value* to = first;
+    for (std::int64_t begin = 0; begin < size; begin += block, to += stride) {
+      for (std::int64_t k = 0; k < block; k += kLanes) body(begin + k, to + k);
+    }
   }
+};
+
+template <class Value>
+void copy(const Value* x, const Made<Value>& made) {
+  made.for_vectors([&](std::int64_t k, Value* to) {
+    store_part(to, made.size - k, load_part(x + k, made.size - k));
+  });
 }
 
 template <class Value>
-void swiglu(const Value* x, std::int64_t size, Value* out) {
-  for (std::int64_t k = 0; k < size; k += kLanes) {
-    const std::int64_t count = size - k;
-    const VF gate = load_part(x + k, count), up = load_part(x + size + k, count);
-    store_part(out + k, count, gate / (1.0f + exp(-gate)) * up);
-  }
+void rms_norm(const Value* x, const Value* weight, float eps, const Made<Value>& made) {
+  const float squares = sum_of_squares(x, made.size);
+  const float factor = 1.0f / __builtin_sqrtf(squares / float(made.size) + eps);
+  made.for_vectors([&](std::int64_t k, Value* to) {
+    const std::int64_t count = made.size - k;
+    store_part(to, count, load_part(x + k, count) * factor);
+    store_part(to, count, load_part(to, count) * load_part(weight + k, count));
+  });
 }
 
 template <class Value>
-void run(const LinearParams& params, Value* out) {
+void swiglu(const Value* x, const Made<Value>& made) {
+  made.for_vectors([&](std::int64_t k, Value* to) {
+    const std::int64_t count = made.size - k;
+    const VF gate = load_part(x + k, count), up = load_part(x + made.size + k, count);
+    store_part(to, count, gate / (1.0f + exp(-gate)) * up);
+  });
+}
+
+template <class Value>
+void run(const LinearParams& params, Value* out, std::int64_t block) {
   const std::int64_t size = params.in_features;
   const Value* x = static_cast<const Value*>(params.x);
   const int threads = threads_for(double(params.rows) * double(size), kGrain);
   parallel_for(params.rows, threads, [&](std::int64_t r, int) {
-    if (params.prologue == Prologue::swiglu) {
-      swiglu(x + r * 2 * size, size, out + r * size);
-    } else {
-      const Value* weight = static_cast<const Value*>(params.norm);
-      rms_norm(x + r * size, weight, size, params.eps, out + r * size);
+    const Made<Value> made{out + r * block, size, block, params.rows * block};
+    switch (params.prologue) {
+      case Prologue::none: return copy(x + r * size, made);
+      case Prologue::rms_norm:
+        return rms_norm(x + r * size, static_cast<const Value*>(params.norm), params.eps, made);
+      case Prologue::swiglu: return swiglu(x + r * 2 * size, made);
     }
   });
 }
 
 }  // namespace
 
-void linear_prologue_kernel(const LinearParams& params, void* out) {
+void linear_prologue_kernel(const LinearParams& params, void* out, std::int64_t block) {
   switch (params.dtype) {
     case DType::f32:
-      return run(params, static_cast<float*>(out));
+      return run(params, static_cast<float*>(out), block);
     case DType::bf16:
-      return run(params, static_cast<bf16*>(out));
+      return run(params, static_cast<bf16*>(out), block);
     case DType::f16:
-      return run(params, static_cast<f16*>(out));
+      return run(params, static_cast<f16*>(out), block);
   }
 }
 

@@ -3,21 +3,23 @@
 //
 // A tile has 16 rows of 64 bytes. One of inputs holds 32 of each of up to 16 rows of x; one of
 // weights 16 pairs of inputs for 16 outputs; their product adds to the sums of these rows and
-// outputs, all pairs in their order, for every row alike, however many there are.
+// outputs, all pairs in their order, for every row alike, however many there are. Two tiles of
+// inputs and two of weights are multiplied each by each, so that one is loaded for two products.
 #pragma once
 #include <immintrin.h>
 #include <trtspec/linear.hpp>
 
+#include "linear_kernel.hpp"
 #include "simd.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 
 constexpr std::int64_t kTileRows = 16;
-constexpr std::int64_t kTileInputs = 32;
-constexpr std::int64_t kTileColumns = 32;                      // weights in a row of a tile
+constexpr std::int64_t kTileInputs = amx::kInputBlock;
+constexpr std::int64_t kTileOutputs = 16;
+constexpr std::int64_t kTileBlock = 2 * kTileRows;             // that share a loading of weights
 constexpr std::int64_t kInputsWeights = kTileInputs * kPanel;  // of a panel, in four tiles
-constexpr std::int64_t kTileSteps = 4;                         // of its loop, for 32 inputs
-constexpr std::int64_t kAheadBytes = 8192;                     // between a prefetch and its use
+constexpr std::int64_t kTileSteps = 8;                         // of its loop, for 32 inputs
 
 // What stands in memory at `data` is there before the next tile is loaded, which compilers do not
 // know to read it.
@@ -32,22 +34,28 @@ struct TileConfig {
   std::uint8_t rows[16] = {};
 };
 
-// The tiles of a thread: 0-3 sums, 4 inputs, 5-7 weights; the first five have as many rows as are
-// multiplied. All are given back at the end, as other libraries use them too.
+// The tiles of a thread: 0 and 1 sums of the first rows, 2 and 3 of the others, 4 and 5 inputs of
+// both, 6 and 7 weights. All are given back at the end, as other libraries use them too.
 class Tiles {
  public:
   Tiles() = default;
-  ~Tiles() { _tile_release(); }
+  ~Tiles() {
+    if (rows_ > 0) _tile_release();
+  }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
+  // For a block of 1 to kTileBlock rows.
   TRTSPEC_INLINE void shape_for(std::int64_t rows) {
     if (rows == rows_) return;
     rows_ = rows;
+    const std::int64_t first = rows < kTileRows ? rows : kTileRows;
+    const std::int64_t other = rows > first ? rows - first : 1;  // none: not in use
+    const std::int64_t rows_of[8] = {first, first, other, other, first, other, kTileRows, kTileRows};
     alignas(64) TileConfig config;
     for (int tile = 0; tile < 8; ++tile) {
       config.row_bytes[tile] = 64;
-      config.rows[tile] = static_cast<std::uint8_t>(tile <= 4 ? rows : kTileRows);
+      config.rows[tile] = static_cast<std::uint8_t>(rows_of[tile]);
     }
     publish(&config);
     _tile_loadconfig(&config);
@@ -57,51 +65,44 @@ class Tiles {
   std::int64_t rows_ = 0;
 };
 
-// The weights of a panel to bring nearer, kAheadBytes before they are read; behind its `size` bytes
-// those at `later`.
-class LinesAhead {
- public:
-  LinesAhead(const bf16* first, std::int64_t size, const bf16* later)
-      : next_(reinterpret_cast<const char*>(first) + kAheadBytes),
-        later_(reinterpret_cast<const char*>(later)),
-        left_(size - kAheadBytes) {}
+// Where inputs lie: those of a row in blocks of kTileInputs; strides in elements.
+struct TileInputs {
+  const bf16* x;
+  std::int64_t row_stride;
+  std::int64_t block_stride;
 
-  TRTSPEC_INLINE void fetch(std::int64_t lines) {
-    for (std::int64_t line = 0; line < lines; ++line, next_ += 64, left_ -= 64) {
-      __builtin_prefetch(left_ > 0 ? next_ : later_ - left_, 0, 2);
-    }
+  TRTSPEC_INLINE TileInputs from(std::int64_t row, std::int64_t input) const {
+    return {x + row * row_stride + input / kTileInputs * block_stride, row_stride, block_stride};
   }
-
- private:
-  const char* next_;
-  const char* later_;
-  std::int64_t left_;
 };
 
-// Blocks of rows for a tile each.
+// The inputs of a linear op, which the prologue has left in blocks.
+inline TileInputs inputs_of(const LinearParams& params) {
+  return {static_cast<const bf16*>(params.x), kTileInputs, kTileInputs * params.rows};
+}
+
+// Blocks of rows that share a loading of weights.
 constexpr std::int64_t tile_blocks(std::int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows;
+  return (rows + kTileBlock - 1) / kTileBlock;
 }
 
 // body(first, count) for every block of rows, with the tiles shaped for it.
 template <class Body>
 TRTSPEC_INLINE void for_tile_blocks(std::int64_t rows, Tiles& tiles, const Body& body) {
-  for (std::int64_t first = 0; first < rows; first += kTileRows) {
-    const std::int64_t count = rows - first < kTileRows ? rows - first : kTileRows;
+  for (std::int64_t first = 0; first < rows; first += kTileBlock) {
+    const std::int64_t count = rows - first < kTileBlock ? rows - first : kTileBlock;
     tiles.shape_for(count);
     body(first, count);
   }
 }
 
-// sums [rows][64] = x [rows][depth] times weights of a panel, in pairs, plus what is there unless
-// `fresh`; x_stride in elements, depth in multiples of 32, rows as the tiles are shaped for.
-// step(): kTileSteps times for 32 inputs, evenly.
-template <class Step>
-TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64_t x_stride,
-                                   const bf16* weights, float* sums, bool fresh,
-                                   const Step& step) {
+// multiply_tiles for 32 outputs, of one or two tiles of rows.
+template <bool Two, class Step>
+TRTSPEC_INLINE void multiply_half(std::int64_t depth, const TileInputs& inputs, const bf16* weights,
+                                  float* sums, bool fresh, const Step& step) {
   constexpr int kWeightsStride = 2 * kPanel * sizeof(bf16), kSumsStride = kPanel * sizeof(float);
-  const std::int64_t stride = x_stride * std::int64_t{sizeof(bf16)};
+  const std::int64_t stride = inputs.row_stride * std::int64_t{sizeof(bf16)};
+  float* const others = sums + kTileRows * kPanel;
   if (fresh) {
     _tile_zero(0);
     _tile_zero(1);
@@ -110,30 +111,54 @@ TRTSPEC_INLINE void multiply_tiles(std::int64_t depth, const bf16* x, std::int64
   } else {
     publish(sums);
     _tile_loadd(0, sums, kSumsStride);
-    _tile_loadd(1, sums + 16, kSumsStride);
-    _tile_loadd(2, sums + 32, kSumsStride);
-    _tile_loadd(3, sums + 48, kSumsStride);
+    _tile_loadd(1, sums + kTileOutputs, kSumsStride);
+    if (Two) {
+      _tile_loadd(2, others, kSumsStride);
+      _tile_loadd(3, others + kTileOutputs, kSumsStride);
+    }
   }
   publish(weights);
-  for (std::int64_t k = 0; k < depth; k += kTileInputs, weights += kInputsWeights) {
-    _tile_loadd(4, x + k, stride);
+  const bf16* x = inputs.x;
+  for (std::int64_t k = 0; k < depth; k += kTileInputs) {
+    _tile_loadd(6, weights, kWeightsStride);
     step();
-    _tile_loadd(5, weights, kWeightsStride);
-    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(4, x, stride);
+    _tile_dpbf16ps(0, 4, 6);
     step();
-    _tile_loadd(6, weights + kTileColumns, kWeightsStride);
-    _tile_dpbf16ps(1, 4, 6);
+    _tile_loadd(7, weights + 2 * kTileOutputs, kWeightsStride);
+    _tile_dpbf16ps(1, 4, 7);
     step();
-    _tile_loadd(7, weights + 2 * kTileColumns, kWeightsStride);
-    _tile_dpbf16ps(2, 4, 7);
+    if (Two) {
+      _tile_loadd(5, x + kTileRows * inputs.row_stride, stride);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
     step();
-    _tile_loadd(5, weights + 3 * kTileColumns, kWeightsStride);
-    _tile_dpbf16ps(3, 4, 5);
+    x += inputs.block_stride;
+    weights += kInputsWeights;
   }
   _tile_stored(0, sums, kSumsStride);
-  _tile_stored(1, sums + 16, kSumsStride);
-  _tile_stored(2, sums + 32, kSumsStride);
-  _tile_stored(3, sums + 48, kSumsStride);
+  _tile_stored(1, sums + kTileOutputs, kSumsStride);
+  if (Two) {
+    _tile_stored(2, others, kSumsStride);
+    _tile_stored(3, others + kTileOutputs, kSumsStride);
+  }
+}
+
+// sums [rows][64] = inputs times weights of a panel, in pairs, plus what is there unless `fresh`;
+// depth in multiples of 32; the tiles are shaped for these rows. step(): kTileSteps times for 32
+// inputs, evenly.
+template <class Step>
+TRTSPEC_INLINE void multiply_tiles(std::int64_t rows, std::int64_t depth, const TileInputs& inputs,
+                                   const bf16* weights, float* sums, bool fresh,
+                                   const Step& step) {
+  for (std::int64_t c = 0; c < kPanel; c += 2 * kTileOutputs) {
+    if (rows > kTileRows) {
+      multiply_half<true>(depth, inputs, weights + 2 * c, sums + c, fresh, step);
+    } else {
+      multiply_half<false>(depth, inputs, weights + 2 * c, sums + c, fresh, step);
+    }
+  }
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

@@ -60,7 +60,13 @@ struct Layer {
 
   std::vector<float> multiply(const bf16* x, std::int64_t rows) const {
     std::vector<float> out(std::size_t(rows * width));
-    const trtspec::LinearParams params{.x = x,
+    constexpr std::int64_t kBlock = trtspec::amx::kInputBlock;
+    std::vector<bf16> blocks(std::size_t(rows * depth));
+    for (std::int64_t i = 0; i < rows * depth; ++i) {
+      const std::int64_t row = i / depth, k = i % depth;
+      blocks[std::size_t((k / kBlock * rows + row) * kBlock + k % kBlock)] = x[i];
+    }
+    const trtspec::LinearParams params{.x = blocks.data(),
                                        .packed = is_int8 ? static_cast<const void*>(bytes.data())
                                                          : wide_weights.data(),
                                        .bias = bias.data(),
