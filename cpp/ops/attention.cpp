@@ -242,7 +242,11 @@ void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratc
   const auto* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  if (p.dtype == DType::bf16 && p.head_dim % 32 == 0 && active_isa() >= Isa::avx512_bf16) {
+  const bool in_pairs = p.dtype == DType::bf16 && p.head_dim % 32 == 0;
+  if (in_pairs && active_isa() >= Isa::amx) {
+    return amx::attention_amx(p, rows, units, count, layout, scratch, threads);
+  }
+  if (in_pairs && active_isa() >= Isa::avx512_bf16) {
     return avx512_bf16::attention_dot(p, rows, units, count, layout, scratch, threads);
   }
 #endif

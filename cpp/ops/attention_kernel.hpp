@@ -57,4 +57,11 @@ void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionScratch& layout, float* scratch, int threads);
 }
 
+// The same by its products of tiles. Only where active_isa() is amx.
+namespace amx {
+void attention_amx(const AttentionParams& params, const AttentionRow* rows,
+                   const AttentionUnit* units, std::int64_t num_units,
+                   const AttentionScratch& layout, float* scratch, int threads);
+}
+
 }  // namespace trtspec

@@ -160,7 +160,7 @@ class Unit {
   void load_queries() {
     for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
       const Value* q = static_cast<const Value*>(params_.q) + head_offset(i, params_.q_stride);
-      Keys::load_query(q, dim_, params_.scale, queries_ + i * wide_);
+      meet_.load_query(q, dim_, params_.scale, queries_ + i * wide_);
     }
   }
 
@@ -243,14 +243,14 @@ class Unit {
       rows[i] = i < count_ && (seen_ >> i & 1) != 0 ? cached_[i] + h * dim_ : nullptr;
     }
     for (std::int64_t i = 0; i < columns; i += kLanes) {
-      Keys::load_keys(rows + i, dim_, keys_ + i, ahead_);
+      meet_.load_keys(rows + i, dim_, keys_ + i, ahead_);
     }
     std::int64_t from = 0;
     while (visible_[from] == 0) ++from;
     std::int64_t to = unit_.rows;
     while (visible_[to - 1] == 0) --to;
     const std::int64_t first = h * heads_ + from * group_;
-    Keys::multiply((to - from) * group_, columns, dim_, params_.scale, queries_ + first * wide_,
+    meet_.multiply((to - from) * group_, columns, dim_, params_.scale, queries_ + first * wide_,
                    wide_, keys_, tile_scores_, ahead_);
     for (std::int64_t r = from; r < to; ++r) {
       std::int64_t at = next_[r];
@@ -335,6 +335,7 @@ class Unit {
   const AttentionUnit& unit_;
   const AttentionUnit* later_;
   const AttentionRow* rows_;
+  Keys meet_;
   const std::int64_t group_;     // query heads of a kv head
   const std::int64_t heads_;     // (row, head)s of a kv head
   const std::int64_t dim_;

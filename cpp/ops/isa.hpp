@@ -15,8 +15,7 @@
 //                            TRTSPEC_DISPATCH(foo_kernel, x, n);
 //
 // (The sets beyond, avx512_bf16 and amx, add instructions of use to products of weights and to
-// attention: see linear_dot.cpp, attention_dot.cpp and linear_amx.cpp. All other kernels run as
-// avx512 there.)
+// attention: see the sources named *_dot.cpp and *_amx.cpp. All other kernels run as avx512 there.)
 //
 // TRTSPEC_ISA_NS is generic, avx2 or avx512 in a kernel source. Everything that a kernel source
 // defines must lie in that namespace (best: in an unnamed namespace inside it), and it must not

@@ -5,6 +5,7 @@
 // encodings: Intel's Software Developer's Manual, volume 2.
 #pragma once
 #include <signal.h>
+#include <trtspec/isa.hpp>
 #include <ucontext.h>
 
 #include <cmath>
@@ -191,6 +192,22 @@ inline void install() {
   action.sa_sigaction = on_illegal_instruction;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   if (sigaction(SIGILL, &action, nullptr) != 0) refuse("sigaction failed");
+}
+
+// Whether kernels for AMX can run here, if need be on the emulator; prints why not.
+inline bool can_run_kernels() {
+  if (trtspec::detected_isa() == trtspec::Isa::amx) return true;
+  if (trtspec::detected_isa() < trtspec::Isa::avx512_bf16) {
+    std::printf("not run: this processor has no AVX512_BF16\n");
+    return false;
+  }
+  if (__builtin_cpu_supports("amx-tile")) {
+    std::printf("not run: the system does not let this process use AMX\n");
+    return false;
+  }
+  std::printf("emulated: this processor has no AMX\n");
+  install();
+  return true;
 }
 
 }  // namespace amx_emulator

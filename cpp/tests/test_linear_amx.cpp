@@ -1,10 +1,8 @@
 // The kernels for AMX against plain loops; where the processor has none, on the emulator of its
 // instructions.
-#include <trtspec/isa.hpp>
 #include <trtspec/linear.hpp>
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -107,18 +105,7 @@ void check_layer(const Layer& layer, std::int64_t rows) {
 }  // namespace
 
 int main() {
-  if (trtspec::detected_isa() < trtspec::Isa::avx512_bf16) {
-    std::printf("not run: this processor has no AVX512_BF16\n");
-    return 0;
-  }
-  if (trtspec::detected_isa() < trtspec::Isa::amx) {
-    if (__builtin_cpu_supports("amx-tile")) {
-      std::printf("not run: the system does not let this process use AMX\n");
-      return 0;
-    }
-    std::printf("emulated: this processor has no AMX\n");
-    amx_emulator::install();
-  }
+  if (!amx_emulator::can_run_kernels()) return 0;
   // One tile of rows, two, and many; steps that the inputs fill, and that they do not; outputs that
   // are no multiple of a panel; by one thread, and by more.
   for (const std::int64_t rows : {1, 5, 16, 17, 32, 33, 50}) {
