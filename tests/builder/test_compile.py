@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 import zipfile
 from pathlib import Path
 
@@ -91,3 +93,18 @@ def test_an_op_that_fails_says_why(
     assert "linear: x must have shape" in str(failure.value) + capfd.readouterr().err
     (again,) = session.run([torch.randn(3, SIZE), torch.arange(3)])
     assert again.isfinite().all()
+
+
+def test_weights_go_with_the_last_session(compiled: tuple[Path, AotiSession]) -> None:
+    package, _ = compiled
+    weights = dict(Network().state_dict())
+    seen = [weakref.ref(weight.untyped_storage()) for weight in weights.values()]
+    first, second = AotiSession(package, weights), AotiSession(package, weights)
+    del weights, first
+    gc.collect()
+    x, positions = torch.randn(3, SIZE), torch.arange(3)
+    (got,) = second.run([x, positions])
+    torch.testing.assert_close(got, Network()(x, positions)[0], rtol=1e-4, atol=1e-3)
+    del second
+    gc.collect()
+    assert not any(storage() for storage in seen)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
+from pathlib import Path
 
+import pytest
 import torch
 
 from trtspec.engine.memory import in_large_pages
@@ -31,3 +34,16 @@ def test_copies_are_equal_aligned_and_their_own() -> None:
 
 def test_nothing_to_copy() -> None:
     assert in_large_pages({}) == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="pages are counted by Linux")
+def test_memory_is_the_process_own() -> None:
+    copies = in_large_pages({"weight": torch.ones(1 << 20)})
+    address = copies["weight"].data_ptr()
+    shared = [
+        line.split()[1]
+        for line in Path("/proc/self/smaps").read_text().splitlines()
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line)
+        and int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
+    ]
+    assert shared == ["rw-p"]  # memory that is shared is not given large pages

@@ -46,7 +46,7 @@ def in_large_pages(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     sizes = {name: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for name, tensor in weights.items()}
     if not any(sizes.values()):
         return dict(weights)
-    memory = mmap.mmap(-1, sum(sizes.values()))
+    memory = mmap.mmap(-1, sum(sizes.values()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # of a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)

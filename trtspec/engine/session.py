@@ -74,7 +74,11 @@ class AotiSession:
                 f"{missing[0]!r}; rebuild the engine with trtspec-build"
             )
         self._weights = {name: weights[_weight_name(name)] for name in wanted}
-        self._model.load_constants(self._weights, check_full_update=True, user_managed=True)
+        self._model.load_constants(
+            {name: _lent(weight) for name, weight in self._weights.items()},
+            check_full_update=True,
+            user_managed=True,
+        )
         # The package's own __call__ re-parses its call signature every time (about 0.2 ms).
         self._boxed_run = self._model.loader.boxed_run
 
@@ -95,6 +99,17 @@ class ModuleSession:
     @torch.no_grad()
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return list(self._module(*self._signature.unflatten(inputs)))
+
+
+def _lent(tensor: Tensor) -> Tensor:
+    """The same memory without a share in owning it: a package never lets go of the tensors that it
+    was given, not even when it is gone itself."""
+    owner = tensor.untyped_storage()
+    storage = torch._C._construct_storage_from_data_pointer(
+        owner.data_ptr(), tensor.device, owner.nbytes()
+    )
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _weight_name(constant: str) -> str:
