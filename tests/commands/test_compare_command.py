@@ -184,6 +184,15 @@ def test_forward(pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFi
     assert four["linear_ms"] == pytest.approx(2 * one["linear_ms"])
 
 
+def test_forward_of_short_sequences(pair: tuple[str, str], tmp_path: Path) -> None:
+    output = tmp_path / "forward.json"
+    flags = ["--model", pair[0], *EAGER, "--max_seq_len", "64", "--batch_sizes", "4"]
+    flags += ["--rows", "4", "--contexts", "60", "--seconds", "0", "--output", str(output)]
+    assert main(["forward", *flags]) == 0
+    (call,) = json.loads(output.read_text())["calls"]
+    assert (call["batch"], call["rows"], call["context"]) == (4, 4, 60)
+
+
 def test_forward_on_several_backends(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +221,7 @@ def test_forward_on_several_backends(
         (("--rows", "0"), "--rows 0 must be at least 1"),
         (("--rows", "65"), "65 rows to verify exceed the 64"),
         (("--contexts", "4000"), "4000 tokens of context exceed"),
+        (("--max_seq_len", "64", "--contexts", "62", "--rows", "3"), "62 tokens of context exceed"),
         (("--method", "eagle3:2"), "eagle3:2 needs a draft"),
     ],
 )

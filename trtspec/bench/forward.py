@@ -74,9 +74,12 @@ class ForwardBench:
         self.engine = engine
         layout = engine.layout
         self._block = layout.tokens_per_block
-        self._per_request = layout.blocks_per_sequence
         for shape in shapes:
             _check(shape, engine)
+        # Caches hold at most a block more than the tokens of a sequence for each request.
+        assert engine.build.max_seq_len is not None
+        most = -(-engine.build.max_seq_len // self._block) + 1
+        self._per_request = min(layout.blocks_per_sequence, most)
         batch = max(shape.batch for shape in shapes)
         limits = Limits.of(engine.build, batch, None, None)
         room = KvCacheConfig(max_tokens=batch * self._per_request * self._block)
@@ -158,7 +161,7 @@ def _check(shape: CallShape, engine: EngineConfig) -> None:
     assert build.max_seq_len is not None and build.max_num_tokens is not None
     limits = (
         ("rows to verify", shape.rows, engine.speculative_rows, "num_draft_tokens"),
-        ("tokens of context", shape.context, build.max_seq_len - 1, "max_seq_len"),
+        ("tokens of context", shape.context, build.max_seq_len - shape.rows, "max_seq_len"),
         ("requests", shape.batch, build.max_batch_size, "max_batch_size"),
         ("rows in all", shape.rows * shape.batch, build.max_num_tokens, "max_num_tokens"),
     )
