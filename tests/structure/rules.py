@@ -1,0 +1,27 @@
+"""All rules about the shape of the code base."""
+
+from __future__ import annotations
+
+from .cycles import cycles
+from .files import readmes, sizes
+from .imports import at_the_top, converters, executor_drafter, optional_packages, order
+from .names import names
+from .violation import Violation
+from .walk import Tree
+
+RULES = (
+    order,
+    at_the_top,
+    converters,
+    optional_packages,
+    cycles,
+    names,
+    executor_drafter,
+    sizes,
+    readmes,
+)
+
+
+def violations(tree: Tree) -> list[Violation]:
+    """Everything in a tree that breaks a rule, sorted."""
+    return sorted(found for rule in RULES for found in rule(tree))
