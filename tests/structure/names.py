@@ -2,8 +2,9 @@
 
 Outside the homes of a kind any such name is a violation (``<kind>-name``). Inside, a file may name
 what it belongs to, and import the face of another: the folder ``<home>/<owner>`` as a package, or
-the module where the owner is a single file (``<kind>-face`` for all else). A registry
-(``<home>/registry.py`` or the ``__init__`` of a home) and `FRONT_DOOR` name whatever they like.
+the module where the owner is a single file (``<kind>-face`` for all else). A file that belongs to
+none of them, a shared one, names none. A registry (``<home>/registry.py`` or the ``__init__`` of a
+home) and `FRONT_DOOR` name whatever they like.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _in_file(kind: Kind, file: SourceFile, nodes: list[ast.AST], tree: Tree) -> 
     own = kind.owner(rest.split("/")[0].removesuffix(".py")) if home else None
     mine = {each.name for each in kind.spellings if own and each.owner == own}
     for found in file.imports:
-        if home and _is_face(kind, found):
+        if own and _is_face(kind, found):
             continue
         for name in _in_import(kind, found, tree) - mine:
             yield Violation(rule, file.name, name, found.line)

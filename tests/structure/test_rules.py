@@ -107,6 +107,7 @@ BROKEN = [
     ("method-face", "eagle", {HYBRID: "from trtspec.speculative.eagle.drafter import x"}),
     ("method-face", "eagle", {HYBRID: "x = 'eagle'"}),
     ("method-face", "eagle", {SHARED: "class EagleThing: ..."}),
+    ("method-face", "eagle", {SHARED: "from trtspec.speculative.eagle import EagleThing"}),
     (
         "method-face",
         "eagle3",
