@@ -98,6 +98,18 @@ def test_tokens_with_byte_fallback() -> None:
     assert tokens.text(1) == " the" and tokens.text(3) == "bytes:\\xe2"
 
 
+def test_tokens_of_other_vocabularies() -> None:
+    """A token is what it adds behind others: its own space included, and no mark of a joint."""
+    metaspace = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁the", -1.0), ("cat", -1.0)], 0))
+    metaspace.decoder = decoders.Metaspace()
+    tokens = TokenText(PreTrainedTokenizerFast(tokenizer_object=metaspace, unk_token="<unk>"))
+    assert [tokens.raw(i) for i in range(4)] == [b"<unk>", b" the", b"cat", b""]
+    parts = Tokenizer(models.WordPiece({"the": 0, "##re": 1, "\ufffd": 2}, unk_token="the"))
+    parts.decoder = decoders.WordPiece()
+    tokens = TokenText(PreTrainedTokenizerFast(tokenizer_object=parts))
+    assert [tokens.text(i) for i in range(3)] == [" the", "re", " \ufffd"]
+
+
 def test_the_gate() -> None:
     gate = Gate(batch=2, queue=2)
     with gate.enter(3):
