@@ -3,68 +3,11 @@ delivers several tokens at once, never changes either."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-
-_INCOMPLETE = "\ufffd"
-_MAX_WINDOW = 32
-_JUNK_CONTEXT = 8  # tokens; an unfinished UTF-8 character has at most three
-_PROMPT_CONTEXT = 8  # tokens; one may be enough, but special ones are skipped
-
-
-class Detokenizer:
-    """Text of a growing token list; a character is given out once its last byte has come.
-
-    Only a window of recent tokens is decoded: those of the last text given out, kept because some
-    tokenizers decide about a leading space by what stands before, and those held back since.
-    """
-
-    def __init__(
-        self, tokenizer: Any, skip_special_tokens: bool = True, context: Sequence[int] = ()
-    ) -> None:
-        """`tokenizer`: one of transformers or of tokenizers. `context`: tokens before the text (the
-        end of the prompt, say) that shall count for its first space. A character that they only
-        begin belongs to the text."""
-        self._decode = _decoder(tokenizer, skip_special_tokens)
-        self._window = list(context)
-        self._num_context = len(self._window)
-        before = self._decode(self._window) if self._window else ""
-        self._shown = len(before) - before.endswith(_INCOMPLETE)
-
-    def push(self, token: int) -> str:
-        """Append a token; the characters it completes, often none within a character."""
-        self._window.append(token)
-        text = self._decode(self._window)
-        if text.endswith(_INCOMPLETE):
-            if len(self._window) <= _MAX_WINDOW:
-                return ""
-            # Too long for a character: invalid bytes, of which only the last can still change.
-            new = text[self._shown : -1]
-            self._window = self._window[-_JUNK_CONTEXT:]
-            self._num_context = 0
-            self._shown = max(len(self._decode(self._window)) - 1, 0)
-            return new
-        new = text[self._shown :]
-        if not new:
-            # A special token that is skipped; or, at the beginning, a space that is only shown
-            # before another token.
-            if self._shown or len(self._window) > _MAX_WINDOW:
-                self._window.pop()
-            return ""
-        self._window = self._window[self._num_context :]
-        self._num_context = len(self._window)
-        self._shown = len(self._decode(self._window))
-        return new
-
-    def flush(self) -> str:
-        """What is held back, at the end of the text: the marks of unfinished characters."""
-        if len(self._window) == self._num_context:
-            return ""
-        text = self._decode(self._window)
-        new, self._shown = text[self._shown :], len(text)
-        return new
+from trtspec.executor.detokenizer import Detokenizer
 
 
 class StopChecker:
@@ -99,8 +42,7 @@ class StopChecker:
         self._stops = params.stop_strings
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None and params.detokenize:
-            context = prompt[-_PROMPT_CONTEXT:]
-            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, context)
+            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, prompt)
         self._text = ""
         self._searched = 0
 
@@ -163,27 +105,3 @@ class StopChecker:
             n for stop in self._stops for n in range(1, len(stop)) if self._text.endswith(stop[:n])
         )
         return max(lengths, default=0)
-
-
-def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
-    """Decoding without the cosmetic clean-up of spaces, which would change the text later."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        tokenizer = backend
-    if hasattr(tokenizer, "convert_ids_to_tokens"):  # one of transformers without a fast backend
-
-        def decode_slow(ids: list[int]) -> str:
-            return str(
-                tokenizer.decode(
-                    ids,
-                    skip_special_tokens=skip_special_tokens,
-                    clean_up_tokenization_spaces=False,
-                )
-            )
-
-        return decode_slow
-
-    def decode(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
-
-    return decode
