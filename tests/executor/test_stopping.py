@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -143,6 +144,47 @@ def test_a_character_that_the_prompt_begins(tokenizer: Any) -> None:
         ({"stop": "a", "min_tokens": 2}, ids("aaba"), 4, "stop", "a", "aab"),
         ({"stop": "ab", "detokenize": True}, ids("aab"), 3, "stop", "ab", "a"),
         ({}, ids("ab"), 2, None, None, "ab"),
+        # Of special tokens, which are not shown.
+        ({"stop": "</s>"}, [97, EOS, 98], 2, "stop", "</s>", "a"),
+        ({"stop": "</s>", "ignore_eos": True}, [97, EOS, 98], 2, "stop", "</s>", "a"),
+        (
+            {"stop": "</s>", "ignore_eos": True, "stop_token_ids": [EOS]},
+            [97, EOS, 98],
+            2,
+            "stop",
+            "</s>",
+            "a",
+        ),
+        (
+            {"stop": "</s>", "include_stop_str_in_output": True},
+            [97, EOS],
+            2,
+            "stop",
+            "</s>",
+            "a</s>",
+        ),
+        (
+            {"stop": "</s>", "skip_special_tokens": False, "include_stop_str_in_output": True},
+            [97, EOS],
+            2,
+            "stop",
+            "</s>",
+            "a</s>",
+        ),
+        (
+            {"stop": "</s>", "ignore_eos": True, "min_tokens": 2},
+            [97, EOS, 98, EOS],
+            4,
+            "stop",
+            "</s>",
+            "ab",
+        ),
+        ({"stop": "</s>", "ignore_eos": True}, ids("a</s>b"), 5, "stop", "</s>", "a"),
+        ({"stop": "</s>", "ignore_eos": True}, [0xE2, EOS], 2, "stop", "</s>", "\ufffd"),
+        ({"stop": ["</s>", "b</s>"]}, [97, 98, EOS], 3, "stop", "b</s>", "a"),
+        ({"stop": "a</s>b", "ignore_eos": True}, [97, 97, EOS, 98], 4, "stop", "a</s>b", "a"),
+        ({"stop": "ab", "ignore_eos": True}, [97, EOS, 98], 3, "stop", "ab", ""),
+        ({"stop": "</s></s>", "ignore_eos": True}, [97, EOS, EOS], 3, "stop", "</s></s>", "a"),
     ],
 )
 def test_endings(
@@ -201,6 +243,53 @@ def test_prefix_property(
         assert text.startswith(checker.text + checker.stop_reason)
     else:
         assert checker.text == text
+
+
+@given(
+    st.lists(st.sampled_from([97, 98, 258, EOS]), max_size=25),
+    st.lists(
+        st.sampled_from(["</s>", "a</s>", "</s>b", "b</s></s>a", "s>a</s>", "ab", "ba", "a"]),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    ),
+    st.integers(0, 6),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_stop_strings_of_hidden_tokens(
+    tokenizer: Any, tokens: list[int], stops: list[str], least: int, keeps: bool
+) -> None:
+    """As a search over the whole text after each token; what is shown is never taken back."""
+    params = SamplingParams(
+        stop=tuple(stops),
+        ignore_eos=True,
+        min_tokens=least,
+        max_tokens=99,
+        include_stop_str_in_output=keeps,
+    )
+    checker = StopChecker(params, (EOS,), 99, tokenizer)
+    before, texts = {True: "", False: ""}, [""]
+    for count, token in enumerate(tokens, start=1):
+        checker.accept(token)
+        texts.append(checker.text)
+        assert texts[-1].startswith(texts[-2])
+        hits = []
+        for i, stop in enumerate(stops):
+            is_hidden = "</s>" in stop
+            text = tokenizer.decode(tokens[:count], skip_special_tokens=not is_hidden)
+            begin = text.find(stop, max(len(before[is_hidden]) - len(stop) + 1, 0))
+            if begin >= 0 and count > least:
+                kept = re.sub("</s>|<(/s?)?$", "", text[:begin])
+                hits.append((len(kept), i, kept + stop * keeps))
+        for is_hidden in before:
+            before[is_hidden] = tokenizer.decode(tokens[:count], skip_special_tokens=not is_hidden)
+        if hits:
+            _, i, text = min(hits)
+            assert (checker.stop_reason, checker.text) == (stops[i], text)
+            return
+        assert not checker.is_finished
+    assert tokenizer.decode(tokens, skip_special_tokens=True).startswith(checker.text)
 
 
 def test_without_text() -> None:

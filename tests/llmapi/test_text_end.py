@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trtspec import LLM, SamplingParams
+from trtspec.llmapi.outputs import CompletionOutput
 
 from .conftest import TextModel
 
@@ -78,6 +79,25 @@ def test_end_token_and_ignoring_it(any_llm: LLM) -> None:
     assert any_llm.generate(TEXT, shown).outputs[0].text == ended.text + "<|end|>"
     late = any_llm.generate(TEXT, replace(params, min_tokens=20)).outputs[0]
     assert 0 not in late.token_ids[:20]
+    check_stop_strings_with(any_llm, params, ended, late)
+
+
+def check_stop_strings_with(
+    llm: LLM, params: SamplingParams, ended: CompletionOutput, late: CompletionOutput
+) -> None:
+    """A stop string may be or hold the end token, which is not shown."""
+    named = replace(params, ignore_eos=True, stop="<|end|>")
+    by_string = llm.generate(TEXT, named).outputs[0]
+    assert (by_string.token_ids, by_string.text) == (ended.token_ids, ended.text)
+    assert (by_string.finish_reason, by_string.stop_reason) == ("stop", "<|end|>")
+    kept = llm.generate(TEXT, replace(named, include_stop_str_in_output=True)).outputs[0]
+    assert kept.text == ended.text + "<|end|>"
+    waited = llm.generate(TEXT, replace(named, min_tokens=20)).outputs[0]
+    assert waited.token_ids == late.token_ids
+    longer = replace(named, stop=ended.text[-2:] + "<|end|>")
+    part = llm.generate(TEXT, longer).outputs[0]
+    assert (part.text, part.stop_reason) == (ended.text[:-2], longer.stop[0])
+    assert part.token_ids == ended.token_ids
 
 
 def test_without_detokenizing(any_llm: LLM, params: SamplingParams) -> None:

@@ -134,6 +134,21 @@ def test_stop_strings_across_tokens(any_server: Server) -> None:
     assert texts[0] == whole.text and ends[0].stop_reason == stop
 
 
+def test_a_stop_string_that_is_a_special_token(server: Server) -> None:
+    options = {"model": "tiny", "prompt": "the cat", "max_tokens": 30, "temperature": 0.8}
+    options |= {"seed": 1, "logit_bias": {"0": 3.0}}
+    client = server.client()
+    ended = client.completions.create(**options).choices[0]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", None)
+    for stop, text in (("<|end|>", ended.text), (ended.text[-1] + "<|end|>", ended.text[:-1])):
+        more = {"ignore_eos": True}
+        choice = client.completions.create(stop=stop, extra_body=more, **options).choices[0]
+        assert (choice.text, choice.finish_reason, choice.stop_reason) == (text, "stop", stop)
+        stream = client.completions.create(stop=stop, stream=True, extra_body=more, **options)
+        texts, ends, _ = streamed(stream)
+        assert (texts[0], ends[0].stop_reason) == (text, stop)
+
+
 def test_no_half_characters_in_a_stream(any_server: Server) -> None:
     """Euro signs, each three tokens of one byte: no chunk shows a part of one."""
     tokens = any_server.llm.tokenizer("€")["input_ids"]

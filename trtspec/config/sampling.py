@@ -78,7 +78,7 @@ class SamplingParams:
 
     max_tokens: most tokens to generate (32, as in TensorRT-LLM; vLLM's default is 16). None means
         as many as fit into the model's length.
-    min_tokens: no EOS and no `stop_token_ids` before this many tokens.
+    min_tokens: no EOS and no `stop_token_ids` before this many tokens; stop strings do not count.
     temperature: 0 (the default, as in TensorRT-LLM) is greedy, and top_k, top_p and min_p then
         have no effect; above 0 the next token is drawn from softmax(logits / temperature).
     top_k: keep the k best tokens; 0 or -1 is off. top_p: keep the smallest set of best tokens with
@@ -91,8 +91,10 @@ class SamplingParams:
     logit_bias: token id -> number added to its logit.
     bad_words: strings or lists of token ids that must not appear; `bad_words_ids` is the resolved
         form, filled by the LLM from the strings with its tokenizer.
-    stop: string(s) that end the text; `include_stop_str_in_output` keeps them. stop_token_ids end
-        it too. ignore_eos: generate past the model's own end token.
+    stop: string(s) that end the text; `include_stop_str_in_output` keeps them. A special token in
+        them counts where it is not shown too; a string that is one special token acts as its id in
+        stop_token_ids. stop_token_ids: tokens that end it. ignore_eos: generate past the model's
+        own end token.
     n: sequences per prompt. logprobs: None, or how many best tokens to report per position beside
         the sampled one (0 to 20), from the raw model.
     detokenize: False returns token ids only; stop strings then cannot be given.

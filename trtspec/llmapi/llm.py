@@ -272,7 +272,11 @@ class LLM:
                 eos_token_ids=eos,
             )
             stop = StopChecker(
-                params, eos, request.max_output_tokens, self.tokenizer, output.prompt_token_ids
+                params,
+                eos,
+                request.max_output_tokens,
+                self._prompts.decoder,
+                output.prompt_token_ids,
             )
             completion = CompletionOutput(index, seed)
             output.outputs.append(completion)

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex, TypeAlias
 from trtspec.builder.pair import has_tokenizer, read_tokenizer
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
+from trtspec.executor.token_decoder import TokenDecoder
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
@@ -42,10 +43,14 @@ def is_single_prompt(prompts: Any) -> bool:
 
 
 class PromptReader:
-    """Turns prompts into token ids and checks them against the vocabulary."""
+    """Turns prompts into token ids and checks them against the vocabulary.
+
+    decoder: reads the tokenizer's tokens; None without a tokenizer.
+    """
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
         self.tokenizer = tokenizer
+        self.decoder = None if tokenizer is None else TokenDecoder(tokenizer)
         self._vocab_size = vocab_size
 
     def read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
@@ -95,7 +100,8 @@ class PromptReader:
         ]
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
-        """Tokenise `bad_words` and check every token id that the options name."""
+        """Tokenise `bad_words`, make a stop token of each stop string that is a special token, and
+        check every token id that the options name."""
         words = [word for word in params.bad_words if isinstance(word, str)]
         if words:
             if self.tokenizer is None:
@@ -112,6 +118,15 @@ class PromptReader:
                 f"stop={list(params.stop)!r} needs a tokenizer, but none was loaded; "
                 "use stop_token_ids"
             )
+        if params.stop and self.decoder is not None:
+            # A token that the model does not have never comes.
+            named = [
+                token
+                for token, text in self.decoder.special.items()
+                if text in params.stop and token < self._vocab_size
+            ]
+            stop_ids = tuple(dict.fromkeys((*params.stop_token_ids, *named)))
+            params = replace(params, stop_token_ids=stop_ids)
         params.check_vocabulary(self._vocab_size)
         return params
 
