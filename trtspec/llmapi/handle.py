@@ -7,7 +7,7 @@ import contextlib
 import copy
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.sampler import TokenLogprobs
-from trtspec.llmapi.outputs import RequestOutput
+from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 
 T = TypeVar("T")
 
@@ -31,11 +31,25 @@ class Growth:
     finish_reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """How far one sequence had come at a step. The output only ever grows, so this is all that a
+    snapshot of that step needs, whenever its reader comes."""
+
+    index: int
+    tokens: int
+    chars: int
+    metrics: SpeculativeMetrics
+    finished: bool
+    error: TrtspecError | None
+
+
 class GenerationHandle:
     """Wait for a request (``result()``, ``await handle``) or iterate over its growth.
 
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
-    tokens, the last one finished. Any number of callers may wait, also one that gave up before
+    tokens, the last one finished. A slow reader gets the same snapshots, later: until one is read
+    it costs a few numbers, not a copy. Any number of callers may wait, also one that gave up before
     (a timeout, a cancelled task); a snapshot goes to one iteration only. Waiting in an event loop
     takes no thread.
     """
@@ -47,7 +61,8 @@ class GenerationHandle:
         self._streaming = streaming
         self._abort = abort
         self._changed = threading.Condition()
-        self._snapshots: deque[RequestOutput] = deque()
+        self._marks: deque[_Mark] = deque()  # one a step not read yet
+        self._shown: dict[int, _Mark] = {}  # of each sequence, the last one that was read
         self._listeners: list[Callable[[], None]] = []
         self._ended = False
 
@@ -123,13 +138,13 @@ class GenerationHandle:
         """Worker's side: hold this while changing the output, so that no reader sees half of it."""
         return self._changed
 
-    def publish(self) -> None:
-        """Worker's side: the output grew or ended."""
+    def publish(self, grown: CompletionOutput | None = None) -> None:
+        """Worker's side: the output ended, or ``grown``, one of its sequences, grew or ended."""
         with self._changed:
             if self._output.finished:
                 self._ended = True
-            elif self._streaming:
-                self._snapshots.append(_snapshot(self._output))
+            elif self._streaming and grown is not None:
+                self._marks.append(_mark(grown, self._output.error))
             if self._ended or self._streaming:  # a thread that waits for the end sleeps till then
                 self._changed.notify_all()
             for listener in self._listeners:
@@ -159,15 +174,17 @@ class GenerationHandle:
 
     def _next(self) -> RequestOutput:
         with self._changed:
-            self._changed.wait_for(lambda: self._snapshots or self._ended)
+            self._changed.wait_for(lambda: self._marks or self._ended)
             taken = self._take()
             assert taken is not None
             return taken
 
     def _take(self) -> RequestOutput | None:
-        """The oldest snapshot not yet taken, or the output itself once it has ended."""
-        if self._snapshots:
-            return self._snapshots.popleft()
+        """A snapshot of the oldest step not yet read, or the output itself once it has ended."""
+        if self._marks:
+            mark = self._marks.popleft()
+            self._shown[mark.index] = mark
+            return _snapshot(self._output, self._shown, mark.error)
         return self._output if self._ended else None
 
     def _grown(self, seen: list[_Seen]) -> tuple[list[Growth], bool] | None:
@@ -202,13 +219,42 @@ class _Seen:
     finished: bool = False
 
 
-def _snapshot(output: RequestOutput) -> RequestOutput:
+def _mark(completion: CompletionOutput, error: TrtspecError | None) -> _Mark:
+    return _Mark(
+        completion.index,
+        len(completion.token_ids),
+        len(completion.text),
+        SpeculativeMetrics.merged([completion.metrics]),
+        completion.finished,
+        error,
+    )
+
+
+def _snapshot(
+    output: RequestOutput, shown: Mapping[int, _Mark], error: TrtspecError | None
+) -> RequestOutput:
+    """The output as it was at those marks; a sequence without one had not begun."""
     taken = copy.copy(output)
-    taken.outputs = [copy.copy(completion) for completion in output.outputs]
-    for completion in taken.outputs:
-        completion.token_ids = list(completion.token_ids)
-        completion.logprobs = None if completion.logprobs is None else list(completion.logprobs)
-        completion.metrics = SpeculativeMetrics.merged([completion.metrics])
+    taken.error = error
+    taken.outputs = [_cut(completion, shown.get(completion.index)) for completion in output.outputs]
+    return taken
+
+
+def _cut(completion: CompletionOutput, mark: _Mark | None) -> CompletionOutput:
+    """A copy of a sequence as it was at a mark."""
+    if mark is None:
+        return CompletionOutput(completion.index, completion.seed)
+    taken = copy.copy(completion)
+    taken.token_ids = completion.token_ids[: mark.tokens]
+    taken.text = completion.text[: mark.chars]
+    if completion.logprobs is not None:
+        taken.logprobs = completion.logprobs[: mark.tokens] or None
+    taken.metrics = mark.metrics
+    if not mark.tokens:
+        taken.first_token_time = None
+    if not mark.finished:
+        taken.finish_reason = taken.stop_reason = taken.finish_time = None
+        taken.kv_transfer_params = None
     return taken
 
 

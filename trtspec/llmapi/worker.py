@@ -161,7 +161,9 @@ class Worker:
             completion.text = sequence.stop.text
             completion.metrics = self._executor.metrics.of(step.request.id)
             if step.logprobs is not None:
-                completion.logprobs = [*(completion.logprobs or []), *step.logprobs]
+                if completion.logprobs is None:
+                    completion.logprobs = []
+                completion.logprobs.extend(step.logprobs)
             if step.request.finish_reason is not None:
                 completion.stop_reason = sequence.stop.stop_reason
                 if step.request.transfer is None or step.error is not None:
@@ -169,7 +171,7 @@ class Worker:
                     return
                 self._await_transfer(step.request.id, step.request.transfer)
             if step.tokens:
-                sequence.handle.publish()
+                sequence.handle.publish(completion)
 
     def _await_transfer(self, request_id: int, transfer: Transfer) -> None:
         """The sequence ends when the transfer has, while others go on."""
@@ -212,4 +214,4 @@ class Worker:
             sequence.completion.finish_reason = reason
             sequence.completion.finish_time = time.monotonic()
             sequence.output.error = sequence.output.error or error
-            sequence.handle.publish()
+            sequence.handle.publish(sequence.completion)
