@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import trtspec.builder.onnx as exporter
-import trtspec.engine.onnx_session as runtime
 import trtspec.engine.tensorrt_package as package
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import plan_build
@@ -35,7 +36,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "trt", None)
     with pytest.raises(ConfigError, match=r"pip install trtspec\[tensorrt-rtx\]"):
         plan_build("trtspec-tiny", BuildConfig(backend="tensorrt"))
-    monkeypatch.setattr(runtime, "onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match=r"pip install trtspec\[onnx\]"):
         plan_build("trtspec-tiny", BuildConfig(backend="onnx"))
     monkeypatch.setattr(exporter, "onnx", None)

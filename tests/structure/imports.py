@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 
 from .violation import Violation
-from .walk import WORKERS, SourceFile, Tree
+from .walk import WORKERS, SourceFile, Tree, is_optional
 
 # A folder may import only from folders before it; the single modules of the package come first.
 ORDER = [
-    "errors", "log", "version", "config", "ops", "formats", "models", "backends", "distributed",
+    "errors", "log", "version", "optional", "config", "ops", "formats", "models", "backends", "distributed",
     "executor", "guided", "speculative", "engine", "builder", "llmapi", "train", "serve", "bench",
     "commands",
 ]  # fmt: skip
@@ -107,7 +107,7 @@ def optional_packages(tree: Tree) -> Iterator[Violation]:
 
 def _names_an_extra(file: SourceFile) -> bool:
     """Whether the file can say ``pip install trtspec[...]`` (or ``.[...]``, in a checkout)."""
-    return any(
+    return any(is_optional(node) for node in file.nodes) or any(
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and "pip install" in node.value

@@ -19,7 +19,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 @dataclass(frozen=True)
 class Import:
     """module: the dotted module of the statement. name: what is taken from it; None for
-    ``import module``. in_function: below a function, `importlib.import_module` included.
+    ``import module``. in_function: below a function, `importlib.import_module` included, `import_optional` not.
     level: dots of a relative import."""
 
     line: int
@@ -78,6 +78,7 @@ class SourceFile:
                 continue
             if taken := _taken(node):
                 inside = any(isinstance(outer, _FUNCTIONS) for outer in self.above(node))
+                inside = inside and not is_optional(node)
                 level = node.level if isinstance(node, ast.ImportFrom) else 0
                 for module, name in taken:
                     yield Import(node.lineno, module, name, inside, level)
@@ -93,11 +94,20 @@ def _taken(node: ast.Import | ast.ImportFrom | ast.Call) -> list[tuple[str, str 
     return [] if module is None else [(module, None)]
 
 
+def is_optional(node: ast.AST) -> bool:
+    """A call of `import_optional`, which names the extra and stands where the package is needed."""
+    return isinstance(node, ast.Call) and _called(node) == "import_optional"
+
+
+def _called(call: ast.Call) -> str | None:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+
+
 def _imported_by_call(call: ast.Call) -> str | None:
-    """The module of ``importlib.import_module("...")`` or ``__import__("...")``; else None."""
-    called = call.func
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
-    if name not in ("import_module", "__import__") or not call.args:
+    """The module of ``importlib.import_module("...")``, ``__import__("...")`` or
+    ``import_optional("...", ...)``; else None."""
+    if _called(call) not in ("import_module", "__import__", "import_optional") or not call.args:
         return None
     first = call.args[0]
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None

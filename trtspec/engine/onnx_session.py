@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.errors import ConfigError, EngineError
-
-try:
-    import onnxruntime
-except ImportError:
-    onnxruntime = None
+from trtspec.errors import EngineError
+from trtspec.optional import import_optional
 
 _TYPES = {
     torch.float32: 1,
@@ -31,13 +27,9 @@ _BY_NAME = {
 _MODEL = "model."
 
 
-def require_onnxruntime() -> None:
-    """ConfigError, naming the extra, if ONNX Runtime is missing."""
-    if onnxruntime is None:
-        raise ConfigError(
-            "backend 'onnx' runs on ONNX Runtime, which is not installed; install it: "
-            "pip install trtspec[onnx]"
-        )
+def require_onnxruntime() -> Any:
+    """ONNX Runtime; ConfigError, naming the extra, if it is missing."""
+    return import_optional("onnxruntime", "backend 'onnx'", "onnx")
 
 
 class OnnxSession:
@@ -53,7 +45,7 @@ class OnnxSession:
         Raises:
             ConfigError: ONNX Runtime is missing. EngineError: the file cannot be loaded.
         """
-        require_onnxruntime()
+        onnxruntime = require_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = torch.get_num_threads()

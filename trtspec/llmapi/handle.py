@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -12,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trtspec.errors import TrtspecError
+from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.sampler import TokenLogprobs
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
@@ -52,6 +53,9 @@ class GenerationHandle:
     it costs a few numbers, not a copy. Any number of callers may wait, also one that gave up before
     (a timeout, a cancelled task); a snapshot goes to one iteration only. Waiting in an event loop
     takes no thread.
+
+    A handle belongs to the process that made it: in a forked child, where nothing drives the
+    engine, waiting for a request that is not finished raises EngineError.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class GenerationHandle:
         self._shown: dict[int, _Mark] = {}  # of each sequence, the last one that was read
         self._listeners: list[Callable[[], None]] = []
         self._ended = False
+        self._process = os.getpid()
 
     @property
     def request_id(self) -> int:
@@ -85,11 +90,13 @@ class GenerationHandle:
         Raises:
             TrtspecError: the request failed.
             TimeoutError: ``timeout`` seconds passed first; the request goes on.
+            EngineError: this is a forked child, and the request had not finished before.
         """
         return _checked(self.wait(timeout))
 
     def wait(self, timeout: float | None = None) -> RequestOutput:
         """`result`, but a failed request is returned with its ``error`` instead of raised."""
+        self._check_process()
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
                 raise TimeoutError(f"request {self.request_id} is not finished after {timeout} s")
@@ -152,6 +159,7 @@ class GenerationHandle:
 
     async def _when(self, look: Callable[[], T | None]) -> T:
         """What `look` finds, asked again after each change while it finds None."""
+        self._check_process()
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -173,6 +181,7 @@ class GenerationHandle:
                 self._listeners.remove(wake)
 
     def _next(self) -> RequestOutput:
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._marks or self._ended)
             taken = self._take()
@@ -186,6 +195,19 @@ class GenerationHandle:
             self._shown[mark.index] = mark
             return _snapshot(self._output, self._shown, mark.error)
         return self._output if self._ended else None
+
+    def _check_process(self) -> None:
+        """EngineError in a forked child, instead of a wait for a thread that is not there. Asked
+        before any lock, which a thread of the parent may have held when it was forked."""
+        if self._process == os.getpid():
+            return
+        if not self._ended:
+            raise EngineError(
+                f"request {self.request_id} runs in process {self._process}, which this one "
+                f"({os.getpid()}) was forked from; wait for it there"
+            )
+        # Nobody else is here, and whoever held the old one is not either.
+        self._changed, self._process = threading.Condition(), os.getpid()
 
     def _grown(self, seen: list[_Seen]) -> tuple[list[Growth], bool] | None:
         grown = []

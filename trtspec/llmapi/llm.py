@@ -115,6 +115,10 @@ class LLM:
         each. For a single prompt the result is one RequestOutput and a failure is raised. For a
         list, every prompt gets its RequestOutput: a failed one carries ``error``, the others are
         unharmed.
+
+        Raises:
+            EngineError: this LLM was shut down, its worker died, or this process was forked from
+                the one that it belongs to.
         """
         single = is_single_prompt(prompts)
         batch: Sequence[Any] = [prompts] if single else list(prompts)
@@ -172,6 +176,7 @@ class LLM:
         A conversation is a list of ``{"role": ..., "content": ...}``; it becomes a prompt by the
         tokenizer's chat template.
         """
+        self._worker.check()
         single = bool(messages) and isinstance(messages[0], Mapping)
         conversations = [messages] if single else messages
         prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
@@ -207,7 +212,8 @@ class LLM:
         return self._executor.metrics.to_dict()
 
     def shutdown(self) -> None:
-        """Abort what still runs and stop the worker; safe to call twice."""
+        """Abort what still runs and stop the worker; safe to call twice. In a forked child nothing
+        runs, and nothing is done."""
         self._finalizer()
 
     def __enter__(self) -> LLM:
@@ -229,6 +235,7 @@ class LLM:
         raise_errors: bool,
     ) -> list[GenerationHandle]:
         """Check and queue prompts; an invalid one ends at once with its error."""
+        self._worker.check()
         handles, sequences = [], []
         for prompt, options in zip(prompts, params, strict=True):
             output = RequestOutput(next(self._ids), None, [], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -32,13 +33,17 @@ class Worker:
     """Feeds submitted sequences to the executor and steps it while there is work.
 
     num_prompt_tokens counts a prompt once, when its first sequence has its first token;
-    num_generated_tokens counts what requests emitted. fault: why the thread died, if it did.
+    num_generated_tokens counts what requests emitted.
+
+    The thread lives in the process that made it and is not there in a forked child, where a lock
+    may be held for ever as well: every call asks for the process before it takes one.
     """
 
     def __init__(self, executor: PyExecutor) -> None:
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
-        self.fault: EngineError | None = None
+        self._process = os.getpid()
+        self._fault: EngineError | None = None
         self._step_began: float | None = None
         self._executor = executor
         self._wake = threading.Condition()
@@ -56,24 +61,51 @@ class Worker:
         began = self._step_began
         return 0.0 if began is None else time.monotonic() - began
 
+    @property
+    def fault(self) -> EngineError | None:
+        """Why nothing can be served here any more: the thread died, or never was in this process.
+        None while it can."""
+        if self._process != os.getpid():
+            return EngineError(
+                f"this LLM belongs to process {self._process}, and this one ({os.getpid()}) was "
+                "forked from it: engines do not survive a fork; start processes by spawn and make "
+                "an LLM in each"
+            )
+        return self._fault
+
+    def check(self) -> None:
+        """EngineError if nothing can be served here any more."""
+        fault = self.fault
+        if fault is not None:
+            raise EngineError(*fault.args)
+        if self._closed:
+            raise EngineError("this LLM was shut down; make a new one")
+
     def submit(self, sequences: Sequence[LiveSequence]) -> None:
-        """Queue sequences together, so that they can share a first step."""
+        """Queue sequences together, so that they can share a first step.
+
+        Raises:
+            EngineError: see `check`.
+        """
+        self.check()
         with self._wake:
-            if self.fault is not None:
-                raise EngineError(*self.fault.args)
-            if self._closed:
-                raise EngineError("this LLM was shut down; make a new one")
+            self.check()
             self._arrivals.extend(sequences)
             self._wake.notify()
 
     def abort(self, output: RequestOutput) -> None:
-        """End all sequences of a prompt; one that has ended already is left as it is."""
+        """End all sequences of a prompt; one that has ended already is left as it is. In a forked
+        child there are none to end."""
+        if self._process != os.getpid():
+            return
         with self._wake:
             self._aborts.append(output)
             self._wake.notify()
 
     def close(self) -> None:
-        """Abort what runs and stop the thread."""
+        """Abort what runs and stop the thread; in a forked child there is neither."""
+        if self._process != os.getpid():
+            return
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -87,7 +119,7 @@ class Worker:
             logger.exception("the worker died")
             fault = EngineError(f"the engine's worker died: {error!r}; make a new LLM")
             with self._wake:
-                self.fault, self._closed = fault, True
+                self._fault, self._closed = fault, True
                 arrivals, self._arrivals = self._arrivals, []
             for sequence in [*self._live.values(), *arrivals]:
                 self._finish(sequence, "error", fault)
