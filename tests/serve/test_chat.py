@@ -104,3 +104,35 @@ def test_a_request_never_changes_the_template(server: Server, name: str) -> None
         server.client().chat.completions.create(
             messages=MESSAGES, extra_body={"chat_template_kwargs": {name: "{{ 7 * 7 }}"}}, **OPTIONS
         )
+
+
+LOOP = "{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %};{% endfor %}"
+
+
+@pytest.mark.parametrize("content", ["the cat", [{"type": "text", "text": "the cat"}]])
+def test_a_template_that_loops_over_parts(
+    server: Server, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    """It gets the text that was sent, whichever way, and makes the prompt that `LLM.chat` has."""
+    monkeypatch.setattr(server.llm.tokenizer, "chat_template", LOOP)
+    messages = [{"role": "user", "content": content}, MESSAGES[0]]
+    prompts, submit = [], server.llm.submit
+    monkeypatch.setattr(
+        server.llm, "submit", lambda asked, *rest: prompts.extend(asked) or submit(asked, *rest)
+    )
+    answer = server.client().chat.completions.create(messages=messages, **OPTIONS)
+    expected = server.llm.tokenizer("the cat;that is;")["input_ids"]
+    assert prompts == [{"prompt_token_ids": expected}]
+    assert answer.usage.prompt_tokens == len(expected)
+    params = SamplingParams(max_tokens=20, temperature=0.8, seed=4)
+    offline = server.llm.chat(messages, params)
+    assert offline.prompt_token_ids == expected
+    assert offline.outputs[0].text == answer.choices[0].message.content
+
+
+def test_a_part_that_is_no_text(server: Server) -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(openai.BadRequestError, match="'image_url' is refused: only text"):
+        server.client().chat.completions.create(
+            messages=[{"role": "user", "content": [image]}], **OPTIONS
+        )

@@ -12,15 +12,16 @@ from .walk import WORKERS, SourceFile, Tree, is_optional
 
 # A folder may import only from folders before it; the single modules of the package come first.
 ORDER = [
-    "errors", "log", "version", "optional", "config", "ops", "formats", "models", "backends", "distributed",
-    "executor", "guided", "speculative", "engine", "builder", "llmapi", "train", "serve", "bench",
+    "errors", "log", "version", "optional", "config", "ops", "formats", "models", "backends",
+    "distributed", "executor", "guided", "speculative", "engine", "builder", "llmapi", "train", "serve", "bench",
     "commands",
 ]  # fmt: skip
 FRONT_DOOR = "trtspec/__init__.py"  # names everything, lazily
 CONVERTERS_IMPORT = {"errors", "config"}
 CONVERTERS_USERS = ("trtspec/builder/*", "trtspec/speculative/*/checkpoint.py")
 CORE_PACKAGES = {
-    "huggingface_hub", "numpy", "safetensors", "tokenizers", "torch", "tqdm", "transformers",
+    "huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "torch", "tqdm",
+    "transformers",
 }  # fmt: skip
 # The one place of each optional package: a file, or a folder that is for it.
 PLACES = {

@@ -19,8 +19,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 @dataclass(frozen=True)
 class Import:
     """module: the dotted module of the statement. name: what is taken from it; None for
-    ``import module``. in_function: below a function, `importlib.import_module` included, `import_optional` not.
-    level: dots of a relative import."""
+    ``import module``. in_function: below a function, `importlib.import_module` included, but not
+    `import_optional`. level: dots of a relative import."""
 
     line: int
     module: str

@@ -173,11 +173,16 @@ class LLM:
     ) -> Any:
         """Generate the answer to a conversation, or to a list of conversations.
 
-        A conversation is a list of ``{"role": ..., "content": ...}``; it becomes a prompt by the
-        tokenizer's chat template.
+        A conversation is a list of ``{"role": ..., "content": ...}``, where the content is a string
+        or a list of ``{"type": "text", "text": ...}``; it becomes a prompt by the tokenizer's chat
+        template, in whichever of the two forms that is written for. ``template_options`` go to the
+        template; ``continue_final_message=True`` lets the model go on with the last message, so
+        there is no generation prompt then.
         """
         self._worker.check()
-        single = bool(messages) and isinstance(messages[0], Mapping)
+        single = isinstance(messages, (str, Mapping)) or isinstance(
+            next(iter(messages), 0), Mapping
+        )
         conversations = [messages] if single else messages
         prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
         return self.generate(prompts[0] if single else prompts, sampling_params, use_tqdm)
@@ -186,7 +191,8 @@ class LLM:
         """The prompt that the chat template makes of a conversation.
 
         Raises:
-            RequestError: there is no template, or it refused the conversation.
+            RequestError: there is no template, it refused the conversation, or that is not made of
+                text.
         """
         return self._prompts.chat(messages, template_options)
 

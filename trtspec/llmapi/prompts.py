@@ -13,6 +13,7 @@ from trtspec.builder.pair import has_tokenizer, read_tokenizer
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
 from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.llmapi.chat import content_form, in_form, written_as_a_list
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
@@ -40,6 +41,19 @@ def is_single_prompt(prompts: Any) -> bool:
     if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
         return True
     return bool(prompts) and all(isinstance(item, Real) for item in prompts)
+
+
+def _in_known_roles(
+    messages: Sequence[Mapping[str, Any]], template: str
+) -> list[Mapping[str, Any]]:
+    """`developer` is OpenAI's newer word for `system`; a template that does not know it would
+    leave its message out."""
+    if "developer" in template:
+        return list(messages)
+    return [
+        {**message, "role": "system"} if message.get("role") == "developer" else message
+        for message in messages
+    ]
 
 
 class PromptReader:
@@ -72,32 +86,44 @@ class PromptReader:
         return content, self._encode(content)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Prompt:
-        """Apply the chat template; the result is a prompt of token ids."""
-        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
+        """Apply the chat template; the result is a prompt of token ids.
+
+        Raises:
+            RequestError: there is no template, it refused the conversation, or that is not made of
+                text.
+        """
+        template = self._template(options)
+        messages = in_form(messages, content_form(template))
+        # To go on with the last message is to have no header of a new one.
+        shared = {"add_generation_prompt": not options.get("continue_final_message")}
+        try:
+            text = self.tokenizer.apply_chat_template(
+                _in_known_roles(messages, template), tokenize=False, **{**shared, **options}
+            )
+        except Exception as error:
+            raise RequestError(f"the chat template refused the conversation: {error}") from error
+        misread = written_as_a_list(messages, text)
+        if misread is not None:
+            raise RequestError(
+                "the chat template loops over the parts of some contents, but writes those of "
+                f"role {misread.get('role')!r} as a list; mend it, or format the conversation "
+                "yourself and call generate()"
+            )
+        # The template writes its own special tokens.
+        return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
+
+    def _template(self, options: Mapping[str, Any]) -> str:
+        """The template that will be applied: of several, the one that the options ask for."""
+        asked = options.get("chat_template")
+        if self.tokenizer is None or not (asked or getattr(self.tokenizer, "chat_template", None)):
             raise RequestError(
                 "the tokenizer has no chat template; format the conversation yourself and call "
                 "generate()"
             )
         try:
-            text = self.tokenizer.apply_chat_template(
-                self._in_known_roles(messages),
-                tokenize=False,
-                **{"add_generation_prompt": True, **options},
-            )
-        except Exception as error:
+            return str(self.tokenizer.get_chat_template(asked, options.get("tools")))
+        except ValueError as error:
             raise RequestError(f"the chat template refused the conversation: {error}") from error
-        # The template writes its own special tokens.
-        return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
-
-    def _in_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """`developer` is OpenAI's newer word for `system`; a template that does not know it would
-        leave its message out."""
-        if "developer" in str(self.tokenizer.chat_template):
-            return list(messages)
-        return [
-            {**message, "role": "system"} if message.get("role") == "developer" else message
-            for message in messages
-        ]
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
         """Tokenise `bad_words`, make a stop token of each stop string that is a special token, and

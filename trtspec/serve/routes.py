@@ -58,9 +58,9 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     service = _service(request)
     engine = service.ready()
     model, params, options = service.model_name(body.model), body.params(), _template_options(body)
-    messages = [message.to_template() for message in body.messages]
-    engine.check_lengths(["".join(m["content"] for m in messages)], "messages")
+    engine.check_lengths(["".join(message.text for message in body.messages)], "messages")
     engine.check_lengths([json.dumps(options)], "chat_template_kwargs")
+    messages = [message.to_turn() for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
         return engine.llm.submit([engine.llm.chat_prompt(messages, **options)], params)
@@ -167,8 +167,6 @@ def _template_options(body: ChatRequest) -> dict[str, Any]:
         value = getattr(body, name)
         if value is not None:
             options[name] = value
-    if options.get("continue_final_message"):
-        options.setdefault("add_generation_prompt", False)
     return options
 
 

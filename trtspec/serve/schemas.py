@@ -155,12 +155,15 @@ class Message(_Body):
     content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)]
     name: str | None = None
 
-    def to_template(self) -> dict[str, str]:
-        """As chat templates read it; parts are joined by line ends."""
+    @property
+    def text(self) -> str:
+        """All of its text."""
         content = self.content
-        text = content if isinstance(content, str) else "\n".join(part.text for part in content)
-        turn = {"role": self.role, "content": text}
-        return turn if self.name is None else {**turn, "name": self.name}
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+    def to_turn(self) -> dict[str, Any]:
+        """As `LLM.chat` takes it."""
+        return self.model_dump(exclude_none=True)
 
 
 class ChatRequest(_Generation):

@@ -1,0 +1,144 @@
+"""The contents of a conversation in the form that its chat template reads: text, or parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from jinja2 import Environment, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+
+from trtspec.errors import RequestError
+
+ContentForm = Literal["text", "parts"]
+Part = Mapping[str, str]
+
+
+class _Generation(Extension):
+    """Transformers' own block ``{% generation %}``, which marks what an assistant says."""
+
+    tags = {"generation"}  # noqa: RUF012  read by jinja2 off the class
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@lru_cache
+def content_form(template: str) -> ContentForm:
+    """What a chat template takes a message's content for: "parts" if it loops over it anywhere,
+    also by another name that it gave it or as an argument of a macro; otherwise "text". A template
+    that cannot be parsed is "text": rendering it will say what is wrong."""
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
+    except TemplateError:
+        return "text"
+    names = _names_of_content(tree)
+    loops = tree.find_all(nodes.For)
+    return "parts" if any(_is_content(loop.iter, names) for loop in loops) else "text"
+
+
+def in_form(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[Mapping[str, Any]]:
+    """The messages with every content in that form: parts are joined by line ends, text becomes a
+    single part.
+
+    Raises:
+        RequestError: something is no message, or no text; its place is named.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise RequestError(
+            f"a conversation is a list of messages, got {type(messages).__name__} {messages!r:.60}"
+        )
+    turns: list[Mapping[str, Any]] = []
+    for index, message in enumerate(messages):
+        place = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise RequestError(
+                f'{place} is {type(message).__name__} {message!r:.60}; a message is {{"role": ..., '
+                '"content": ...}'
+            )
+        content = message.get("content")
+        if content is None and message.get("tool_calls"):
+            turns.append(message)  # its template writes the calls
+            continue
+        parts = _parts(content, f"{place}.content")
+        if form == "parts":
+            turns.append({**message, "content": parts})
+        else:
+            turns.append({**message, "content": "\n".join(part["text"] for part in parts)})
+    return turns
+
+
+def written_as_a_list(messages: Sequence[Mapping[str, Any]], text: str) -> Mapping[str, Any] | None:
+    """The first message of parts whose list a template wrote out as Python does, if there is one:
+    a template may loop over the contents of one role and not of another."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and str(content) in text:
+            return message
+    return None
+
+
+def _parts(content: Any, place: str) -> list[Part]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, (bytes, Mapping)) or not isinstance(content, Sequence):
+        raise RequestError(
+            f"{place} is {type(content).__name__} {content!r:.60}; it must be text, or a list of "
+            '{"type": "text", "text": ...}'
+        )
+    return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Any, place: str) -> Part:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(kind, str) and kind != "text":
+        raise RequestError(f"{place} is a part of type {kind[:32]!r}; only text is offered")
+    is_text = kind == "text" and part.keys() == {"type", "text"}
+    if not (is_text and isinstance(part["text"], str)):
+        raise RequestError(
+            f'{place} is {part!r:.60}; a part is {{"type": "text", "text": ...}} with a string'
+        )
+    return {"type": "text", "text": part["text"]}
+
+
+def _names_of_content(tree: nodes.Template) -> set[str]:
+    """Names that a template gives to a message's content: by ``set``, or as a macro's parameter."""
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    names: set[str] = set()
+    while True:
+        found = set(names)
+        for assignment in tree.find_all(nodes.Assign):
+            target = assignment.target
+            if isinstance(target, nodes.Name) and _is_content(assignment.node, names):
+                found.add(target.name)
+        for call in tree.find_all(nodes.Call):
+            macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+            if macro is not None:
+                given = [(p.name, a) for p, a in zip(macro.args, call.args, strict=False)]
+                given += [(keyword.key, keyword.value) for keyword in call.kwargs]
+                found |= {name for name, value in given if _is_content(value, names)}
+        if found == names:
+            return names
+        names = found
+
+
+def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
+    """Whether an expression is a message's content, or some or all parts of it."""
+    if isinstance(node, nodes.Name):
+        return node.name in names
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        if isinstance(node.arg, nodes.Slice):
+            return _is_content(node.node, names)
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    if isinstance(node, nodes.Filter):
+        return _is_content(node.node, names)
+    if isinstance(node, nodes.CondExpr):
+        return _is_content(node.expr1, names) or _is_content(node.expr2, names)
+    if isinstance(node, nodes.Or):
+        return _is_content(node.left, names) or _is_content(node.right, names)
+    return False
