@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtspec.errors import EngineError
 from trtspec.executor.metrics import ExecutorMetrics, SpeculativeMetrics
 
 
@@ -130,3 +131,28 @@ def test_executor_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_executor_that_did_nothing() -> None:
     figures = ExecutorMetrics(Clock()).to_dict()
     assert figures["host_share"] == figures["step_ms"] == figures["draft_ms"] == 0.0
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_failed_steps(fails: list[bool]) -> None:
+    """All of them, those since the last good step, and why the latest failed."""
+    metrics = ExecutorMetrics()
+    for number, fail in enumerate(fails):
+        metrics.start_step()
+        metrics.end_step(verifies=True, failure=EngineError(str(number)) if fail else None)
+    row = fails[::-1].index(False) if False in fails else len(fails)
+    assert metrics.num_failed_steps_in_a_row == row
+    assert metrics.to_dict()["num_failed_steps"] == sum(fails)
+    latest = [str(number) for number, fail in enumerate(fails) if fail][-1:]
+    assert [str(metrics.last_failure)] == (latest or ["None"])
+
+
+def test_queue_and_cache() -> None:
+    metrics = ExecutorMetrics()
+    for queried, found in ((40, 0), (40, 32), (3, 0)):
+        metrics.record_prefix(queried, found)
+    for number in (0, 2, 1):
+        metrics.record_preemptions(number)
+    figures = metrics.to_dict()
+    assert (figures["num_prefix_cache_queries"], figures["num_prefix_cache_hits"]) == (83, 32)
+    assert figures["num_preemptions"] == 3

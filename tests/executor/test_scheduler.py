@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError, RequestError
@@ -338,3 +340,37 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
         draft = [5] if item.is_generation else [committed]
         scheduler._resources.commit(item.request, committed + emitted - 1, draft)
     assert rows(run(scheduler)) == [(0, 6, 1, 3), (1, 3, 1, 3)] and asked == [1, 2]
+
+
+@given(
+    blocks=st.integers(6, 12),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 12), st.integers(1, 2)), min_size=1, max_size=8
+    ),
+)
+def test_every_request_begins_once(blocks: int, arrivals: list[tuple[int, int, int]]) -> None:
+    """However often it is refused for want of blocks, or preempted and begun again."""
+    scheduler = make(blocks, batch=3, rows=8)
+    pending = list(arrivals)
+    requests: list[Request] = []
+    begun: list[int] = []
+    steps, wait = 0, 0
+    while pending or scheduler.has_work:
+        wait = max(wait - 1, 0)
+        while pending and not wait:
+            wait, prompt, base = pending.pop(0)
+            requests.append(add(scheduler, len(requests), prompt, max_tokens=10, base=base))
+        if not scheduler.has_work:
+            continue
+        seen = {request.id for request in requests if request.queue_time is not None}
+        batch = run(scheduler)
+        items = {item.request.id: item for item in batch.items}
+        for item in batch.admitted:
+            assert items[item.request.id] is item and item.request.id not in seen
+            assert item.request.queue_time is not None and item.request.queue_time >= 0
+            assert item.start % 4 == 0 and item.start < item.request.num_prompt_tokens
+            begun.append(item.request.id)
+        assert {request_id for request_id in items if request_id not in seen} <= set(begun)
+        steps += 1
+        assert steps < 1000
+    assert begun == list(range(len(requests)))

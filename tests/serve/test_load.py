@@ -220,6 +220,13 @@ def test_metrics_agree_with_the_engine(serve: Serve) -> None:
         assert values["vllm:prompt_tokens_total"] == sum(map(len, prompts))
         assert values["vllm:request_prompt_tokens_count"] == 2
         assert values["vllm:time_to_first_token_seconds_count"] == 4
+        assert values["vllm:request_queue_time_seconds_count"] == 4
+        assert values["vllm:num_preemptions_total"] == figures["num_preemptions"] == 0
+        queries, hits = (f"vllm:prefix_cache_{what}_total" for what in ("queries", "hits"))
+        # Each of two samples is a request of its own.
+        assert values[queries] == figures["num_prefix_cache_queries"] == 2 * sum(map(len, prompts))
+        assert values[hits] == figures["num_prefix_cache_hits"]
+        assert values["vllm:engine_failed_steps_total"] == figures["num_failed_steps"] == 0
         assert values["vllm:num_requests_running"] == values["vllm:num_requests_waiting"] == 0
         assert values["vllm:kv_cache_usage_perc"] == 0
         name = 'http_requests_total{handler="/v1/completions",method="POST",status="200"}'

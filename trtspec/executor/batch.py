@@ -35,12 +35,15 @@ class ScheduledBatch:
     in use; else it may leave that for when it is asked for drafts, if it then still can.
     first_step_only: whether no draft behind another one is asked for, which an engine may do for
     less.
+    admitted: those of the items that begin with this step, what they found of their prompts in the
+    caches being their `start`; a request that was preempted begins once only.
     """
 
     items: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()
     feeds_drafts: bool = True
     first_step_only: bool = False
+    admitted: tuple[ScheduledRequest, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.items)

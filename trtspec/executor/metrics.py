@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trtspec.errors import TrtspecError
+
 
 class SpeculativeMetrics:
     """Counts over verify steps, of one request or of many merged.
@@ -161,6 +163,12 @@ class ExecutorMetrics:
         reported. Left out (for tests): no engine, so that all time is the host's."""
         self.total = SpeculativeMetrics()
         self.num_engine_steps = 0
+        self.num_failed_steps = 0
+        self.num_failed_steps_in_a_row = 0
+        self.last_failure: TrtspecError | None = None
+        self.num_preemptions = 0
+        self.num_prefix_cache_queries = 0
+        self.num_prefix_cache_hits = 0
         self._target = [] if target is None else [target]
         self._drafts = list(drafts)
         self._step_seconds = 0.0
@@ -173,14 +181,30 @@ class ExecutorMetrics:
         """An executor step begins."""
         self._began = self._now()
 
-    def end_step(self, verifies: bool) -> None:
-        """The step begun last ends; ``verifies``: every request in it generated."""
+    def end_step(self, verifies: bool, failure: TrtspecError | None = None) -> None:
+        """The step begun last ends; ``verifies``: every request in it generated. ``failure``: why
+        the step as a whole came to nothing; what fails one request of many is none."""
         used = self._now() - self._began
         self.num_engine_steps += 1
         self._step_seconds += used.seconds
+        if failure is None:
+            self.num_failed_steps_in_a_row = 0
+        else:
+            self.num_failed_steps += 1
+            self.last_failure = failure
+            self.num_failed_steps_in_a_row += 1
         if verifies:
             self._verify_steps += 1
             self._verify += used
+
+    def record_preemptions(self, number: int) -> None:
+        """So many requests lost their blocks, to be computed again."""
+        self.num_preemptions += number
+
+    def record_prefix(self, queried: int, found: int) -> None:
+        """A request of ``queried`` prompt tokens begins on ``found`` of them, out of the caches."""
+        self.num_prefix_cache_queries += queried
+        self.num_prefix_cache_hits += found
 
     def record_verify(
         self, request_id: int, emitted: int, drafted_nodes: int, drafted_depth: int | None = None
@@ -200,7 +224,9 @@ class ExecutorMetrics:
     def to_dict(self) -> dict[str, Any]:
         """Everything, since the start. Times are milliseconds in all, `step_ms` the mean of an
         executor step, `host_ms` what steps took outside the engines, `host_share` its part; what
-        begins with `verify_` is of the `num_verify_steps` alone."""
+        begins with `verify_` is of the `num_verify_steps` alone. `num_prefix_cache_queries` are the
+        prompt tokens of the requests that began while prefixes are reused, `num_prefix_cache_hits`
+        those of them that need no computing."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
@@ -212,6 +238,10 @@ class ExecutorMetrics:
             "num_target_calls": calls[0],
             "num_draft_calls": calls[1],
             "num_engine_steps": self.num_engine_steps,
+            "num_failed_steps": self.num_failed_steps,
+            "num_preemptions": self.num_preemptions,
+            "num_prefix_cache_queries": self.num_prefix_cache_queries,
+            "num_prefix_cache_hits": self.num_prefix_cache_hits,
             "step_ms": step_ms / self.num_engine_steps if self.num_engine_steps else 0.0,
             "target_ms": used.target_seconds * 1e3,
             "draft_ms": used.draft_seconds * 1e3,

@@ -103,6 +103,11 @@ class PyExecutor:
         """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
         self.metrics.start_step()
         batch = self._scheduler.schedule()
+        self.metrics.record_preemptions(len(batch.preempted))
+        if self._resources.enable_reuse:
+            for item in batch.admitted:
+                self.metrics.record_prefix(item.request.num_prompt_tokens, item.start)
+        failure = None
         try:
             for request in batch.preempted:
                 self._drafter.release(request.id)
@@ -120,7 +125,7 @@ class PyExecutor:
             failure = EngineError(f"the step failed: {error}")
             judged = [_failed(item, failure) for item in batch.items]
         outputs = [self._emit(j) for j in judged]
-        self.metrics.end_step(all(item.is_generation for item in batch.items))
+        self.metrics.end_step(all(item.is_generation for item in batch.items), failure)
         return outputs
 
     def _rows(self, item: ScheduledRequest) -> RowGroup:

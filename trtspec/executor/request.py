@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -40,6 +41,8 @@ class Request:
     num_steps: target verifications so far.
     finish_reason: None while it runs.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
+    arrival_time, scheduled_time: when it was made, and when its first rows were scheduled (None
+    until then), of `time.monotonic`.
 
     A step feeds rows tokens[committed : committed + n] of the target cache. With one row left (the
     root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and
@@ -59,6 +62,8 @@ class Request:
     num_steps: int = 0
     finish_reason: str | None = None
     transfer: Transfer | None = None
+    arrival_time: float = field(default_factory=time.monotonic)
+    scheduled_time: float | None = None
 
     @classmethod
     def create(
@@ -95,6 +100,11 @@ class Request:
             sample_index=sample_index,
             eos_token_ids=eos_token_ids,
         )
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds that it waited for its first step; None while it does."""
+        return None if self.scheduled_time is None else self.scheduled_time - self.arrival_time
 
     @property
     def output_tokens(self) -> list[int]:

@@ -147,6 +147,11 @@ class ResourceManager:
         return self.target.slots(request.id, positions)
 
     @property
+    def enable_reuse(self) -> bool:
+        """Whether requests may begin on what others left in the caches."""
+        return self.target.enable_reuse
+
+    @property
     def usage(self) -> float:
         """Share of the blocks in use, of the fullest cache; those cached for reuse count as
         free."""

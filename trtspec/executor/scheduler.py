@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -161,10 +162,15 @@ class Scheduler:
             item = self._extend(request, start, spare, drafts)
             spare -= item.num_rows + item.max_nodes - 1
             items.append(item)
+        num_running = len(items)
         if kept:
             self._admit(items, spare + kept)
         assert items or not self._requests, "no progress: nothing could be scheduled"
-        return ScheduledBatch(tuple(items), tuple(preempted))
+        admitted = [i for i in items[num_running:] if i.request.scheduled_time is None]
+        now = time.monotonic()
+        for item in admitted:
+            item.request.scheduled_time = now
+        return ScheduledBatch(tuple(items), tuple(preempted), admitted=tuple(admitted))
 
     def _reserve_one_row_each(self, preempted: list[Request]) -> list[tuple[Request, int]]:
         """Pass 1: the requests that have their row, with their committed lengths."""

@@ -273,7 +273,7 @@ def _cut(completion: CompletionOutput, mark: _Mark | None) -> CompletionOutput:
         taken.logprobs = completion.logprobs[: mark.tokens] or None
     taken.metrics = mark.metrics
     if not mark.tokens:
-        taken.first_token_time = None
+        taken.first_token_time = taken.queue_time = None
     if not mark.finished:
         taken.finish_reason = taken.stop_reason = taken.finish_time = None
         taken.kv_transfer_params = None

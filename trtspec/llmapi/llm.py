@@ -204,6 +204,7 @@ class LLM:
     def load(self) -> Load:
         """How busy it is now; may be called from any thread."""
         executor, worker = self._executor, self._worker
+        failure = executor.metrics.last_failure
         return Load(
             num_running=executor.num_running,
             num_waiting=executor.num_waiting,
@@ -211,6 +212,8 @@ class LLM:
             num_prompt_tokens=worker.num_prompt_tokens,
             num_generated_tokens=worker.num_generated_tokens,
             step_seconds=worker.step_seconds,
+            num_failed_steps_in_a_row=executor.metrics.num_failed_steps_in_a_row,
+            last_failure=None if failure is None else str(failure),
         )
 
     def get_metrics(self) -> dict[str, Any]:

@@ -17,8 +17,9 @@ class CompletionOutput:
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
     "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
     were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
-    ``seed`` repeats this very sequence (with the same sample index). The two times are of
-    `time.monotonic`, None until then. ``kv_transfer_params`` says where its hidden states were
+    ``seed`` repeats this very sequence (with the same sample index). ``first_token_time`` and
+    ``finish_time`` are of `time.monotonic`, ``queue_time`` is the seconds that it waited for its
+    first step; None until then. ``kv_transfer_params`` says where its hidden states were
     written (``hidden_states_path``), with the method extract_hidden_states.
     """
 
@@ -30,6 +31,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
+    queue_time: float | None = None
     first_token_time: float | None = None
     finish_time: float | None = None
     kv_transfer_params: Mapping[str, str] | None = None
@@ -73,7 +75,9 @@ class Load:
     """How busy an LLM is, and what it has done since its start.
 
     ``kv_cache_usage`` is the part (0 to 1) of the fuller cache's blocks that requests hold;
-    ``step_seconds`` how long the step under way has taken so far.
+    ``step_seconds`` how long the step under way has taken so far. ``num_failed_steps_in_a_row``
+    counts steps that failed as a whole since the last one that did not; ``last_failure`` says why
+    the latest of all did.
     """
 
     num_running: int
@@ -82,3 +86,5 @@ class Load:
     num_prompt_tokens: int
     num_generated_tokens: int
     step_seconds: float
+    num_failed_steps_in_a_row: int = 0
+    last_failure: str | None = None

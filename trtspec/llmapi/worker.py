@@ -174,6 +174,7 @@ class Worker:
             # A bug of ours, as the executor sees to its requests' failures: nobody may hang on it.
             logger.exception("the executor failed")
             failure = EngineError(f"the executor failed: {error}")
+            self._executor.metrics.end_step(False, failure)
             for request_id in list(self._live):
                 self._executor.abort(request_id)
                 self._end(request_id, "error", failure)
@@ -183,6 +184,7 @@ class Worker:
     def _deliver(self, step: StepOutput) -> None:
         sequence = self._live[step.request.id]
         completion = sequence.completion
+        completion.queue_time = step.request.queue_time
         if step.tokens and completion.first_token_time is None:
             completion.first_token_time = time.monotonic()
             if completion.index == 0:

@@ -17,6 +17,7 @@ from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.outputs import RequestOutput
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
+_QUEUE_SECONDS = (0.001, *_SECONDS)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _TOKENS = tuple(2**i for i in range(18))
 
@@ -29,6 +30,9 @@ class ServerMetrics:
         self._registry = CollectorRegistry()
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token", _SECONDS
+        )
+        self._queue = self._histogram(
+            "request_queue_time_seconds", "Wait for the first step of a sequence", _QUEUE_SECONDS
         )
         self._latency = self._histogram(
             "e2e_request_latency_seconds", "Arrival to last token", _SECONDS
@@ -71,6 +75,8 @@ class ServerMetrics:
                 tokens = len(completion.token_ids)
                 self._success.labels(self._model, completion.finish_reason or "abort").inc()
                 self._generated.labels(self._model).observe(tokens)
+                if completion.queue_time is not None:
+                    self._queue.labels(self._model).observe(completion.queue_time)
                 if first is None or last is None:
                     continue
                 self._first_token.labels(self._model).observe(first - arrival)
@@ -124,7 +130,20 @@ class _EngineCollector(Collector):
                 "Draft tokens accepted and emitted",
                 figures["num_accepted_tokens"],
             ),
+            "num_preemptions": (
+                "Requests that lost their blocks and were computed again",
+                figures["num_preemptions"],
+            ),
+            "prefix_cache_queries": (
+                "Prompt tokens looked for in the prefix cache",
+                figures["num_prefix_cache_queries"],
+            ),
+            "prefix_cache_hits": (
+                "Prompt tokens found in the prefix cache",
+                figures["num_prefix_cache_hits"],
+            ),
             "engine_steps": ("Executor steps", figures["num_engine_steps"]),
+            "engine_failed_steps": ("Executor steps that failed", figures["num_failed_steps"]),
             "engine_target_seconds": ("Time in the target", figures["target_ms"] / 1e3),
             "engine_draft_seconds": ("Time in the draft", figures["draft_ms"] / 1e3),
             "engine_host_seconds": ("Time of steps outside both", figures["host_ms"] / 1e3),
