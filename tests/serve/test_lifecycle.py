@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -242,3 +243,59 @@ def test_replies_do_not_wait_for_acknowledgements() -> None:
         accepted, _ = listener.accept()
         with client, accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def break_target(server: Server) -> Callable[[], None]:
+    """Let every engine step fail, until what is returned is called."""
+    target, forward = server.llm._target, server.llm._target.forward
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("bad kernel")
+
+    def mend() -> None:
+        target.forward = forward  # type: ignore[method-assign]
+
+    target.forward = broken  # type: ignore[method-assign]
+    return mend
+
+
+def test_a_server_whose_every_step_fails_ends(serve: Serve) -> None:
+    """It says why, and its exit code is not 0; one failure less, and all is well."""
+    with serve(max_failed_steps=3) as server:
+        mend = break_target(server)
+        for _ in range(2):
+            assert server.post(json=LONG).status_code == 500
+        mend()
+        assert server.post(json={"prompt": "a"}).status_code == 200
+        break_target(server)
+        for _ in range(2):
+            assert server.post(json=LONG).status_code == 500
+        time.sleep(0.6)  # the watch has looked
+        assert server.get("/health").status_code == 200
+        assert server.post(json=LONG).status_code == 500
+        server.thread.join(DEADLINE)
+        assert not server.thread.is_alive() and server.lifecycle.exit_code == 1
+        detail = server.service.detail
+        assert "3 engine steps in a row failed" in detail and "bad kernel" in detail
+
+
+def test_a_server_that_stays_after_failures(serve: Serve) -> None:
+    """It is not ready while every step fails, and is again after one that does not."""
+    with serve(max_failed_steps=2, stay_after_failures=True) as server:
+        mend = break_target(server)
+        for _ in range(2):
+            assert server.post(json=LONG).status_code == 500
+        wait_until(lambda: server.get("/health").status_code == 503, "it is not ready")
+        health = server.get("/health").json()
+        assert health["status"] == "failing" and "bad kernel" in health["detail"]
+        assert server.get("/live").status_code == 200
+        assert server.post(json=LONG).status_code == 500
+        wait_until(lambda: "3 engine steps" in server.get("/health").json()["detail"], "it counts")
+        mend()
+        assert server.post(json={"prompt": "a"}).status_code == 200
+        wait_until(lambda: server.get("/health").status_code == 200, "it is ready again")
+        assert server.get("/health").json() == {"status": "ready", "detail": ""}
+        break_target(server)
+        server.lifecycle.drain()
+        server.thread.join(DEADLINE)
+        assert not server.thread.is_alive() and server.lifecycle.exit_code == 0

@@ -133,7 +133,7 @@ def test_the_gate() -> None:
         {"model_names": ()}, {"model_names": ("",)}, {"port": 70000}, {"api_keys": ("é",)},
         {"request_timeout": 0.0}, {"request_timeout": float("nan")}, {"drain_timeout": -1.0},
         {"max_body_bytes": 10}, {"metrics_prefix": "a b"}, {"root_path": "/api/"},
-        {"root_path": "api"}, {"worker": 2},
+        {"root_path": "api"}, {"worker": 2}, {"max_failed_steps": 0},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_honoured(bad: dict[str, Any]) -> None:

@@ -68,6 +68,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--request-timeout", type=float, help="seconds that a request may take (no limit)")
     add("--drain-timeout", type=float, default=30.0, help="seconds after SIGTERM (%(default)s)")
     add("--step-timeout", type=float, default=300.0, help="an engine step is hung (%(default)s s)")
+    add("--max-failed-steps", type=int, default=10, help="engine steps in a row (%(default)s)")
+    add("--stay-after-failures", action="store_true", help="do not end after so many of them")
     add("--max-body-bytes", type=int, default=8 * 2**20, help="(default: %(default)s)")
     add("--allowed-origins", type=json.loads, default=[], help='JSON list for CORS, such as ["*"]')
     add("--root-path", default="", help="path that a proxy puts before ours")
@@ -151,6 +153,7 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
         keys = [os.environ[API_KEY_VARIABLE]]
     names = (
         "host", "port", "max_queue", "request_timeout", "drain_timeout", "step_timeout",
+        "max_failed_steps", "stay_after_failures",
         "max_body_bytes", "allowed_origins", "root_path", "ssl_certfile", "ssl_keyfile",
         "metrics_prefix", "log_interval",
     )  # fmt: skip

@@ -126,17 +126,31 @@ class Lifecycle:
             self._begin(self._report(llm))
 
     async def _watch(self, llm: LLM) -> None:
-        """Fail when the engine's thread has died, or hangs in a step."""
-        limit = self.service.settings.step_timeout
+        """Fail when the engine's thread has died, hangs in a step, or fails in every step."""
+        settings = self.service.settings
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if llm.fault is not None:
                 self._fail(str(llm.fault))
                 return
-            if llm.load().step_seconds > limit:
+            load = llm.load()
+            if load.step_seconds > settings.step_timeout:
                 self.hung = True
-                self._fail(f"an engine step has taken more than {limit:g} s (--step-timeout)")
+                self._fail(
+                    f"an engine step has taken more than {settings.step_timeout:g} s "
+                    "(--step-timeout)"
+                )
                 return
+            failing = load.num_failed_steps_in_a_row >= settings.max_failed_steps
+            reason = (
+                f"{load.num_failed_steps_in_a_row} engine steps in a row failed "
+                f"(--max-failed-steps {settings.max_failed_steps}), the last one with: "
+                f"{load.last_failure}"
+            )
+            if failing and not settings.stay_after_failures:
+                self._fail(reason)
+                return
+            self.service.report_failing(reason if failing else None)
 
     async def _report(self, llm: LLM) -> None:
         heartbeat = Heartbeat(llm)

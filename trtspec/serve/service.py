@@ -6,6 +6,7 @@ import asyncio
 from enum import Enum
 
 from trtspec.llmapi.llm import LLM
+from trtspec.log import logger
 from trtspec.serve.engine import Engine
 from trtspec.serve.errors import ApiError
 from trtspec.serve.gate import Gate
@@ -16,10 +17,12 @@ _RETRY_SECONDS = 5.0
 
 
 class Status(Enum):
-    """Where the server is in its life; only a ready one takes requests."""
+    """Where the server is in its life; only a ready one takes requests, and a failing one, in the
+    hope that an engine step succeeds again."""
 
     STARTING = "starting"
     READY = "ready"
+    FAILING = "failing"
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -55,13 +58,24 @@ class Service:
         if self.status is Status.STARTING:
             self.status, self.detail = Status.READY, ""
 
+    def report_failing(self, reason: str | None) -> None:
+        """Every engine step fails, or (None) no longer does; of no effect outside the time in which
+        requests are served."""
+        if reason is not None and self.status in (Status.READY, Status.FAILING):
+            if self.status is Status.READY:
+                logger.error("not ready: %s", reason)
+            self.status, self.detail = Status.FAILING, reason
+        elif reason is None and self.status is Status.FAILING:
+            logger.info("ready again: an engine step succeeded")
+            self.status, self.detail = Status.READY, ""
+
     def ready(self) -> Engine:
         """The engine.
 
         Raises:
-            ApiError: 503 with the reason unless the server is ready.
+            ApiError: 503 with the reason unless the server takes requests.
         """
-        if self.status is Status.READY and self.engine is not None:
+        if self.status in (Status.READY, Status.FAILING) and self.engine is not None:
             return self.engine
         code = f"server_{self.status.value}"
         raise ApiError(503, self.describe(), code, retry_after=_RETRY_SECONDS)

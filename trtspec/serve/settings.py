@@ -22,6 +22,9 @@ class ServeSettings:
     drain_timeout: how long requests may still run after SIGTERM.
     step_timeout: an engine step that takes longer counts as hung: the server fails what runs and
         exits with code 1.
+    max_failed_steps: after so many engine steps in a row that failed, /health answers 503 with the
+        reason, and the server fails what runs and exits with code 1.
+    stay_after_failures: it stays instead, and is ready again after a step that did not fail.
     max_body_bytes: larger request bodies get 413 before they are read.
     allowed_origins: origins of web pages whose scripts may call the server; none by default.
     metrics_prefix: what the names of metrics begin with, before the colon.
@@ -38,6 +41,8 @@ class ServeSettings:
     request_timeout: float | None = None
     drain_timeout: float = 30.0
     step_timeout: float = 300.0
+    max_failed_steps: int = 10
+    stay_after_failures: bool = False
     max_body_bytes: int = 8 * 2**20
     allowed_origins: tuple[str, ...] = ()
     metrics_prefix: str = "trtspec"
@@ -59,6 +64,8 @@ class ServeSettings:
             raise ConfigError(f"port={self.port} must be between 0 and 65535 (0: any free one)")
         if self.max_queue < 0:
             raise ConfigError(f"max_queue={self.max_queue} must be 0 or more")
+        if self.max_failed_steps < 1:
+            raise ConfigError(f"max_failed_steps={self.max_failed_steps} must be at least 1")
         if self.max_body_bytes < 1024:
             raise ConfigError(f"max_body_bytes={self.max_body_bytes} must be at least 1024")
         for name in ("request_timeout", "step_timeout"):
