@@ -149,6 +149,9 @@ def test_typical_acceptance_keeps_what_is_likely(root: Path) -> None:
         blunt = root / "blunt"
         cycling_target(3.0).save_pretrained(blunt)
         with open_llm(blunt, config) as llm:
-            llm.generate(PROMPTS, NOISY, use_tqdm=False)
+            outputs = llm.generate(PROMPTS, NOISY, use_tqdm=False)
+            rules = {"lossy_typical" if more else "lossless"}
+            assert {output.acceptance for output in outputs} == rules
+            assert llm.generate(PROMPTS[0], SamplingParams(max_tokens=1)).acceptance == "lossless"
             figures.append(llm.get_metrics()["acceptance_rate"])
     assert figures[1] > figures[0] + 0.2

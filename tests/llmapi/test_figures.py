@@ -9,6 +9,7 @@ import pytest
 from trtspec import LLM, SamplingParams
 from trtspec.errors import EngineError
 
+from ..e2e.helpers import ngram
 from .conftest import TextModel
 
 PROMPT = list(range(60, 110))
@@ -55,6 +56,21 @@ def test_the_queue_time(text_model: TextModel) -> None:
         end = first.output.outputs[0].finish_time
         begun = second.output.outputs[0].first_token_time
         assert end is not None and begun is not None and 0 <= waits[0] < waits[1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("rates", [None, [0.5, 0.5]])
+def test_simulated_outputs_say_so(
+    text_model: TextModel, temperature: float, rates: list[float] | None
+) -> None:
+    config = ngram(2) if rates is None else ngram(2, simulate_acceptance=rates)
+    params = SamplingParams(max_tokens=8, temperature=temperature, seed=1, n=2)
+    with LLM(text_model.folder, config, backend="eager", dtype="float32") as llm:
+        wanted = "lossless" if rates is None else "simulated"
+        handle = llm.generate_async("the cat", params, streaming=True)
+        assert {output.acceptance for output in handle} == {wanted}
+        failed, served = llm.generate(["", "the cat"], params, use_tqdm=False)
+        assert failed.error is not None and failed.acceptance == served.acceptance == wanted
 
 
 def test_failed_steps_are_counted(text_model: TextModel) -> None:

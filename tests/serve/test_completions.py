@@ -11,6 +11,7 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 
+from ..e2e.helpers import ngram, open_llm
 from ..llmapi.conftest import TextModel
 from .conftest import Serve, Server, run_server
 
@@ -210,6 +211,28 @@ def test_speculative_figures_on_request(serve: Serve, method: str) -> None:
     with serve(method, request_metrics=True) as server:
         answer = server.client().completions.create(**options)
         assert answer.metrics["speculative_decoding"] == figures
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("rates", [None, [0.5, 0.5]])
+def test_answers_whose_acceptance_is_simulated_say_so(
+    text_model: TextModel, path: str, rates: list[float] | None
+) -> None:
+    """The whole answer, and every chunk of a stream; others say nothing."""
+    config = ngram(2) if rates is None else ngram(2, simulate_acceptance=rates)
+    asked = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    body = {**asked, "max_tokens": 8, "stream_options": {"include_usage": True}, "stream": True}
+
+    def open_one() -> LLM:
+        return open_llm(text_model.folder, config, skip_tokenizer_init=False)
+
+    with run_server(open_one) as server:
+        whole = server.post(f"/v1/{path}", json={**asked, "max_tokens": 8}).json()
+        *events, done, _ = server.post(f"/v1/{path}", json=body).text.split("\n\n")
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert done == "data: [DONE]" and len(chunks) > 2 and whole["choices"]
+    wanted = None if rates is None else "simulated"
+    assert {answer.get("acceptance") for answer in (whole, *chunks)} == {wanted}
 
 
 def test_the_stream_on_the_wire(server: Server) -> None:

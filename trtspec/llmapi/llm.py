@@ -26,7 +26,7 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.build import build_folder, check_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
-from trtspec.llmapi.outputs import CompletionOutput, Load, RequestOutput
+from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
@@ -247,7 +247,7 @@ class LLM:
         self._worker.check()
         handles, sequences = [], []
         for prompt, options in zip(prompts, params, strict=True):
-            output = RequestOutput(next(self._ids), None, [], [])
+            output = RequestOutput(next(self._ids), None, [], [], acceptance=self._judged(options))
             handle = GenerationHandle(output, streaming, self._worker.abort)
             try:
                 sequences += self._sequences(prompt, options, output, handle)
@@ -298,6 +298,15 @@ class LLM:
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))
         return sequences
+
+    def _judged(self, params: SamplingParams) -> Acceptance:
+        """By which rule the drafts of a request are judged."""
+        if self.speculation is None:
+            return "lossless"
+        if self.speculation.simulate_acceptance is not None:
+            return "simulated"
+        is_lossy = self.speculation.typical_acceptance is not None and params.temperature > 0.0
+        return "lossy_typical" if is_lossy else "lossless"
 
     @staticmethod
     def _params_for(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.sampler import TokenLogprobs
+
+Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 
 
 @dataclass
@@ -47,13 +50,18 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """One prompt with its ``n`` sequences; ``error`` is set if any of them failed."""
+    """One prompt with its ``n`` sequences; ``error`` is set if any of them failed.
+
+    ``acceptance`` says which rule judged the drafts: "lossless" (the text is the model's own),
+    "simulated" (``simulate_acceptance``: the text means nothing) or "lossy_typical".
+    """
 
     request_id: int
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     error: TrtspecError | None = None
+    acceptance: Acceptance = "lossless"
 
     @property
     def finished(self) -> bool:

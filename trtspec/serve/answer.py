@@ -131,8 +131,9 @@ class Answer(Response):
             for pump in pumps:
                 pump.cancel()
         if self._wishes.include_usage:
-            totals = usage([handle.output for handle in handles])
-            await _send_events(send, [self._payloads.chunk([], usage=totals)])
+            outputs = [handle.output for handle in handles]
+            last = self._payloads.chunk([], outputs, usage=usage(outputs))
+            await _send_events(send, [last])
         await _send_end(send)
 
     async def _pump(
@@ -165,7 +166,7 @@ class Answer(Response):
                         more["usage"] = usage(outputs, self._num_sent)
                 if self._wishes.metrics and is_last and i == len(choices) - 1:
                     more["metrics"] = speculation(outputs)
-                chunks.append(self._payloads.chunk([choice], **more))
+                chunks.append(self._payloads.chunk([choice], outputs, **more))
             if not self._began:
                 self._began = True
                 await send(

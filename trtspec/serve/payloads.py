@@ -37,6 +37,12 @@ def speculation(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
     return {"speculative_decoding": merged.to_dict()}
 
 
+def _judged(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """By which rule drafts were accepted, where the text is not the model's own."""
+    rules = {output.acceptance for output in outputs} - {"lossless"}
+    return {"acceptance": rules.pop()} if rules else {}
+
+
 def _transfer(completion: CompletionOutput) -> dict[str, Any]:
     """Where the hidden states of a sequence are, if they were written."""
     params = completion.kv_transfer_params
@@ -75,11 +81,14 @@ class Payloads(ABC):
         answer["usage"] = usage(outputs)
         if metrics:
             answer["metrics"] = speculation(outputs)
-        return {**answer, **_transfer(outputs[0].outputs[0])}
+        return {**answer, **_judged(outputs), **_transfer(outputs[0].outputs[0])}
 
-    def chunk(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """A chunk of a stream."""
-        return {**self._shared, "object": self.chunk_object, "choices": list(choices), **more}
+    def chunk(
+        self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
+    ) -> dict[str, Any]:
+        """A chunk of a stream of the request with those outputs."""
+        chunk = {**self._shared, "object": self.chunk_object, "choices": list(choices)}
+        return {**chunk, **_judged(outputs), **more}
 
     def opening(self, prompt: int) -> list[dict[str, Any]]:
         """Choices of the chunk that opens a stream; none if there is no such chunk."""
