@@ -102,6 +102,14 @@ def test_every_call_says_so(text_model: TextModel) -> None:
         assert llm.generate("the cat", SamplingParams(max_tokens=3)).outputs[0].text == text
 
 
+def test_a_new_llm_in_a_child(llm: LLM, text_model: TextModel) -> None:
+    """It could not run: its kernels' threads are the parent's."""
+    said = in_child(lambda: text_model.open().generate("a"))
+    assert f"forked from {os.getpid()}, which had opened an LLM" in said
+    said = in_child(lambda: LLM("no/such/folder"))
+    assert "forked from" in said, "found before anything is looked for"
+
+
 def test_a_child_ends_by_itself() -> None:
     """What is imported for an LLM leaves no thread behind that the end of a child waits for."""
     program = (

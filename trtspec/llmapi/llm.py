@@ -27,6 +27,7 @@ from trtspec.llmapi.build import build_folder, check_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
+from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
@@ -56,8 +57,10 @@ class LLM:
 
         Raises:
             ConfigError: options that are unknown, out of range or do not fit each other.
-            CheckpointError, BuildError, EngineError: see their descriptions.
+            CheckpointError, BuildError, EngineError: see their descriptions; the last one also in a
+                child that was forked after an LLM had been opened.
         """
+        check_process()
         config = LLMConfig(**options)
         if speculative_config is True:
             raise ConfigError("speculative_config=True names no method; give a config or None")
@@ -89,6 +92,7 @@ class LLM:
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
+        claim_process()
         self._executor, self._target, self._drafts = open_executor(
             folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs
         )

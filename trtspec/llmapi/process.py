@@ -1,0 +1,24 @@
+"""The process in which engines run: the threads of their kernels do not survive a fork."""
+
+from __future__ import annotations
+
+import os
+
+from trtspec.errors import EngineError
+
+_used: list[int] = []  # the process that opened an LLM, once one did; a child inherits it
+
+
+def check_process() -> None:
+    """EngineError in a child that was forked from a process with an LLM: calls of a new one would
+    wait for threads of kernels that are not there, or crash."""
+    if _used and _used[0] != os.getpid():
+        raise EngineError(
+            f"this process ({os.getpid()}) was forked from {_used[0]}, which had opened an LLM, "
+            "and engines do not run in it: start processes by spawn, or fork before the first LLM"
+        )
+
+
+def claim_process() -> None:
+    """Engines run in this process from now on."""
+    _used[:] = [os.getpid()]
