@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from checkpoint_converters.base_names import base_note, read_model_headers
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.family import Family
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
@@ -58,12 +59,22 @@ class Checkpoint:
         return fingerprint(self.path)
 
 
+def content_of(path: Path) -> list[Path]:
+    """The files by which a checkpoint is known: its configs (the model's, of generation and of
+    quantization) and weight files. The tokenizer is no part of it."""
+    return config_files(path) + weight_files(read_headers(path))
+
+
+def config_files(path: Path) -> list[Path]:
+    """The configs that a folder has."""
+    configs = (path / CONFIG, path / GENERATION_CONFIG, path / HF_QUANTIZATION)
+    return [file for file in configs if file.is_file()]
+
+
 def fingerprint(path: Path) -> str:
-    """Hash (32 hex digits) of a folder's configs (the model's, of generation and of quantization)
-    and weight files: their names, sizes and every byte, not where they lie. The tokenizer is no
-    part of it."""
-    configs = [path / CONFIG, path / GENERATION_CONFIG, path / HF_QUANTIZATION]
-    return hash_files([f for f in configs if f.is_file()] + weight_files(read_headers(path)))
+    """Hash (32 hex digits) of `content_of` a folder: names, sizes and every byte, not where the
+    files lie."""
+    return hash_files(content_of(path))
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -74,25 +85,29 @@ def read_config(path: Path) -> ModelConfig:
     """
     family, hf = _detect(path)
     dtype = read_dtype(hf)
-    return _config(family, hf, dtype or _dtype_of(read_headers(path)))
+    return _config(family, hf, dtype or _dtype_of(read_model_headers(path)))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Open a checkpoint folder: config and headers are checked in full, no weight is read yet.
 
-    (One exception: a model that ties its head to its embedding and stores a head all the same has
-    both compared here. Equal, the head is ignored; different, the checkpoint contradicts its config
-    and is refused.) Raises CheckpointError naming file, tensor, expected and found.
+    A model that ties its head to its embedding may store either. One that stores both has them
+    compared here, and so read: equal, the head is ignored; different, the checkpoint contradicts
+    its config and is refused. Names: see `checkpoint_converters.base_names`. Raises
+    CheckpointError naming file, tensor, expected and found.
     """
     family, hf = _detect(path)
-    headers = read_headers(path)
+    headers = read_model_headers(path)
+    where = f"{path}{base_note(headers)}"
     config = _config(family, hf, read_dtype(hf) or _dtype_of(headers))
     heads = {name for name in headers if hf.get("medusa") and name.startswith(_MEDUSA_HEADS)}
     redundant_head = config.tie_word_embeddings and HEAD in headers and EMBEDDING in headers
+    if config.tie_word_embeddings and EMBEDDING not in headers and HEAD in headers:
+        headers[EMBEDDING] = headers.pop(HEAD)  # as safetensors.torch.save_model leaves of the two
     modules = mtp_tensors(headers, config.num_layers)  # as a draft: `read_mtp`
     dropped = heads | modules | ({HEAD} if redundant_head else set())
     mapped = {n: h for n, h in headers.items() if n not in dropped}
-    resolved = resolve(family.names, config, mapped, str(path))
+    resolved = resolve(family.names, config, mapped, where)
     if redundant_head:
         _require_equal(headers[EMBEDDING], headers[HEAD])
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
@@ -111,6 +126,10 @@ def _detect(path: Path) -> tuple[Family, HfConfig]:
     else:
         key, found = "architectures", names[0] if isinstance(names, list) and names else names
         known = {family.architecture: family for family in FAMILIES}
+        # A base model's save names itself; its weights lack nothing but an untied head.
+        of_base = {family.base_architecture: family for family in FAMILIES}
+        if isinstance(found, str) and found in of_base:
+            return of_base[found], hf
         if hf.get("medusa") and isinstance(found, str):
             found = found.removeprefix(_MEDUSA_NAME)
     if not isinstance(found, str) or found not in known:
@@ -131,8 +150,9 @@ def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
 
 
 def _dtype_of(headers: Mapping[str, TensorHeader]) -> str:
-    """The dtype of a checkpoint whose config names none: that of its embedding."""
-    header = headers.get(EMBEDDING)
+    """The dtype of a checkpoint whose config names none: that of its embedding, or of a head that
+    stands for both."""
+    header = headers.get(EMBEDDING, headers.get(HEAD))
     return DTYPES.get(header.dtype, "float32") if header is not None else "float32"
 
 

@@ -23,6 +23,11 @@ class Family:
     read_fields: Callable[[HfConfig], dict[str, Any]]
     names: NameMap
 
+    @property
+    def base_architecture(self) -> str:
+        """What config.json says where the decoder was saved alone: ``LlamaModel``."""
+        return self.architecture.replace("ForCausalLM", "Model")
+
 
 def sliding_layers(hf: HfConfig, num_layers: Any) -> dict[str, Any]:
     """Qwen's rule: ``sliding_window`` counts only with ``use_sliding_window``, and then for the

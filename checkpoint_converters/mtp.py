@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint_converters.base_names import read_model_headers
 from checkpoint_converters.draft import DraftCheckpoint, cut_head
 from checkpoint_converters.eagle_names import EMBEDDING, FC, GATE, HEAD, OUT, Q, expected
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.mtp_families import FAMILIES, LAYER, MtpFamily, Places, unrun_parts
 from checkpoint_converters.names import match
-from checkpoint_converters.safetensors_files import (
-    LazyTensors,
-    TensorHeader,
-    read_headers,
-)
+from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader
 from checkpoint_converters.tensor_sources import OnePlus, SwappedHalves
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
@@ -62,7 +59,7 @@ def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> 
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder; a checkpoint is one")
     hf = HfConfig.read(path)
-    everything = read_headers(path)
+    everything = read_model_headers(path)
     family = _family(hf, everything, target)
     count = family.count(everything, target.num_layers)
     modules = [_read_module(hf, family, i, count, everything, target) for i in range(count)]

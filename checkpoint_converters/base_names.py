@@ -1,0 +1,51 @@
+"""The two spellings of a language model's tensor names, read as one.
+
+A causal language model saves its decoder below ``model.`` and its head as ``lm_head.weight``. The
+decoder saved alone (``LlamaModel.save_pretrained``) has the same names without ``model.``. Rules:
+
+* Without any name below ``model.``, names that begin with a part of the decoder (`PARTS`) are read
+  as if ``model.`` stood before them. All others keep their names.
+* Names of both spellings in one checkpoint are refused: nothing says which of them count.
+
+Missing tensors and such as have no use are refused as ever. Beside these names, a head that is tied
+to the embedding may be all that is there of both, see `checkpoint_converters.load_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from checkpoint_converters.safetensors_files import TensorHeader, read_headers
+from trtspec.errors import CheckpointError
+
+BASE = "model."
+PARTS = ("embed_tokens.", "layers.", "norm.", "rotary_emb.", "mtp_layers.")
+
+
+def read_model_headers(folder: Path) -> dict[str, TensorHeader]:
+    """`read_headers` of a language model, by the names of a causal one.
+
+    Raises CheckpointError as that, and for names of both spellings.
+    """
+    headers = read_headers(folder)
+    bare = [name for name in headers if name.startswith(PARTS)]
+    if not bare:
+        return headers
+    below = [name for name in headers if name.startswith(BASE)]
+    if below:
+        raise CheckpointError(
+            f"{folder} names tensors of its decoder with {BASE!r} before them ({len(below)}, first "
+            f"{min(below)}) and without ({len(bare)}, first {min(bare)}); which of them count "
+            "cannot be known: give all of them one spelling, or remove those that do not count"
+        )
+    return {
+        BASE + name if name.startswith(PARTS) else name: header for name, header in headers.items()
+    }
+
+
+def base_note(headers: Mapping[str, TensorHeader]) -> str:
+    """What a message about `read_model_headers` has to say where names have a `BASE` that the file
+    lacks; else nothing."""
+    is_base = any(name == BASE + header.name for name, header in headers.items())
+    return f" (a base model's save: {BASE!r} is put before its names)" if is_base else ""
