@@ -36,7 +36,8 @@ Limits (default: those of the build; only smaller ones are possible)
                                 build, else by the system's loader)
   --tensorrt FILE               libnvinfer.so or libtensorrt_rtx.so for engines of backend tensorrt
                                 (default: as found at build, else by the system's loader)
-  --num_threads N               threads of the kernels (default: OMP_NUM_THREADS, else all cores)
+  --num_threads N               threads of the kernels (default: OMP_NUM_THREADS, else all cores
+                                that the quota of its control group leaves)
 
 Sampling
   --temperature T               0 is greedy (default 0)

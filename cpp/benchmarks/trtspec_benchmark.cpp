@@ -7,6 +7,7 @@
 #include <string>
 #include <trtspec/bandwidth.hpp>
 #include <trtspec/files.hpp>
+#include <trtspec/host.hpp>
 #include <trtspec/team.hpp>
 #include <vector>
 
@@ -28,8 +29,9 @@ constexpr int kUsage = 2;
 constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 30;
 
 void benchmark(const Options& options) {
-  if (options.num_threads) at::set_num_threads(static_cast<int>(*options.num_threads));
-  const int threads = at::get_num_threads();
+  const int threads = options.num_threads ? static_cast<int>(*options.num_threads)
+                                          : default_threads(at::get_num_threads());
+  at::set_num_threads(threads);
   const EngineFolder folder = EngineFolder::read(options.engine_dir);
   const SchedulerLimits limits = runtime_limits(folder.build, options.max_batch_size,
                                                 options.max_num_tokens, options.max_seq_len);

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import trtspec
+from trtspec.ops.host import usable_cpus
 from trtspec.version import __version__
 
 
 def machine() -> dict[str, Any]:
     """System, processor and cores of this machine."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
         "system": platform.platform(),
         "processor": processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "usable_cores": usable_cpus(),
     }
 
 

@@ -25,6 +25,7 @@ from trtspec.builder.compile import compile_graph
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import make_graph, module_of
 from trtspec.errors import TrtspecError
+from trtspec.ops.host import usable_cpus
 
 _MESSAGE_TAIL = 2000  # characters of what a compiler said
 
@@ -48,7 +49,7 @@ def main() -> int:
     running: dict[int, tuple[str, Path]] = {}
     with tempfile.TemporaryDirectory() as logs:
         while waiting or running:
-            while waiting and len(running) < (os.cpu_count() or 1):
+            while waiting and len(running) < usable_cpus():
                 name, package = waiting.pop(0)
                 log = Path(logs) / package.name
                 child = os.fork()

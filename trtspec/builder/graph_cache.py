@@ -29,6 +29,7 @@ from trtspec.engine.graphs import draft_of, module_of
 from trtspec.engine.lowering import lower
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
+from trtspec.ops.host import usable_cpus
 
 # Where the code of a graph comes from: its modules, the ops that they call, and how it is compiled.
 _SOURCES = (
@@ -120,7 +121,7 @@ def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
     if engine.build.device == "cpu":
         _run_worker(engine, packages)
         return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cpus()) as pool:
         each = [{name: package} for name, package in packages.items()]
         list(pool.map(partial(_run_worker, engine), each))
 

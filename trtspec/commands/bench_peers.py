@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from trtspec.commands.bench_prompts import (
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.ops.host import usable_cpus
 
 
 def add_peers_command(commands: Any) -> None:
@@ -91,7 +91,7 @@ def run_peers(args: argparse.Namespace) -> int:
     build = EngineConfig.read(built[methods[0].name]).build
     prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
     texts = [prompt.token_ids for prompt in prompts]
-    threads = args.threads or len(os.sched_getaffinity(0))
+    threads = args.threads or usable_cpus()
     folders = {
         kind: str(find_model(draft.name))
         for kind in (DRAFT, EAGLE3)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 
 from trtspec.ops import native as native  # registers the custom ops
 from trtspec.ops.cuda_ops import register_cuda_ops
+from trtspec.ops.host import available_memory
 
 
 def device_problem(device: str, backend: str = "aoti") -> str | None:
@@ -49,12 +47,8 @@ def compute_capability() -> str:
 
 
 def free_memory(device: str) -> int:
-    """Bytes of the device's memory that can be had, on the CPU without swapping. Files that the
-    kernel keeps in memory count as free: after a build they may fill nearly all of it."""
+    """Bytes of the device's memory that can be had; of a CPU's, see `available_memory`."""
     if device == "cuda":
         free, _ = torch.cuda.mem_get_info(0)
         return int(free)
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return available_memory()

@@ -1,8 +1,9 @@
 """Loads libtrtspec_ops.so, which registers the ops as ``torch.ops.trtspec.*``, and on a machine
 with a CUDA device libtrtspec_cuda_ops.so, which adds their CUDA kernels, if it was built.
 
-Importing this module loads the libraries, once. It raises BuildError if the first is missing or one
-was built for another torch.
+Importing this module loads the libraries, once, and lowers torch's number of threads to those that
+a quota of processor time leaves, unless OMP_NUM_THREADS or MKL_NUM_THREADS chose it. It raises
+BuildError if the first library is missing or one was built for another torch.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def load_cuda_library(library: Path = CUDA_LIBRARY) -> bool:
 
 
 load_library()
+# In a container torch would start a thread for each core of the machine.
+torch.set_num_threads(torch.ops.trtspec._default_threads(torch.get_num_threads()))
 ctypes.CDLL(str(LIBRARY), mode=ctypes.RTLD_GLOBAL)  # compiled engines call its C functions
 HAS_CUDA_OPS = load_cuda_library()
 """Whether the ops run on CUDA tensors in this process."""

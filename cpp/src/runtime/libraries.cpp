@@ -1,8 +1,6 @@
 #include "trtspec/runtime/libraries.hpp"
 
-#include <unistd.h>
-
-#include <fstream>
+#include <trtspec/host.hpp>
 
 namespace trtspec {
 
@@ -26,15 +24,6 @@ std::shared_ptr<Device> Libraries::make_device() const {
 
 std::int64_t Libraries::free_memory() const {
   return tensorrt ? tensorrt->gpu()->free_memory() : available_memory();
-}
-
-std::int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name; file >> name;) {
-    std::int64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib) return kib * 1024;
-  }
-  return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace trtspec

@@ -30,8 +30,4 @@ struct Libraries {
   std::int64_t free_memory() const;
 };
 
-// Bytes of the host's memory that can be had without swapping; files that the kernel keeps in
-// memory count as free.
-std::int64_t available_memory();
-
 }  // namespace trtspec
