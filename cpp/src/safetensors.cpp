@@ -97,6 +97,12 @@ std::size_t size_of(StoredType type) { return kTypes[static_cast<std::size_t>(ty
 
 const char* name_of(StoredType type) { return kTypes[static_cast<std::size_t>(type)].name; }
 
+std::string StoredTensor::describe() const {
+  std::string sizes;
+  for (const std::int64_t size : shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return std::string(name_of(type)) + " [" + sizes + "]";
+}
+
 struct SafetensorsFile::Impl {
   explicit Impl(const std::string& path) : path(path), file(path) {
     const std::uint64_t header = header_bytes();

@@ -72,6 +72,9 @@ void test_reads() {
   std::memcpy(&n, opened.at("n").data, sizeof n);
   CHECK_EQ(n, 7);
   CHECK_EQ(opened.at("e").num_bytes, 0u);
+  CHECK_EQ(x.describe(), "F32 [2, 1]");
+  CHECK_EQ(opened.at("n").describe(), "I64 []");
+  CHECK_EQ(opened.at("e").describe(), "BF16 [0, 4]");
   CHECK_THROWS(opened.at("y"));
   CHECK_EQ(error_of(with_length("{}", "")), "");
 }

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .program import Program, write_samples
 
 pytestmark = pytest.mark.slow
+
+NORM = "norm.weight"
 
 
 @pytest.fixture
@@ -168,12 +172,23 @@ def removed(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
+def changed(name: str, change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
+    """Changes the tensors of a weight file."""
+
+    def edit(folder: Path) -> None:
+        weights = load_file(folder / name)
+        change(weights)
+        save_file({key: weight.clone() for key, weight in weights.items()}, folder / name)
+
+    return edit
+
+
 def broken_text(folder: Path) -> None:
-    (folder / "config.json").write_text('{"format_version": 4,\n "target": }')
+    (folder / "config.json").write_text('{"format_version": 5,\n "target": }')
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "older": (edited(format_version=1), ("engine format 1", "reads 4", "trtspec-build")),
+    "older": (edited(format_version=1), ("engine format 1", "reads 5", "trtspec-build")),
     "no_version": (edited(format_version=...), ("not an engine folder",)),
     "no_config": (removed("config.json"), ("config.json cannot be read",)),
     "text": (broken_text, ("config.json", "line 2", "column 12")),
@@ -192,6 +207,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "weights": (cut("target/weights.safetensors", -1), ("weights.safetensors", "truncated")),
     "header": (cut("draft/weights.safetensors", 100), ("draft/weights.safetensors", "header")),
     "no_weights": (removed("target/weights.safetensors"), ("weights.safetensors", "opened")),
+    "shape": (
+        changed("target/weights.safetensors", lambda w: w.update({NORM: w[NORM][:5]})),
+        ("target/weights.safetensors", f"'{NORM}' is F32 [5], it was built with F32 [", "rebuild"),
+    ),
+    "same_bytes": (
+        changed("target/weights.safetensors", lambda w: w.update({NORM: w[NORM][None]})),
+        (f"'{NORM}' is F32 [1, ", "it was built with F32 ["),
+    ),
+    "dtype": (
+        changed("draft/weights.safetensors", lambda w: w.update({NORM: w[NORM].half()})),
+        ("draft/weights.safetensors", f"'{NORM}' is F16 [", "it was built with F32 ["),
+    ),
+    "no_weight": (
+        changed("draft/weights.safetensors", lambda w: w.pop(NORM)),
+        (f"'{NORM}' is missing, it was built with F32 [",),
+    ),
+    "other_weight": (
+        changed("target/weights.safetensors", lambda w: w.update(more=w[NORM])),
+        ("'more' (F32 [", "has no use"),
+    ),
     "no_model": (removed("draft/rollout.pt2"), ("draft/rollout.pt2 is missing", "trtspec-build")),
     "model": (cut("target/model.pt2", 5000), ("target/model.pt2 cannot be loaded",)),
 }
@@ -218,7 +253,7 @@ def test_exchanged_weights(
     shutil.copytree(chain_engine, folder)
     shutil.copy(folder / "draft/weights.safetensors", folder / "target/weights.safetensors")
     status, line = program.refuse(*flags(folder, data))
-    assert status == 1 and "target/model.pt2 needs the weight" in line
+    assert status == 1 and "target/weights.safetensors does not fit its engine" in line
 
 
 def test_engine_without_a_draft(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import trtspec.engine.folder as module
@@ -71,12 +72,13 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 def test_another_format_version(folder: Path) -> None:
     edit(folder, lambda data: data.update(format_version=7))
-    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 4; rebuild"):
+    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 5; rebuild"):
         open_folder(folder)
 
 
 @pytest.mark.parametrize(
-    "key", ["target", "draft", "build", "speculation", "fingerprints", "environment"]
+    "key",
+    ["target", "draft", "build", "speculation", "fingerprints", "environment", "weights"],
 )
 def test_a_missing_part_of_the_config(folder: Path, key: str) -> None:
     edit(folder, lambda data: data.pop(key))
@@ -185,9 +187,16 @@ def test_weights(folder: Path, model: str) -> None:
     save_file({**weights, "more": weights["norm.weight"].clone()}, file)
     with pytest.raises(EngineError, match=r"does not fit .*more"):
         open_folder(folder)
-    save_file({**weights, "norm.weight": weights["norm.weight"][:5].clone()}, file)
-    with pytest.raises(EngineError, match=r"does not fit"):
-        open_folder(folder)
+    norm = weights["norm.weight"]
+    built = rf"it was built with F32 \[{len(norm)}\]; rebuild"
+    for other, here in (
+        (norm[:5], r"F32 \[5\]"),
+        (norm[None], rf"F32 \[1, {len(norm)}\]"),
+        (norm.to(torch.bfloat16), rf"BF16 \[{len(norm)}\]"),
+    ):
+        save_file({**weights, "norm.weight": other.clone()}, file)
+        with pytest.raises(EngineError, match=rf"tensor 'norm\.weight' is {here}, {built}"):
+            open_folder(folder)
     data = file.read_bytes()
     for content in (data[: len(data) // 2], b"", b"\0" * 100):
         file.write_bytes(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -15,10 +16,11 @@ from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import TARGET_WEIGHTS, link_weights
-from trtspec.builder.pair import TOKENIZER_FILES, open_draft
+from trtspec.builder.pair import open_draft
 from trtspec.builder.plan import BuildPlan, DraftSource
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tensorrt import build_engines
+from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
 from trtspec.engine.graphs import (
@@ -29,6 +31,7 @@ from trtspec.engine.graphs import (
     own_state,
     target_module,
 )
+from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
 
@@ -70,6 +73,9 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     (folder / "target").mkdir()
     checkpoint = load_checkpoint(plan.target_dir)
+    # The plan may know of an end token that only the tokenizer names.
+    config = replace(checkpoint.config, eos_token_ids=engine.target.eos_token_ids)
+    checkpoint = replace(checkpoint, config=config)
     with progress("pack weights of the target"):
         target = target_module(engine)
         target.load_weights(checkpoint)
@@ -100,7 +106,9 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     for name in (*TOKENIZER_FILES, "config.json"):
         if (plan.target_dir / name).is_file():
             shutil.copyfile(plan.target_dir / name, folder / TOKENIZER_FOLDER / name)
-    engine.write(folder)
+    names = ("target", *(draft.folder for draft in engine.drafts))
+    weights = {name: record_weights(folder / name / WEIGHTS_NAME) for name in names}
+    replace(engine, weights=weights).write(folder)
 
 
 def _write_draft(

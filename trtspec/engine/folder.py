@@ -1,6 +1,7 @@
 """The engine folder: what `trtspec-build` writes and every runtime reads.
 
-    config.json        format version, models, build, speculation, fingerprints, environment
+    config.json        format version, models, build, speculation, fingerprints, environment, and
+                       dtype and shape of all weights
     target/            weights.safetensors; model.pt2 (backend aoti)
     draft/             weights.safetensors; rollout.pt2, and what feeds a cache of its own:
                        step.pt2, a rollout of one step (none beside another of one), or model.pt2
@@ -24,7 +25,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,11 @@ from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.tensorrt_package import tensorrt_version
+from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -108,7 +110,8 @@ class EngineConfig:
     drafts: one, or those of a hybrid; none if the target drafts for itself or not at all. hybrid:
     what drafts together, by the folders of the drafts, if they were built for that. extract_layers:
     states that the target hands out to be written to files, without a draft; numbered as in
-    `CausalLM`.
+    `CausalLM`. weights: what the weight files hold, by folder (``target``, ``draft``, ...); empty
+    until they are written.
     """
 
     target: ModelConfig
@@ -118,6 +121,7 @@ class EngineConfig:
     environment: Environment
     hybrid: HybridDecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
+    weights: Mapping[str, WeightRecord] = field(default_factory=dict)
 
     @property
     def draft(self) -> DraftConfig | None:
@@ -184,6 +188,7 @@ class EngineConfig:
             "fingerprints": dict(self.fingerprints),
             "environment": self.environment.to_dict(),
             "extract_layers": list(self.extract_layers),
+            "weights": {folder: dict(record) for folder, record in self.weights.items()},
         }
         if self.hybrid is not None:
             data["speculation"] = speculative_to_dict(self.hybrid)
@@ -216,6 +221,7 @@ class EngineConfig:
             environment=from_dict(Environment, data["environment"]),
             hybrid=hybrid,
             extract_layers=tuple(data.get("extract_layers", ())),
+            weights=data["weights"],
         )
 
     def write(self, folder: Path) -> None:

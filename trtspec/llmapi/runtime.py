@@ -22,6 +22,7 @@ from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
 from trtspec.engine.open import OpenDraft, judges, open_draft, open_target
 from trtspec.engine.session import Session
+from trtspec.engine.weight_record import check_weights
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
@@ -110,6 +111,8 @@ def open_executor(
     padding = graphs.enable_padding if graphs else False
     # Calls over linear caches are captured inside their sessions, which pad them.
     inner_sizes = sizes if padding else ()
+    for name in ("target", *(draft.folder for draft in drafts)):
+        check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
     # TensorRT's engines have weights of their own; the few tensors beside them are copied.
     home = "cpu" if engine.build.backend == "tensorrt" else device
     weights = read_weights(folder / "target" / WEIGHTS_NAME, home)

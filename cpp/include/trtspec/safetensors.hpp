@@ -27,7 +27,13 @@ struct StoredTensor {
   std::vector<std::int64_t> shape;
   const std::byte* data;
   std::size_t num_bytes;
+
+  // Type and shape as an engine folder records them: "F32 [97, 64]".
+  std::string describe() const;
 };
+
+// Type and shape of every tensor of a file by name, as `StoredTensor::describe` says them.
+using WeightRecord = std::map<std::string, std::string, std::less<>>;
 
 // Reads a file and checks its header: every tensor has a known type, as many bytes as type and
 // shape say, and lies inside the file, behind the one before it without a gap. Throws Error that names

@@ -217,6 +217,12 @@ std::optional<std::string> read_fact(const Json& environment, std::string_view k
   return fact->as_string();
 }
 
+WeightRecord read_record(const Json& json) {
+  WeightRecord record;
+  for (const auto& [name, facts] : json.members()) record.emplace(name, facts.as_string());
+  return record;
+}
+
 EngineFolder read_config(const std::string& path, const Json& json) {
   const Json& draft = json.at("draft");
   const Json& speculation = json.at("speculation");
@@ -232,13 +238,18 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                                       .ops = environment.at("ops").as_int(),
                                       .compute_capability =
                                           read_fact(environment, "compute_capability"),
-                                      .tensorrt = read_fact(environment, "tensorrt")}};
+                                      .tensorrt = read_fact(environment, "tensorrt")},
+                      .target_record = read_record(json.at("weights").at("target")),
+                      .draft_record = {}};
   if (!draft.is_null()) folder.draft = read_draft(draft);
   if (!speculation.is_null()) folder.speculation = read_speculation(speculation);
   if (folder.draft.has_value() != folder.speculation.has_value()) {
     speculation.refuse("'draft' and 'speculation' must both be there, or neither");
   }
-  if (folder.draft) folder.speculation->num_modules = folder.draft->num_modules;
+  if (folder.draft) {
+    folder.speculation->num_modules = folder.draft->num_modules;
+    folder.draft_record = read_record(json.at("weights").at("draft"));
+  }
   return folder;
 }
 

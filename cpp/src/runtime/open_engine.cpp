@@ -33,7 +33,9 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
       libraries_(libraries),
       device_(libraries.make_device()),
       max_batch_size_(max_batch_size) {
-  if (!libraries_.tensorrt) target_weights_ = map_weights(folder.target_weights());
+  if (!libraries_.tensorrt) {
+    target_weights_ = map_weights(folder.target_weights(), folder.target_record);
+  }
 }
 
 SessionEngine::Parts EngineOpener::target() const {
@@ -53,7 +55,7 @@ SessionEngine::Parts EngineOpener::target() const {
 
 SessionEngine::Parts EngineOpener::draft() const {
   if (!folder_.draft) throw std::logic_error(folder_.path + " has no draft to open");
-  const Weights own = map_weights(folder_.draft_weights());
+  const Weights own = map_weights(folder_.draft_weights(), folder_.draft_record);
   DraftSessions sessions;
   if (folder_.build.has_linear_cache()) {
     sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <trtspec/error.hpp>
-#include <trtspec/safetensors.hpp>
 
 namespace trtspec {
 
@@ -26,9 +25,26 @@ at::ScalarType scalar_type(StoredType type) {
   throw std::logic_error("a stored type without a torch type");
 }
 
+// Engines are handed weights by name alone and would read past the end of a smaller one.
+void check_weights(const SafetensorsFile& file, const WeightRecord& recorded) {
+  const auto fail = [&](const std::string& name, const std::string& what) {
+    throw Error(file.path() + " does not fit its engine: tensor '" + name + "' " + what +
+                "; rebuild the engine with trtspec-build");
+  };
+  for (const auto& [name, built] : recorded) {
+    const auto found = file.tensors().find(name);
+    if (found == file.tensors().end()) fail(name, "is missing, it was built with " + built);
+    const std::string here = found->second.describe();
+    if (here != built) fail(name, "is " + here + ", it was built with " + built);
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!recorded.contains(name)) fail(name, "(" + tensor.describe() + ") has no use in it");
+  }
+}
+
 }  // namespace
 
-Weights map_weights(const std::string& path) {
+Weights map_weights(const std::string& path, const WeightRecord& recorded) {
   std::shared_ptr<const SafetensorsFile> file;
   try {
     file = std::make_shared<const SafetensorsFile>(path);
@@ -36,6 +52,7 @@ Weights map_weights(const std::string& path) {
     throw Error(std::string(error.what()) +
                 "; the folder is damaged, rebuild it with trtspec-build");
   }
+  check_weights(*file, recorded);
   Weights weights;
   for (const auto& [name, tensor] : file->tensors()) {
     // torch has no tensors that may only be read; nothing here writes to weights.

@@ -1,6 +1,7 @@
 // EngineFolder: the contract of a folder that trtspec-build wrote, from its config.json.
 //
-//   config.json        format version, models, build, speculation, fingerprints, environment
+//   config.json        format version, models, build, speculation, fingerprints, environment, and
+//                      type and shape of all weights
 //   target/            weights.safetensors; model.pt2 (backend aoti)
 //   draft/             weights.safetensors; rollout.pt2, and what feeds it: step.pt2, a rollout of
 //                      one step (none beside another of one), or model.pt2 (backend aoti)
@@ -14,11 +15,12 @@
 #include <trtspec/error.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
+#include <trtspec/safetensors.hpp>
 #include <vector>
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 4;
+constexpr std::int64_t kEngineFormatVersion = 5;
 
 // The shape of a decoder, in elements, as far as running it asks for it.
 struct DecoderShape {
@@ -118,6 +120,8 @@ struct EngineFolder {
   BuildLimits build;
   std::optional<SpeculationContract> speculation;  // exactly with a draft
   Environment environment;
+  WeightRecord target_record;  // what its weight files hold
+  WeightRecord draft_record;   // empty without a draft
 
   // Reads and checks a folder's contract, before any weight is read. Throws Error for no or an
   // unreadable config, another format version, values that cannot be, an engine that runs in Python

@@ -6,13 +6,15 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <trtspec/safetensors.hpp>
 
 namespace trtspec {
 
 using Weights = std::map<std::string, at::Tensor, std::less<>>;
 
-// Maps a weight file; pages are read when first used. Each tensor keeps the mapping alive, and must
-// not be written. Throws Error for a missing or damaged file; file and tensor are named.
-Weights map_weights(const std::string& path);
+// Reads a weight file. Each tensor keeps the file's memory alive, and must not be written. Throws
+// Error for a missing or damaged file and for tensors other than `recorded` says; file, tensor and
+// both values are named.
+Weights map_weights(const std::string& path, const WeightRecord& recorded);
 
 }  // namespace trtspec
