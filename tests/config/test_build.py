@@ -9,7 +9,7 @@ import pytest
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.model import ModelConfig
+from trtspec.config.model import ModelConfig, RopeConfig
 from trtspec.config.resolve import resolve_build
 from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.errors import ConfigError
@@ -117,6 +117,47 @@ def test_defaults_are_resolved_with_reasons() -> None:
         BuildConfig(max_batch_size=8, max_seq_len=16), MODEL, NGramDecodingConfig(max_draft_len=31)
     )
     assert wide.max_num_tokens == 256 and "8 x 32 rows" in reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"type": "yarn", "factor": 2.5, "original_max_position_embeddings": 300}, 750),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}, 512),
+        ({"type": "linear", "factor": 3.0}, 1536),
+        (
+            {
+                "type": "llama3",
+                "factor": 8.0,
+                "original_max_position_embeddings": 512,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            },
+            512,
+        ),
+        ({}, 512),
+    ],
+)
+def test_sequences_are_as_long_as_the_rope_was_stretched_for(
+    rope: dict[str, Any], longest: int
+) -> None:
+    """As vLLM derives it, and never shorter than max_position_embeddings. llama3's factor is part
+    of those."""
+    model = replace(MODEL, rope=RopeConfig(**rope))
+    resolved, reasons = resolve_build(BuildConfig(), model)
+    assert resolved.max_seq_len == longest
+    (reason,) = [reason for reason in reasons if "max_seq_len" in reason.split(":")[0]]
+    assert reason.startswith(f"max_seq_len {longest}: the model's max_position_embeddings")
+    stretched = longest > 512
+    words = f"=512, which its {rope.get('type')} rope (factor {rope.get('factor')}) makes {longest}"
+    assert (words in reason) == stretched
+    asked, reasons = resolve_build(BuildConfig(max_seq_len=longest), model)
+    assert asked.max_seq_len == longest
+    assert any(words in reason for reason in reasons) == stretched
+    with pytest.raises(ConfigError, match=f"max_seq_len={longest + 1} exceeds .* to {longest}$"):
+        resolve_build(BuildConfig(max_seq_len=longest + 1), model)
 
 
 def test_int8_weights() -> None:

@@ -160,6 +160,17 @@ class ModelConfig:
         return self.sliding_window if self.sliding_window is not None and slides else 0
 
     @property
+    def max_sequence(self) -> int:
+        """Tokens of the longest sequence: ``max_position_embeddings``, or what its rope stretches
+        positions to where that is more, as vLLM derives it."""
+        rope, limit = self.rope, self.max_position_embeddings
+        if rope.type == "linear":
+            return max(limit, int(limit * rope.factor))
+        if rope.type == "yarn" and rope.original_max_position_embeddings is not None:
+            return max(limit, int(rope.original_max_position_embeddings * rope.factor))
+        return limit
+
+    @property
     def kv_elements_per_token(self) -> int:
         """Elements of K and V that one token takes over all layers (times the dtype's bytes)."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim

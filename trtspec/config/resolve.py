@@ -54,15 +54,21 @@ def resolve_build(
 
     weight_dtype = _weight_dtype(config, model, dtype, device, reasons)
 
-    limit, max_seq_len = model.max_position_embeddings, config.max_seq_len
+    limit, max_seq_len = model.max_sequence, config.max_seq_len
+    named = f"max_position_embeddings={model.max_position_embeddings}"
+    if limit > model.max_position_embeddings:
+        named += f", which its {model.rope.type} rope (factor {model.rope.factor}) makes {limit}"
     if max_seq_len is None:
         max_seq_len = limit
-        reasons.append(f"max_seq_len {limit}: the model's max_position_embeddings")
+        stretched = limit > model.max_position_embeddings
+        what = named if stretched else "max_position_embeddings"
+        reasons.append(f"max_seq_len {limit}: the model's {what}")
     elif max_seq_len > limit:
         raise ConfigError(
-            f"max_seq_len={max_seq_len} exceeds the model's max_position_embeddings={limit}; "
-            f"lower max_seq_len to {limit}"
+            f"max_seq_len={max_seq_len} exceeds the model's {named}; lower max_seq_len to {limit}"
         )
+    elif max_seq_len > model.max_position_embeddings:
+        reasons.append(f"max_seq_len {max_seq_len}: within the model's {named}")
     draft_limit = speculative.max_model_len if speculative else None
     if draft_limit is not None and draft_limit < max_seq_len:
         raise ConfigError(
