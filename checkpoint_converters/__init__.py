@@ -1,6 +1,12 @@
 """Every on-disk checkpoint format -> one internal checkpoint (config and named tensors)."""
 
-from checkpoint_converters.checkpoint import Checkpoint, fingerprint, load_checkpoint, read_config
+from checkpoint_converters.checkpoint import (
+    Checkpoint,
+    content_of,
+    fingerprint,
+    load_checkpoint,
+    read_config,
+)
 from checkpoint_converters.draft import (
     DraftCheckpoint,
     DraftModel,
@@ -18,6 +24,7 @@ __all__ = [
     "EagleCheckpoint",
     "MedusaCheckpoint",
     "MtpCheckpoint",
+    "content_of",
     "describe_draft",
     "fingerprint",
     "load_checkpoint",

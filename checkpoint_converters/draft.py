@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from checkpoint_converters.checkpoint import load_checkpoint
+from checkpoint_converters.checkpoint import config_files, load_checkpoint
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.dflash import (
     DFlashReading,
@@ -24,7 +24,7 @@ from checkpoint_converters.dflash import (
 from checkpoint_converters.draft_kind import detect, refuse_other_kinds
 from checkpoint_converters.eagle_fields import read_eagle
 from checkpoint_converters.eagle_names import D2T, IGNORED, MASK_HIDDEN, T2D, expected, normalise
-from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig
+from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.mask_token import has_pard_token, read_mask_token
 from checkpoint_converters.medusa import (
     MedusaReading,
@@ -34,7 +34,6 @@ from checkpoint_converters.medusa import (
     read_medusa,
 )
 from checkpoint_converters.names import match
-from checkpoint_converters.quantization import HF_QUANTIZATION
 from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader, weight_files
 from checkpoint_converters.tensor_sources import Flattened, HeldTensor, PickedRows
 from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
@@ -72,12 +71,16 @@ class DraftCheckpoint:
         """Its name in `trtspec.engine.drafts`: ``"eagle"``, ``"medusa"``, ``"model"``, ..."""
         return self.config.kind
 
+    @property
+    def content(self) -> list[Path]:
+        """The files by which it is known: configs, weight files and token map."""
+        return config_files(self.path) + list(self.files)
+
     @cached_property
     def fingerprint(self) -> str:
-        """Hash (32 hex digits) of configs, weight files and token map; for a causal language model
-        that of `checkpoint_converters.fingerprint`. Reads all of them, once."""
-        configs = [self.path / CONFIG, self.path / GENERATION_CONFIG, self.path / HF_QUANTIZATION]
-        return hash_files([file for file in configs if file.is_file()] + list(self.files))
+        """Hash (32 hex digits) of its content; for a causal language model that of
+        `checkpoint_converters.fingerprint`. Reads all of it, once."""
+        return hash_files(self.content)
 
 
 @dataclass(frozen=True)

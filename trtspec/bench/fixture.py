@@ -18,7 +18,7 @@ from trtspec.bench.checkpoint_files import SourceCheckpoint, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
 from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_llama
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import TOKENIZER_FILES
+from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError, ConfigError
 

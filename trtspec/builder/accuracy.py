@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from checkpoint_converters import Checkpoint
-from trtspec.builder.pair import has_tokenizer, read_tokenizer
+from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoTokenizer
 
 from checkpoint_converters import DraftCheckpoint, read_draft, read_mtp
+from checkpoint_converters.content_hash import hash_files
+from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.locate import find_model
+from trtspec.builder.tokenizer import find_tokenizer, read_tokenizer
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp_decoding import OWN_MODULES, MtpDecodingConfig
@@ -18,42 +18,11 @@ from trtspec.config.speculative import DecodingConfig
 from trtspec.config.tree_decoding import EagleFamilyConfig, TreeDecodingConfig
 from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.errors import CheckpointError, ConfigError
+from trtspec.errors import ConfigError
 
 OWN_DRAFT = FIRST_DRAFT
 """The name by which a speculative config means the draft inside an engine folder: the only one, or
 the first for its method. Where there are several, each has the name of its own folder as well."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """True if the folder holds a tokenizer of some kind."""
-    return any(
-        (folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
-    )
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder. No code that lies beside it is run, nor offered to be.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:
-        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
 
 
 def draft_folder(speculative: TreeDecodingConfig, target_dir: Path) -> Path:
@@ -76,18 +45,26 @@ def open_draft(
     return read(folder, target, token_map)
 
 
-def check_pair(target_dir: Path, target: ModelConfig, draft_dir: Path, draft: ModelConfig) -> None:
+def check_pair(
+    target_dir: Path,
+    target: ModelConfig,
+    draft_dir: Path,
+    draft: ModelConfig,
+    skip_damaged: bool = False,
+) -> None:
     """Refuse a draft model that does not speak the target's tokens.
 
     Equal vocabularies are wanted. A smaller draft vocabulary passes when both tokenizers hold the
-    very same tokens (families that pad their embedding to different sizes).
+    very same tokens (families that pad their embedding to different sizes). ``skip_damaged``: see
+    `find_tokenizer`.
 
     Raises:
         ConfigError: the sizes or the tokenizers differ; both values are named.
     """
     same = None
-    if has_tokenizer(target_dir) and has_tokenizer(draft_dir):
-        same = read_tokenizer(target_dir).get_vocab() == read_tokenizer(draft_dir).get_vocab()
+    tokenizers = [find_tokenizer(folder, skip_damaged) for folder in (target_dir, draft_dir)]
+    if None not in tokenizers:
+        same = tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
     if same is False:
         raise ConfigError(
             "the draft's tokenizer differs from the target's: "
@@ -150,7 +127,8 @@ def check_engine_draft(
     if model in (OWN_DRAFT, OWN_MODULES, draft.folder):
         return
     folder, token_map = find_model(model), token_map_of(speculative)
-    asked = open_draft(speculative.method, folder, engine.target, token_map).fingerprint
+    found = open_draft(speculative.method, folder, engine.target, token_map)
+    asked = hash_files(found.content, DigestMemory.of_user().digest)
     built = engine.fingerprints.get(draft.folder)
     if asked != built:
         raise ConfigError(

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import checkpoint_converters
-from checkpoint_converters import DraftCheckpoint, fingerprint, read_config
+from checkpoint_converters import DraftCheckpoint, content_of, read_config
 from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.auto import resolve_auto
+from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.onnx import require_onnx
 from trtspec.builder.pair import (
-    TOKENIZER_FILES,
     check_draft_depth,
     check_draft_kind,
     check_pair,
@@ -23,6 +23,7 @@ from trtspec.builder.pair import (
     open_draft,
     token_map_of,
 )
+from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_end, has_tokenizer
 from trtspec.config.build import BuildConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.model import ModelConfig
@@ -46,6 +47,7 @@ from trtspec.engine.tensorrt_package import (
 )
 from trtspec.engine.tensorrt_plugins import with_plugins
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.log import logger
 
 _GIB = 1 << 30
 
@@ -117,31 +119,42 @@ def plan_build(
     checkpoint: str | Path,
     config: BuildConfig,
     speculative: DecodingConfig | None = None,
+    skip_tokenizer_init: bool = False,
+    verify: bool = False,
 ) -> BuildPlan:
     """Resolve and check a build without reading weights beyond what a fingerprint needs.
 
+    A tokenizer may be missing; with ``skip_tokenizer_init`` it may be damaged, too. ``verify``:
+    hash all files again, whatever is remembered of them.
+
     Raises:
-        CheckpointError: a checkpoint that cannot be read.
+        CheckpointError: a checkpoint, or its tokenizer, that cannot be read.
         ConfigError: values, or a pair of models, that do not fit, or a device that is not there.
     """
     target_dir = find_model(checkpoint)
-    target = read_config(target_dir)
+    target, ends = _with_tokenizer(read_config(target_dir), target_dir, skip_tokenizer_init)
     speculative = resolve_auto(speculative, target)
     build, reasons = resolve_build(config, target, speculative)
     environment = _environment(build)
     build, why = with_plugins(build)
-    reasons += why
+    reasons += [*why, *ends]
     if speculative is not None:
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
     tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
-    fingerprints = {"target": fingerprint(target_dir), "tokenizer": hash_files(tokenizer)}
+    digest = DigestMemory.of_user(verify).digest
+    fingerprints = {
+        "target": hash_files(content_of(target_dir), digest),
+        "tokenizer": hash_files(tokenizer),
+    }
     sources: list[DraftSource] = []
     drafts: list[EngineDraft] = []
     for member in with_networks(speculative):
         folder = draft_folder_name(len(drafts))
         try:
-            source, draft, found, choice = _plan_draft(member, folder, target_dir, target)
+            source, draft, found, choice = _plan_draft(
+                member, folder, target_dir, target, skip_tokenizer_init
+            )
         except TrtspecError as error:
             if not isinstance(speculative, HybridDecodingConfig):
                 raise
@@ -149,7 +162,7 @@ def plan_build(
             raise type(error)(f"{label}: {error}") from error
         sources.append(source)
         drafts.append(draft)
-        fingerprints[folder] = found.fingerprint
+        fingerprints[folder] = hash_files(found.content, digest)
         reasons += [*found.notes, *choice]
     hybrid = None
     if isinstance(speculative, HybridDecodingConfig) and drafts:
@@ -182,8 +195,34 @@ def plan_build(
     return BuildPlan(target_dir, tuple(sources), engine, tuple(reasons))
 
 
+def _with_tokenizer(
+    target: ModelConfig, folder: Path, skip_damaged: bool
+) -> tuple[ModelConfig, list[str]]:
+    """The target, whose texts end at the tokenizer's end token as well, and lines about it."""
+    if not has_tokenizer(folder):
+        if not skip_damaged:
+            logger.warning("%s holds no tokenizer: prompts will have to be token ids", folder)
+        return target, []
+    tokenizer = find_tokenizer(folder, skip_damaged)
+    if tokenizer is None:
+        return target, ["prompts are token ids: the checkpoint's tokenizer cannot be read"]
+    end = further_end(tokenizer, target)
+    if end is None:
+        return target, []
+    ends = (*target.eos_token_ids, end)
+    reason = (
+        f"a text ends at token {end} ({tokenizer.eos_token}) too: the tokenizer says so, "
+        "config.json and generation_config.json do not"
+    )
+    return replace(target, eos_token_ids=ends), [reason]
+
+
 def _plan_draft(
-    speculative: TreeDecodingConfig, folder: str, target_dir: Path, target: ModelConfig
+    speculative: TreeDecodingConfig,
+    folder: str,
+    target_dir: Path,
+    target: ModelConfig,
+    skip_damaged: bool,
 ) -> tuple[DraftSource, EngineDraft, DraftCheckpoint, tuple[str, ...]]:
     """Where a draft comes from, what the engine folder holds of it in ``folder``, its checkpoint,
     and lines about what was chosen of that."""
@@ -192,7 +231,7 @@ def _plan_draft(
     check_draft_kind(speculative, found)
     network, choice = speculative.network(found.config)
     if isinstance(network, ModelConfig):
-        check_pair(target_dir, target, source.folder, network)
+        check_pair(target_dir, target, source.folder, network, skip_damaged)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
     return source, EngineDraft(network, contract, folder), found, choice
 

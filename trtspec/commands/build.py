@@ -138,6 +138,16 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--report", action="store_true", help="print layers, precision and fused attention"
     )
+    add(
+        "--skip_tokenizer_init",
+        action="store_true",
+        help="build although the checkpoint's tokenizer cannot be read; prompts are token ids",
+    )
+    add(
+        "--verify",
+        action="store_true",
+        help="hash the checkpoints again, whatever is remembered of them since an earlier build",
+    )
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
@@ -211,7 +221,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = BuildConfig(dtype=args.dtype, tensorrt=engines, **weights, **limits)
         if args.report and config.backend != "tensorrt":
             raise ConfigError(f"--report needs --backend tensorrt, not {config.backend}")
-        plan = plan_build(args.checkpoint_dir, config, speculative_options(args))
+        plan = plan_build(
+            args.checkpoint_dir,
+            config,
+            speculative_options(args),
+            args.skip_tokenizer_init,
+            args.verify,
+        )
         print(plan.describe())
         if not args.dry_run:
             folder = build_engine(plan, args.output_dir, force=args.force)

@@ -54,7 +54,8 @@ class LLMConfig:
     seeds drawn for requests without one reproducible. ``tensorrt_config``: a TensorRTConfig or its
     options, of a build with backend tensorrt. ``skip_tokenizer_init``: prompts are token
     ids and outputs have no text. ``kv_transfer_config``: vLLM's, for the method
-    extract_hidden_states.
+    extract_hidden_states. ``verify_checkpoint``: hash the files that an engine is built from again,
+    whatever is remembered of them since an earlier start.
 
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
@@ -78,6 +79,7 @@ class LLMConfig:
     kv_transfer_config: KvTransferConfig | None = None
     weight_dtype: str | None = None
     weight_group_size: int | None = None
+    verify_checkpoint: bool = False
 
     def __post_init__(self) -> None:
         if self.enforce_eager and self.cuda_graph_config:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtspec.builder.build import build_engine, cached_engine
 from trtspec.builder.locate import find_model
-from trtspec.builder.plan import plan_build
+from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import DecodingConfig, parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
@@ -42,19 +42,21 @@ def build(
     if is_engine_folder(path):
         check_engine(EngineConfig.read(path), config)
         return path
-    return build_folder(path, config, wanted, output_dir)
-
-
-def build_folder(
-    checkpoint: Path,
-    config: LLMConfig,
-    speculation: DecodingConfig | None,
-    output_dir: str | Path | None = None,
-) -> Path:
-    """As `build`, from what it has read already."""
-    plan = plan_build(checkpoint, config.build_config(), speculation)
-    logger.info("plan\n%s", plan.describe())
+    plan = plan_engine(path, config, wanted)
     return cached_engine(plan) if output_dir is None else build_engine(plan, Path(output_dir))
+
+
+def plan_engine(
+    checkpoint: Path, config: LLMConfig, speculation: DecodingConfig | None
+) -> BuildPlan:
+    """What `build` would build, also written to the log."""
+    # With another tokenizer it does not matter whether the checkpoint's own can be read.
+    skip = config.skip_tokenizer_init or config.tokenizer is not None
+    plan = plan_build(
+        checkpoint, config.build_config(), speculation, skip, config.verify_checkpoint
+    )
+    logger.info("plan\n%s", plan.describe())
+    return plan
 
 
 def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:

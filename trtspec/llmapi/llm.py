@@ -13,8 +13,10 @@ from typing import Any
 from tqdm import tqdm
 
 from trtspec.builder.auto import resolve_auto
+from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
+from trtspec.builder.tokenizer import further_end
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
@@ -23,7 +25,7 @@ from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_fold
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
-from trtspec.llmapi.build import build_folder, check_engine
+from trtspec.llmapi.build import check_engine, plan_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
@@ -75,9 +77,12 @@ class LLM:
             if wanted is not None:
                 check_draft_depth(engine.target, wanted)
             drafts = find_drafts(engine, wanted)
+            tokenizer = _tokenizer(config, path / TOKENIZER_FOLDER)
         else:
             wanted = resolve_auto(wanted, path)
-            folder = build_folder(path, config, wanted)
+            plan = plan_engine(path, config, wanted)
+            tokenizer = _tokenizer(config, path)  # before a build that would be for nothing
+            folder = cached_engine(plan)
             engine = EngineConfig.read(folder)
             drafts = engine.drafts
         if isinstance(wanted, ExtractHiddenStatesConfig):
@@ -86,9 +91,8 @@ class LLM:
         self.config = engine
         self.speculation = wanted
         self.limits = limits
-        tokenizer = None
-        if not config.skip_tokenizer_init:
-            tokenizer = load_tokenizer(config.tokenizer or folder / TOKENIZER_FOLDER)
+        end = further_end(tokenizer, engine.target)  # of another tokenizer than the build's
+        self._ends = engine.target.eos_token_ids + (() if end is None else (end,))
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
@@ -275,7 +279,7 @@ class LLM:
         """The n sequences of a prompt, with one seed and their own sample indices."""
         output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
         params = self._prompts.resolve(params)
-        eos = () if params.ignore_eos else self.config.target.eos_token_ids
+        eos = () if params.ignore_eos else self._ends
         seed = params.seed
         if seed is None:
             seed = self._random.getrandbits(63) if self._random else draw_seed()
@@ -331,3 +335,10 @@ class LLM:
                 "or one for each"
             )
         return list(params)
+
+
+def _tokenizer(config: LLMConfig, folder: Path) -> Any:
+    """The one in ``folder``, or another that was asked for; None if it is skipped."""
+    if config.skip_tokenizer_init:
+        return None
+    return load_tokenizer(config.tokenizer or folder)

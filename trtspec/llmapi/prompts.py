@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeAlias
 
-from trtspec.builder.pair import has_tokenizer, read_tokenizer
+from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
 from trtspec.executor.token_decoder import TokenDecoder

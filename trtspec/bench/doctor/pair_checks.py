@@ -13,8 +13,8 @@ from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
 from trtspec.bench.methods import Method
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import has_tokenizer
 from trtspec.builder.plan import plan_build
+from trtspec.builder.tokenizer import has_tokenizer
 from trtspec.config.build import BuildConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import DecodingConfig, speculative_to_dict
@@ -38,7 +38,8 @@ def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
             engine = EngineConfig.read(folder)
             tokenizer = folder / TOKENIZER_FOLDER
         else:
-            engine, tokenizer = plan_build(folder, build).engine, folder
+            plan = plan_build(folder, build, skip_tokenizer_init=True)  # checked for itself
+            engine, tokenizer = plan.engine, folder
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
     size = weight_bytes(engine.target, engine.build)

@@ -1,0 +1,82 @@
+"""DigestMemory: digests of large files, remembered from one start to the next."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from checkpoint_converters.content_hash import hash_file
+from trtspec.builder.locate import cache_root
+from trtspec.ops.host import usable_cpus
+
+SETTLED_NS = 2 * 10**9
+"""Age from which on a file's time shows every later change; the coarsest clocks of file systems
+tick every 2 s."""
+
+_MAX_THREADS = 8
+_SCHEME = "blake2b of 64 MiB chunks"
+
+
+@dataclass(frozen=True)
+class DigestMemory:
+    """`hash_file`, remembered by a file's path, size, inode and time of change in nanoseconds.
+
+    Each file has a memory of its own under ``folder``, put into place as a whole, so processes that
+    start at once at most hash twice. A memory that is damaged, or cannot be read or written, counts
+    as none. ``verify``: hash again whatever is remembered.
+    """
+
+    folder: Path
+    verify: bool = False
+
+    @classmethod
+    def of_user(cls, verify: bool = False) -> DigestMemory:
+        """The one in the user's cache folder."""
+        return cls(cache_root() / "digests", verify)
+
+    def digest(self, file: Path) -> str:
+        """As `hash_file`; OSError if the file cannot be read."""
+        path = file.resolve()
+        facts = _facts(path)
+        place = self.folder / blake2b(str(path).encode(), digest_size=16).hexdigest()
+        remembered = None if self.verify else _recall(place, facts)
+        if remembered is not None:
+            return remembered
+        is_settled = time.time_ns() - path.stat().st_mtime_ns > SETTLED_NS
+        digest = hash_file(path, min(_MAX_THREADS, usable_cpus()))
+        if is_settled and _facts(path) == facts:
+            with suppress(OSError):
+                _remember(place, facts, digest)
+        return digest
+
+
+def _facts(path: Path) -> str:
+    status = path.stat()
+    size, inode, time_ns = status.st_size, status.st_ino, status.st_mtime_ns
+    return json.dumps([_SCHEME, str(path), size, inode, time_ns])
+
+
+def _recall(place: Path, facts: str) -> str | None:
+    """The digest of a memory of these very facts."""
+    try:
+        known, digest, check = place.read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    return digest if known == facts and check == _check(facts, digest) else None
+
+
+def _remember(place: Path, facts: str, digest: str) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as scratch:
+        scratch.write("\n".join((facts, digest, _check(facts, digest))))
+    Path(scratch.name).replace(place)
+
+
+def _check(facts: str, digest: str) -> str:
+    """What shows that a memory was not damaged."""
+    return blake2b(f"{facts}\n{digest}".encode(), digest_size=16).hexdigest()
