@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,8 +24,9 @@ OLD = 10**18  # ns: a time long past
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the files that were really read."""
+    """The names of the files that were really read. All files count as settled."""
     names: list[str] = []
+    monkeypatch.setattr(module, "SETTLED_NS", -(10**12))
 
     def watched(file: Path, threads: int) -> str:
         names.append(file.name)
@@ -70,8 +72,21 @@ def test_any_change_is_a_miss(tmp_path: Path, hashed: list[str], change: str) ->
     assert len(hashed) == 2
 
 
-def test_verify_finds_what_times_hide(tmp_path: Path, hashed: list[str]) -> None:
-    """The same size and times, put there with a purpose; what is found is remembered."""
+def test_times_that_were_put_back(tmp_path: Path, hashed: list[str]) -> None:
+    """Other contents of the same size, time and inode."""
+    file, memory = write(tmp_path / "weights", b"abc"), DigestMemory(tmp_path / "memory")
+    memory.digest(file)
+    time.sleep(0.05)  # a tick of the file system's clock
+    write(file, b"abd")
+    assert memory.digest(file) == hash_file(file)
+    assert len(hashed) == 2
+
+
+def test_verify_finds_what_no_time_shows(
+    tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that rots; what is found is remembered."""
+    monkeypatch.setattr(module, "_facts", lambda path: "always the same")
     file, folder = write(tmp_path / "weights", b"abc"), tmp_path / "memory"
     before = DigestMemory(folder).digest(file)
     write(file, b"abd")
@@ -81,8 +96,11 @@ def test_verify_finds_what_times_hide(tmp_path: Path, hashed: list[str]) -> None
     assert len(hashed) == 2
 
 
-def test_a_file_that_just_changed_is_not_remembered(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_file_that_just_changed_is_not_remembered(
+    tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It could change again within one tick of its clock."""
+    monkeypatch.setattr(module, "SETTLED_NS", 2 * 10**9)
     file, memory = tmp_path / "weights", DigestMemory(tmp_path / "memory")
     file.write_bytes(b"abc")
     assert memory.digest(file) == memory.digest(file)
@@ -90,7 +108,7 @@ def test_a_file_that_just_changed_is_not_remembered(tmp_path: Path, hashed: list
 
 
 def test_a_file_that_changes_meanwhile_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, memory = write(tmp_path / "weights", b"abc"), DigestMemory(tmp_path / "memory")
 
@@ -125,7 +143,7 @@ def damages() -> list[Callable[[bytes], bytes]]:
     ]
 
 
-def test_a_damaged_memory_is_a_miss(tmp_path: Path) -> None:
+def test_a_damaged_memory_is_a_miss(tmp_path: Path, hashed: list[str]) -> None:
     file, memory = write(tmp_path / "weights", b"abc"), DigestMemory(tmp_path / "memory")
     memory.digest(file)
     (place,) = (tmp_path / "memory").iterdir()
@@ -136,13 +154,13 @@ def test_a_damaged_memory_is_a_miss(tmp_path: Path) -> None:
         assert place.read_bytes() == whole, "mended"
 
 
-def test_without_a_place_to_write(tmp_path: Path) -> None:
+def test_without_a_place_to_write(tmp_path: Path, hashed: list[str]) -> None:
     file = write(tmp_path / "weights", b"abc")
     (tmp_path / "no-folder").write_text("")
     assert DigestMemory(tmp_path / "no-folder").digest(file) == hash_file(file)
 
 
-def test_many_at_once(tmp_path: Path) -> None:
+def test_many_at_once(tmp_path: Path, hashed: list[str]) -> None:
     """All get the digest, and one whole memory stays, with no scratch file beside it."""
     file, memory = write(tmp_path / "weights", os.urandom(10**5)), DigestMemory(tmp_path / "m")
     with ThreadPoolExecutor(8) as pool:

@@ -15,7 +15,7 @@ from trtspec.builder.locate import cache_root
 from trtspec.ops.host import usable_cpus
 
 SETTLED_NS = 2 * 10**9
-"""Age from which on a file's time shows every later change; the coarsest clocks of file systems
+"""Age from which on a file's times show every later change; the coarsest clocks of file systems
 tick every 2 s."""
 
 _MAX_THREADS = 8
@@ -24,7 +24,8 @@ _SCHEME = "blake2b of 64 MiB chunks"
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """`hash_file`, remembered by a file's path, size, inode and time of change in nanoseconds.
+    """`hash_file`, remembered by a file's path, size, inode and times in nanoseconds: that of its
+    contents, and that of its inode, which nobody can put back.
 
     Each file has a memory of its own under ``folder``, put into place as a whole, so processes that
     start at once at most hash twice. A memory that is damaged, or cannot be read or written, counts
@@ -47,7 +48,7 @@ class DigestMemory:
         remembered = None if self.verify else _recall(place, facts)
         if remembered is not None:
             return remembered
-        is_settled = time.time_ns() - path.stat().st_mtime_ns > SETTLED_NS
+        is_settled = time.time_ns() - path.stat().st_ctime_ns > SETTLED_NS
         digest = hash_file(path, min(_MAX_THREADS, usable_cpus()))
         if is_settled and _facts(path) == facts:
             with suppress(OSError):
@@ -57,8 +58,8 @@ class DigestMemory:
 
 def _facts(path: Path) -> str:
     status = path.stat()
-    size, inode, time_ns = status.st_size, status.st_ino, status.st_mtime_ns
-    return json.dumps([_SCHEME, str(path), size, inode, time_ns])
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return json.dumps([_SCHEME, str(path), status.st_size, status.st_ino, *times])
 
 
 def _recall(place: Path, facts: str) -> str | None:

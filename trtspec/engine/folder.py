@@ -111,7 +111,7 @@ class EngineConfig:
     what drafts together, by the folders of the drafts, if they were built for that. extract_layers:
     states that the target hands out to be written to files, without a draft; numbered as in
     `CausalLM`. weights: what the weight files hold, by folder (``target``, ``draft``, ...); empty
-    until they are written.
+    in the plan of an engine, which equals the engine all the same.
     """
 
     target: ModelConfig
@@ -121,7 +121,7 @@ class EngineConfig:
     environment: Environment
     hybrid: HybridDecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
-    weights: Mapping[str, WeightRecord] = field(default_factory=dict)
+    weights: Mapping[str, WeightRecord] = field(default_factory=dict, compare=False)
 
     @property
     def draft(self) -> DraftConfig | None:
