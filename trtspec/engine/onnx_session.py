@@ -29,7 +29,7 @@ _MODEL = "model."
 
 def require_onnxruntime() -> Any:
     """ONNX Runtime; ConfigError, naming the extra, if it is missing."""
-    return import_optional("onnxruntime", "backend 'onnx'", "onnx")
+    return import_optional("onnxruntime", "backend 'onnx'", "trtspec[onnx]")
 
 
 class OnnxSession:
