@@ -7,7 +7,7 @@ every step, and ``{"end": ...}``. What a step holds is written in `Recorder.run`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,10 @@ class _WatchedDrafter:
 
     def release(self, request_id: int) -> None:
         self._drafter.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._drafter.live_requests
 
 
 class Recorder:
@@ -198,6 +202,8 @@ class Recorder:
             return {}
         outputs = self.executor.step()
         self.resources.check_invariants()
+        going_on = {id for id, request in self.requests.items() if not request.is_finished}
+        assert self.drafter.live_requests <= going_on - set(self.drafter.seen["preempted"])
         resources = self.resources
         return {
             **self.drafter.seen,

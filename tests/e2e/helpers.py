@@ -142,7 +142,7 @@ def assert_no_leak(llm: LLM) -> None:
     """With no request left, every block of every cache can be handed out again, and the drafter has
     forgotten them all."""
     drafter, resources = llm._executor._drafter, llm._executor._resources
-    assert not any(value for value in vars(drafter).values() if isinstance(value, dict))
+    assert not drafter.live_requests
     resources.check_invariants()
     for manager in resources.all:
         assert manager.num_free_blocks == manager.num_blocks

@@ -121,7 +121,7 @@ def test_states_that_are_nan(heads: Folders) -> None:
         assert isinstance(outputs[1].error, EngineError)
         assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
         assert_no_leak(llm)
-        assert not llm._executor._drafter._states
+        assert not llm._executor._drafter.live_requests
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -363,7 +363,7 @@ class Schedule:
                 assert request.tokens[position] == right
         for manager in self.resources.all:
             assert manager.num_free_blocks == manager.num_blocks
-        assert not self.drafter._pending and not self.drafter._fed
+        assert not self.drafter.live_requests
         return self.events
 
 
@@ -431,7 +431,10 @@ class KeepsStates(EagleDrafter):
     """Of a request that lost its blocks."""
 
     def release(self, request_id: int) -> None:
-        self._fed.pop(request_id, None)
+        states = self._pending.get(request_id)
+        super().release(request_id)
+        if states is not None:
+            self._pending[request_id] = states
 
 
 class KeepsRollout(EagleDrafter):

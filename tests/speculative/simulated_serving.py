@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,6 +89,8 @@ class ChainDrafter:
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None: ...
+
+    live_requests: Set[int] = frozenset()
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -121,11 +121,18 @@ class Drafter(Protocol):
         """Forget a finished, aborted or preempted request; unknown ids are ignored."""
         ...
 
+    @property
+    def live_requests(self) -> Set[int]:
+        """The ids of requests that it holds anything of, its members included; none is of a request
+        that was released."""
+        ...
+
 
 class NoDrafter:
     """No speculation: every step emits the target's own token."""
 
     needs = DrafterNeeds()
+    live_requests: Set[int] = frozenset()
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         pass

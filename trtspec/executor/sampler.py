@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -74,6 +74,16 @@ class SamplingRows:
             self._ids, self._options = ids, _options(requests)
         emitted = [request.num_output_tokens for request in requests]
         return TokenTree.verify_rows(trees, emitted, self._options)
+
+    def release(self, request_id: int) -> None:
+        """Forget a request; unknown ids are ignored."""
+        if request_id in self._ids:
+            self._ids, self._options = [], []
+
+    @property
+    def live_requests(self) -> Set[int]:
+        """The ids of those whose options are kept."""
+        return set(self._ids)
 
 
 def _options(requests: Sequence[Request]) -> list[Tensor]:
@@ -165,6 +175,7 @@ class Sampler:
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
         self._states.pop(request_id, None)
+        self._rows.release(request_id)
 
     def _judge(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor

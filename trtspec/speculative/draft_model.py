@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
@@ -72,7 +72,12 @@ class DraftModelDrafter(CachedRolloutDrafter):
         return lengths
 
     def release(self, request_id: int) -> None:
+        super().release(request_id)
         self._fed.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._fed.keys()
 
     def _group(self, request: Request, start: int, end: int) -> RowGroup:
         tokens = self._known(request.tokens[start:end])

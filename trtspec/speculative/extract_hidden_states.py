@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,10 @@ class ExtractHiddenStatesDrafter:
 
     def release(self, request_id: int) -> None:
         self._rows.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._rows.keys()
 
 
 def ready_to_extract(

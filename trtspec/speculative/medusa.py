@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -44,7 +44,12 @@ class MedusaDrafter(RolloutDrafter):
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
+        super().release(request_id)
         self._states.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._states.keys()
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._states

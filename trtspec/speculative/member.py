@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,6 @@ from trtspec.speculative.costs import CostCurve, Slowness
 from trtspec.speculative.estimator import AcceptanceEstimator, Drift
 
 Floats = npt.NDArray[np.float64]
-_Outcome = tuple[int, TokenTree, Sequence[int], TokenTree | None]
-"""A request, the tree that its drafter gave it, the tokens that the target emitted, and the only
-nodes that count."""
-
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows
 _REQUEST_MEMORY, _REQUEST_TRUST = 48.0, 12.0
 _LEARNED = 64  # rows before an engine is judged
@@ -37,6 +34,17 @@ _ALL_STEPS_AFTER = 32
 _LEARNED_TOGETHER = 4
 """Steps that are learned from at once. What learns has left the caches when the target's call is
 over, and takes ten times as long when it is first run again."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of a draft. request_id: None once that was released. verified: the only nodes
+    that count; None: all of them do."""
+
+    request_id: int | None
+    draft: TokenTree
+    tokens: Sequence[int]  # that the target emitted
+    verified: TokenTree | None
 
 
 class Member:
@@ -68,7 +76,6 @@ class Member:
         self._drift = Drift(_ALL_MEMORY, _ALL_TRUST)
         self._drifts: dict[int, Drift] = {}
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
-        self._requests: set[int] = set()  # that it drafted for
         # Mean chances of a request's nodes, the best first: of all, and of those of depth 1.
         self._profile: Floats | None = None
         self._first_profile: Floats | None = None
@@ -134,7 +141,6 @@ class Member:
             request = item.request
             tree, request.draft = request.draft, TokenTree.empty()
             if len(tree):
-                self._requests.add(request.id)
                 self._drafts[request.id] = tree
             trees.append(tree)
         return trees
@@ -187,7 +193,12 @@ class Member:
             return
         drafts, self._drafts = self._drafts, {}
         outcomes: list[_Outcome] = [
-            (item.request.id, draft, outcome.tokens, item.request.draft if verified_only else None)
+            _Outcome(
+                item.request.id,
+                draft,
+                outcome.tokens,
+                item.request.draft if verified_only else None,
+            )
             for item, outcome in zip(batch.items, accepted, strict=True)
             if (draft := drafts.get(item.request.id)) is not None
         ]
@@ -200,13 +211,16 @@ class Member:
         """Take in the steps that wait for it."""
         steps, self._unlearned = self._unlearned, []
         for _, outcomes in steps:
-            for request_id, draft, tokens, verified in outcomes:
-                rows, hits, expected = self._estimator.observe(draft, tokens, verified)
+            for outcome in outcomes:
+                rows, hits, expected = self._estimator.observe(
+                    outcome.draft, outcome.tokens, outcome.verified
+                )
                 if not rows:
                     continue
                 self._num_rows += rows
                 self._drift.observe(rows, hits, expected)
-                if request_id not in self._requests:  # released meanwhile
+                request_id = outcome.request_id
+                if request_id is None:
                     continue
                 drift = self._drifts.get(request_id)
                 if drift is None:
@@ -217,7 +231,7 @@ class Member:
             # By what is known now, so that a single try tells as much as it can.
             whole = (step for step in reversed(steps) if not step[0])
             first_step_only, outcomes = next(whole, steps[-1])
-            drafts = [draft for _, draft, _, _ in outcomes[:_PROFILED]]
+            drafts = [outcome.draft for outcome in outcomes[:_PROFILED]]
             for tree in self._estimator.calibrate(drafts, [1.0] * len(drafts)):
                 self._update_profile(tree, first_step_only)
 
@@ -225,8 +239,18 @@ class Member:
         """Forget a request; unknown ids are ignored."""
         self._drifts.pop(request_id, None)
         self._drafts.pop(request_id, None)
-        self._requests.discard(request_id)
+        for _, outcomes in self._unlearned:
+            for outcome in outcomes:
+                if outcome.request_id == request_id:
+                    outcome.request_id = None
         self.drafter.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        """See `Drafter.live_requests`: the drafter's, and those that more is known of here."""
+        waiting = {outcome.request_id for _, outcomes in self._unlearned for outcome in outcomes}
+        known = {request_id for request_id in waiting if request_id is not None}
+        return known.union(self._drifts, self._drafts, self.drafter.live_requests)
 
     def _update_profile(self, tree: TokenTree, first_step_only: bool) -> None:
         """By a calibrated tree."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
@@ -55,3 +55,7 @@ class NGramDrafter:
     def release(self, request_id: int) -> None:
         """Drop the request's index; unknown ids are ignored."""
         self._indexes.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._indexes.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from trtspec.executor.batch import ScheduledBatch
@@ -30,6 +30,10 @@ class ReadsPart:
 
     def release(self, request_id: int) -> None:
         self._drafter.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._drafter.live_requests
 
     def _part(self, outcome: Accepted) -> Accepted:
         assert outcome.hidden is not None, "the target hands out its states"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from torch import Tensor
 
@@ -58,9 +58,14 @@ class RolloutDrafter(ABC):
     ) -> list[tuple[int, ...]]:
         """See `Drafter.on_accepted`."""
 
-    @abstractmethod
     def release(self, request_id: int) -> None:
         """See `Drafter.release`."""
+        self._sampling.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        """See `Drafter.live_requests`."""
+        return self._sampling.live_requests
 
     @abstractmethod
     def _can_draft(self, request: Request) -> bool:

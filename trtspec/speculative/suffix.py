@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import torch
@@ -106,6 +106,10 @@ class SuffixDrafter:
         """Drop the request's own tree; its response stays in the cache. Unknown ids are ignored."""
         self._cache.stop(request_id)
         self._known.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._known.keys()
 
     def _take_in(self, request: Request, end: int) -> None:
         """Append the text up to token `end`."""

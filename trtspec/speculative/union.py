@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, DrafterNeeds
-from trtspec.executor.request import Request
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.controller import Choice, Controller, Load, Trial
@@ -95,7 +94,7 @@ class UnionDrafter:
         step.judged = self._clock()
         for item, outcome in zip(batch.items, accepted, strict=True):
             step.tokens += len(outcome.tokens)
-            if item.request is step.tried:
+            if item.request.id == step.tried:
                 gain = len(outcome.tokens) - step.expected
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
         for member in self._members:
@@ -107,6 +106,15 @@ class UnionDrafter:
     def release(self, request_id: int) -> None:
         for member in self._members:
             member.release(request_id)
+        if self._step is not None and self._step.tried == request_id:
+            self._step.tried = None
+
+    @property
+    def live_requests(self) -> Set[int]:
+        ids = {request_id for member in self._members for request_id in member.live_requests}
+        if self._step is not None and self._step.tried is not None:
+            ids.add(self._step.tried)
+        return ids
 
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
         """Time the engines, before there are requests: steps of up to `max_requests`, of up to
@@ -182,7 +190,7 @@ class UnionDrafter:
     ) -> None:
         """Add what these members draft for one request to its tree; the one that costs least."""
         place = min(range(len(items)), key=lambda i: members[0].num_behind(items[i].request))
-        step.tried = items[place].request
+        step.tried = items[place].request.id
         step.expected = 1.0
         if len(trees[place]):
             step.expected += float(np.exp(_scores(trees[place])).sum())
@@ -275,7 +283,7 @@ class _Step:
         self.drafted = self.judged = self.ended = 0.0
         self.spent = self.drafting = 0.0  # on engines, as expected and as it was
         self.nodes = self.tokens = 0
-        self.tried: Request | None = None  # the request of a trial, the tokens expected without
+        self.tried: int | None = None  # the request of a trial, the tokens expected without
         self.expected = self.trying = 0.0  # trying: seconds
         self.trial: Trial | None = None
 

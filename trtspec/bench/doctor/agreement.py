@@ -7,7 +7,7 @@ end. So every position of the text counts alike, those behind a wrong guess too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from trtspec.config.kv import KvCacheConfig
@@ -51,6 +51,10 @@ class WatchedDrafter:
 
     def release(self, request_id: int) -> None:
         self._drafter.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._drafter.live_requests
 
 
 def measure_agreement(

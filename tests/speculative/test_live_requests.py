@@ -1,0 +1,263 @@
+"""Drafters say which requests they hold anything of, whoever wraps them; of released ones, none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtspec.bench.doctor.agreement import WatchedDrafter
+from trtspec.config.dflash_decoding import DFlashDecodingConfig
+from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.medusa_decoding import MedusaDecodingConfig
+from trtspec.config.sampling import SamplingParams
+from trtspec.config.speculative import NGramDecodingConfig, SuffixDecodingConfig
+from trtspec.config.tree_decoding import DraftTargetDecodingConfig, Eagle3DecodingConfig
+from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
+from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
+from trtspec.executor.request import Request
+from trtspec.speculative.dflash import DFlashDrafter
+from trtspec.speculative.draft_model import DraftModelDrafter
+from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
+from trtspec.speculative.medusa import MedusaDrafter
+from trtspec.speculative.member import Member
+from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.reads_part import ReadsPart
+from trtspec.speculative.registry import METHODS
+from trtspec.speculative.suffix import SuffixDrafter
+from trtspec.speculative.union import UnionDrafter
+
+from .simulated_serving import ChainDrafter, World, union_of
+
+FIRST = 10**12
+"""The id of the first request: no other number that a drafter keeps is as large."""
+HIDDEN = 4
+
+
+class Cache:
+    """Of a draft: empty."""
+
+    lookahead = 1
+
+    def committed(self, request: Request) -> int:
+        return 0
+
+    def block_table(self, request: Request) -> None: ...
+
+
+class Engine:
+    """Drafts one token for each request, takes anything in."""
+
+    vocab_size = 100
+    rolls_first_step = False
+
+    def rollout(self, groups: Any, *rest: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+        shape = (len(groups), 1)
+        return (
+            torch.ones(shape, dtype=torch.int64),
+            torch.full(shape, -1, dtype=torch.int32),
+            torch.zeros(shape),
+        )
+
+    def feed(self, *what: Any) -> None: ...
+
+
+CACHED: Any = (Engine(), Cache())
+TREE = {"speculative_model": "draft", "num_speculative_tokens": 1}
+DRAFTERS: Mapping[str, Callable[[Path], Drafter]] = {
+    "ngram": lambda root: NGramDrafter(
+        NGramDecodingConfig(max_draft_len=2, prompt_lookup_min=1, prompt_lookup_max=2)
+    ),
+    "suffix": lambda root: SuffixDrafter(SuffixDecodingConfig()),
+    "draft_model": lambda root: DraftModelDrafter(*CACHED, DraftTargetDecodingConfig(**TREE)),
+    "eagle": lambda root: EagleDrafter(*CACHED, Eagle3DecodingConfig(**TREE)),
+    "dflash": lambda root: DFlashDrafter(*CACHED, DFlashDecodingConfig(**TREE)),
+    "medusa": lambda root: MedusaDrafter(
+        CACHED[0], MedusaDecodingConfig(speculative_model="draft", num_medusa_heads=1)
+    ),
+    "extract_hidden_states": lambda root: ExtractHiddenStatesDrafter(
+        ExtractHiddenStatesConfig(capture_layers=(0,), shared_storage_path=str(root))
+    ),
+}
+WRAPPED: Mapping[str, Callable[[Drafter], Drafter]] = {
+    "alone": lambda drafter: drafter,
+    "part": lambda drafter: ReadsPart(drafter, slice(0, HIDDEN)),
+    "union": lambda drafter: union([drafter], adapts=False),
+    "adaptive": lambda drafter: union([drafter], adapts=True),
+    "hybrid": lambda drafter: union(
+        [ReadsPart(drafter, slice(0, HIDDEN)), NoDrafter()], adapts=True
+    ),
+    "watched": lambda drafter: WatchedDrafter(drafter),
+}
+
+
+def union(drafters: list[Drafter], adapts: bool) -> UnionDrafter:
+    members = [Member(str(i), drafter) for i, drafter in enumerate(drafters)]
+    return UnionDrafter(members, drafters[0].needs, adapts=adapts)
+
+
+def held(value: Any, seen: set[int] | None = None) -> Iterator[int]:
+    """Ids of requests anywhere in what an object of ours is made of."""
+    seen = set() if seen is None else seen
+    if isinstance(value, int):
+        if value >= FIRST:
+            yield value
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = list(value)
+    elif type(value).__module__.split(".")[0] in ("trtspec", "tests"):
+        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+        parts = [*getattr(value, "__dict__", {}).values()]
+        parts += [getattr(value, name) for name in slots if hasattr(value, name)]
+    for part in parts:
+        yield from held(part, seen)
+
+
+def running(count: int) -> list[Request]:
+    params = SamplingParams(max_tokens=1000)
+    return [
+        Request.create(FIRST + i, [7, 8, 7, 8], params, seed=i, max_seq_len=2000)
+        for i in range(count)
+    ]
+
+
+def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None:
+    """Each emits one token."""
+    items = []
+    for request in requests:
+        start = len(request.tokens) - 1 if is_generation else 0
+        rows, nodes = len(request.tokens) - start, drafter.needs.max_nodes * is_generation
+        items.append(ScheduledRequest(request, start, rows, is_generation, nodes, True))
+    batch = ScheduledBatch(tuple(items))
+    drafter.prepare_draft_tokens(batch)
+    accepted = []
+    for item in items:
+        item.request.tokens.append(1)
+        rows = tuple(range(item.num_rows))
+        accepted.append(Accepted(rows, (1,), torch.zeros(item.num_rows, HIDDEN)))
+    drafter.on_accepted(batch, accepted)
+
+
+def test_every_drafter_is_here(tmp_path: Path) -> None:
+    made = {type(make(tmp_path)).__name__ for make in DRAFTERS.values()}
+    assert len(made) == len(DRAFTERS)
+    assert {method.needs.__qualname__.split(".")[0] for method in METHODS.values()} <= made
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_what_is_held_is_said(name: str, wrapper: str, tmp_path: Path) -> None:
+    """Before, while and after three requests run, of which one waits for its prompt."""
+    drafter = WRAPPED[wrapper](DRAFTERS[name](tmp_path))
+    assert not drafter.live_requests
+    requests = running(3)
+
+    def check(live: AbstractSet[int]) -> None:
+        said = set(drafter.live_requests)
+        # What a watching drafter records is kept on purpose.
+        inside = drafter._drafter if isinstance(drafter, WatchedDrafter) else drafter
+        assert set(held(inside)) == said <= live
+
+    step(drafter, requests[:2], is_generation=False)
+    check({FIRST, FIRST + 1})
+    for _ in range(3):
+        step(drafter, requests[:2], is_generation=True)
+        check({FIRST, FIRST + 1})
+    drafter.prepare_draft_tokens(
+        ScheduledBatch(
+            tuple(
+                ScheduledRequest(r, len(r.tokens) - 1, 1, True, drafter.needs.max_nodes, True)
+                for r in requests[:2]
+            )
+        )
+    )
+    assert drafter.live_requests == {FIRST, FIRST + 1}  # of a step that fails, too
+    drafter.release(FIRST)
+    drafter.release(FIRST + 2)  # unknown
+    check({FIRST + 1})
+    drafter.release(FIRST + 1)
+    check(set())
+
+
+class Keeps(ChainDrafter):
+    """Keeps a request for as long as it runs, or, ``leaks``, for ever."""
+
+    leaks = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.kept: dict[int, int] = {}
+
+    @property
+    def live_requests(self) -> AbstractSet[int]:  # type: ignore[override]
+        return self.kept.keys()
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        super().prepare_draft_tokens(batch)
+        self.kept.update({item.request.id: 1 for item in batch.items})
+
+    def release(self, request_id: int) -> None:
+        if not self.leaks:
+            self.kept.pop(request_id, None)
+
+
+@given(
+    adapts=st.booleans(),
+    events=st.lists(
+        st.tuples(st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)), st.integers(1, 40)),
+        max_size=6,
+    ),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_union_through_any_run(
+    adapts: bool, events: list[tuple[set[int], set[int], int]]
+) -> None:
+    """Requests come, go and come again between steps; now and then one is tried with drafts."""
+    world = World(lambda rows: 0.03 + 0.02 * rows)
+    members = [Keeps(world, 3, 0.5, 0.0, name=1), Keeps(world, 4, 0.2, 5e-2, name=2)]
+    drafter = union_of(world, members, adapts)
+    drafter.profile_with(world.target, 20)
+    requests, alive = running(5), set[int]()
+    for come, go, steps in events:
+        alive |= come
+        world.serve(drafter, [requests[i] for i in sorted(alive)], steps) if alive else None
+        assert drafter.live_requests <= {FIRST + i for i in alive}
+        assert set(held(drafter)) == set(drafter.live_requests)
+        for i in go & alive:
+            drafter.release(FIRST + i)
+        alive -= go
+        assert set(held(drafter)) == set(drafter.live_requests) <= {FIRST + i for i in alive}
+    for i in alive:
+        drafter.release(FIRST + i)
+    assert not drafter.live_requests and not set(held(drafter))
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_a_members_leak_shows_through(adapts: bool) -> None:
+    world = World(lambda rows: 0.03)
+    members = [Keeps(world, 3, 0.5, 0.0, name=1), Keeps(world, 4, 0.2, 5e-2, name=2)]
+    members[1].leaks = True
+    parts: Any = [ReadsPart(member, slice(0, 1)) for member in members]
+    drafter = UnionDrafter(
+        [Member("a", parts[0]), Member("b", parts[1])],
+        members[0].needs,
+        adapts=adapts,
+    )
+    (request,) = running(1)
+    items = (ScheduledRequest(request, 3, 1, True, 3, True),)
+    drafter.prepare_draft_tokens(ScheduledBatch(items))
+    drafter.release(FIRST)
+    assert drafter.live_requests == {FIRST}
