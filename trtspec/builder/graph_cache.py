@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import trtspec.models
 import trtspec.ops
 from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import export_graph
+from trtspec.child_python import python_command, python_environment
 from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.folder import EngineConfig, Environment
 from trtspec.engine.graphs import draft_of, module_of
@@ -132,13 +132,11 @@ def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
         "engine": engine.to_dict(),
         "packages": {name: str(package) for name, package in packages.items()},
     }
-    # The worker imports what this process does, however its path was set; torch shall start no
-    # processes in it for a compiler that forks of it do not share.
-    path = os.pathsep.join(p for p in sys.path if p)
-    environment = {**os.environ, "PYTHONPATH": path, "TORCH_WARM_POOL": "0"}
+    # Torch shall start no processes in the worker for a compiler that forks of it do not share.
+    environment = python_environment(TORCH_WARM_POOL="0")
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "trtspec.builder.compile_worker"],
+            python_command("-m", "trtspec.builder.compile_worker"),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.bench.methods import Method
 from trtspec.bench.peers.process import Job, PeerProcess
+from trtspec.child_python import PYTHON
 from trtspec.config.speculative import speculative_to_dict
 from trtspec.errors import ConfigError
 
@@ -47,7 +47,7 @@ class Peer:
     own format by model, draft_model, eagle3."""
 
     name: str
-    python: str = sys.executable
+    python: str = PYTHON
     models: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
     for text in spellings:
         name, _, python = text.partition("=")
         _check_name(name)
-        peer = Peer(name, python or sys.executable, own.get(name, {}))
+        peer = Peer(name, python or PYTHON, own.get(name, {}))
         _check_installed(peer)
         if ENGINES[name].own_format and "model" not in peer.models:
             raise ConfigError(
@@ -160,7 +160,7 @@ def own_contender(method: Method, folder: Path, base: Job) -> Contender:
     config = speculative_to_dict(method.config) if method.config else None
     job = replace(base, model=str(folder), mode=PLAIN, options={"speculative_config": config})
     mode = method.name if method.config else PLAIN
-    return Contender(OURS, mode, OURS, sys.executable, job)
+    return Contender(OURS, mode, OURS, PYTHON, job)
 
 
 def _check_name(name: str) -> None:
@@ -180,7 +180,9 @@ def _check_installed(peer: Peer) -> None:
 def _can_import(peer: Peer) -> bool:
     """Found without importing it: some take many seconds, or start threads."""
     find = f"importlib.util.find_spec({ENGINES[peer.name].module!r})"
-    command = [peer.python, "-c", f"import importlib.util, sys; sys.exit(not {find})"]
+    # Its worker is a script, which does not look into the folder that it is started in.
+    ours = "import sys; sys.path = [entry for entry in sys.path if entry]"
+    command = [peer.python, "-c", f"{ours}; import importlib.util; sys.exit(not {find})"]
     try:
         return subprocess.run(command, capture_output=True).returncode == 0
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from trtspec.child_python import PYTHON, python_environment
 from trtspec.errors import TrtspecError
 
 WORKERS = Path(__file__).parent / "workers"
@@ -44,7 +44,7 @@ class Job:
 class PeerProcess:
     """Serves prompts until it is closed; a context manager."""
 
-    def __init__(self, worker: str, job: Job, python: str = sys.executable, limit: float = 600.0):
+    def __init__(self, worker: str, job: Job, python: str = PYTHON, limit: float = 600.0):
         """Start ``workers/<worker>_worker.py`` and wait until its model is loaded. ``limit``:
         seconds that loading or one answer may take.
 
@@ -56,7 +56,11 @@ class PeerProcess:
             "w+", encoding="utf-8", errors="replace"
         )
         command = [python, str(WORKERS / f"{worker}_worker.py"), json.dumps(asdict(job))]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
+        threads = {"OMP_NUM_THREADS": str(job.threads)}
+        # Another interpreter has packages of its own.
+        environment = {**os.environ, **threads}
+        if python == PYTHON:
+            environment = python_environment(**threads)
         try:
             self._process = subprocess.Popen(
                 command,
