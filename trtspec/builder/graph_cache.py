@@ -16,12 +16,9 @@ from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 
-import trtspec.builder
-import trtspec.engine
-import trtspec.models
-import trtspec.ops
 from trtspec.builder.locate import cache_root
 from trtspec.builder.onnx import export_graph
+from trtspec.builder.sources import hash_of, sources_of
 from trtspec.child_python import python_command, python_environment
 from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.folder import EngineConfig, Environment
@@ -31,19 +28,12 @@ from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 from trtspec.ops.host import usable_cpus
 
-# Where the code of a graph comes from: its modules, the ops that they call, and how it is compiled.
-_SOURCES = (
-    (trtspec.models, "*.py"),
-    (trtspec.ops, "attention.py"),
-    (trtspec.ops, "linear.py"),
-    (trtspec.ops, "linear_int8.py"),
-    (trtspec.ops, "sampling.py"),
-    (trtspec.engine, "drafts.py"),
-    (trtspec.engine, "graphs.py"),
-    (trtspec.engine, "lowering.py"),
-    (trtspec.builder, "compile.py"),
-    (trtspec.builder, "onnx.py"),
-)
+_MAKERS = ("trtspec.builder.compile_worker", "trtspec.builder.onnx")
+"""The modules that make a graph. Its code comes from these and from all that they import."""
+
+_BY_VALUE = ("trtspec.engine.folder", "trtspec.engine.engine_draft")
+"""What only reads and writes an engine's contract: all that a graph takes of that is among the
+values in its key. A file that is missing here costs a compilation, never a stale graph."""
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
@@ -75,12 +65,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
 
 @cache
 def _source_hash() -> str:
-    """Of the files in `_SOURCES`, which the running process has imported already."""
-    source = hashlib.blake2b(digest_size=16)
-    for package, pattern in _SOURCES:
-        for path in sorted(Path(package.__path__[0]).glob(pattern)):
-            source.update(path.read_bytes())
-    return source.hexdigest()
+    """Of the files that make graphs, which the running process has imported already."""
+    return hash_of(sources_of(_MAKERS, _BY_VALUE))
 
 
 def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:

@@ -1,0 +1,122 @@
+"""The key of a compiled graph covers all the code that makes it, and no other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import trtspec
+from trtspec.builder import graph_cache, sources
+from trtspec.child_python import python_command, python_environment
+
+PACKAGE = Path(trtspec.__path__[0])
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package's Python files, to be changed."""
+    root = tmp_path_factory.mktemp("sources") / "trtspec"
+    for path in PACKAGE.rglob("*.py"):
+        target = root / path.relative_to(PACKAGE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return root
+
+
+@pytest.fixture
+def key_of(copy: Path) -> Callable[[], str]:
+    """The key's part that is made of sources, by those in the copy."""
+    return lambda: sources.hash_of(of(copy), copy)
+
+
+def of(package: Path) -> list[Path]:
+    return sources.sources_of(graph_cache._MAKERS, graph_cache._BY_VALUE, package)
+
+
+def loaded_for_graphs() -> list[str]:
+    """What Python has imported once the networks are, and what compiles them."""
+    code = (
+        "import sys, importlib\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "print(*(name for name in sys.modules if name.startswith('trtspec.')))"
+    )
+    command = python_command("-c", code, "trtspec.engine.drafts", "trtspec.builder.compile")
+    done = subprocess.run(
+        command, env=python_environment(), capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def file_of(package: Path, module: str) -> Path:
+    path = package.joinpath(*module.split(".")[1:])
+    return path.with_suffix(".py") if not path.is_dir() else path / "__init__.py"
+
+
+def test_all_that_is_imported_counts(copy: Path) -> None:
+    modules = set(loaded_for_graphs()) - {"trtspec.version"}  # `trtspec` itself imports that
+    assert {"trtspec.config.model", "trtspec.config.tree", "trtspec.models.rope"} <= modules
+    files = of(copy)
+    before = sources.hash_of(files, copy)
+    for module in modules:
+        path = file_of(copy, module)
+        if not path.exists():  # a folder of modules
+            continue
+        assert path in files
+        text = path.read_text()
+        path.write_text(text + "\n# changed\n")
+        assert sources.hash_of(files, copy) != before
+        path.write_text(text)
+    assert sources.hash_of(of(copy), copy) == before
+
+
+@pytest.mark.parametrize(
+    "folder", ["serve", "llmapi", "bench", "commands", "executor", "speculative"]
+)
+def test_what_is_not_imported_does_not(copy: Path, key_of: Callable[[], str], folder: str) -> None:
+    before = key_of()
+    for path in (copy / folder).rglob("*.py"):
+        path.write_text(path.read_text() + "\n# changed\n")
+    (copy / folder / "new.py").write_text("import trtspec.models.attention\n")
+    assert key_of() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import trtspec.models.brand_new",
+        "from trtspec.models import brand_new",
+        "from trtspec.models.brand_new import (\n    something,\n)",
+        "def later():\n    from trtspec.models.brand_new import something",
+    ],
+)
+def test_a_new_file_counts_once_it_is_imported(
+    copy: Path, key_of: Callable[[], str], line: str
+) -> None:
+    new, norm = copy / "models" / "brand_new.py", copy / "models" / "norm.py"
+    before, text = key_of(), norm.read_text()
+    new.write_text("from trtspec.serve import page\n")
+    assert key_of() == before
+    norm.write_text(f"{text}\n{line}\n")
+    assert {new, copy / "serve" / "page.py"} <= set(of(copy))
+    assert key_of() != before
+    norm.write_text(text)
+    new.unlink()
+
+
+def test_a_name_counts_too(copy: Path) -> None:
+    """Of two files that change places."""
+    files = of(copy)
+    before = sources.hash_of(files, copy)
+    a, b = (path for path in files if path.name in ("mlp.py", "norm.py"))
+    texts = a.read_text(), b.read_text()
+    a.write_text(texts[1]), b.write_text(texts[0])
+    assert sources.hash_of(files, copy) != before
+    a.write_text(texts[0]), b.write_text(texts[1])
+
+
+def test_the_key_of_a_graph_is_made_of_them() -> None:
+    assert graph_cache._source_hash() == sources.hash_of(of(PACKAGE))
