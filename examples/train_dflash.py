@@ -35,6 +35,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from trtspec.bench.corpus import standard_library
+from trtspec.writable import check_folder
 
 try:
     import modelopt.torch.speculative as mtsp
@@ -202,6 +203,7 @@ def main() -> None:
     add("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    check_folder(args.output)  # before hours of training
     torch.manual_seed(args.seed)
     target_dir = args.target or args.output / "trtspec-tiny"
     folder = args.output / "trtspec-tiny-dflash"

@@ -35,6 +35,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from unrolled_attention import unrolled_attention
 
 from trtspec.bench.corpus import standard_library
+from trtspec.writable import check_folder
 
 try:
     import modelopt.torch.speculative as mtsp
@@ -342,6 +343,7 @@ def main() -> None:
     add("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    check_folder(args.output)  # before hours of training
     torch.manual_seed(args.seed)
     target_dir = args.target or args.output / "trtspec-tiny"
     folder = args.output / "trtspec-tiny-eagle3"

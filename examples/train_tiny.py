@@ -28,6 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trtspec.bench.corpus import standard_library
+from trtspec.writable import check_folder
 
 VOCAB_SIZE = 4096
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
@@ -242,6 +243,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    check_folder(args.output)  # before hours of training
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = standard_library()
     target_dir, draft_dir = args.output / "trtspec-tiny", args.output / "trtspec-tiny-draft"

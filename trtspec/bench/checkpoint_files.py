@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from trtspec.errors import CheckpointError
+from trtspec.writable import check_folder
 
 SHARD_BYTES = 2 << 30
 _SPARE_BYTES = 64 << 20  # left free on the disk
@@ -94,6 +95,24 @@ class Piece:
         return self.num_elements * self.dtype.itemsize
 
 
+def check_new_folder(folder: Path, num_bytes: int) -> None:
+    """CheckpointError if the folder exists already, or so much cannot be written there."""
+    if folder.exists():
+        raise CheckpointError(f"{folder} exists already; remove it or choose another --output")
+    try:
+        check_folder(folder)
+    except OSError as error:
+        raise CheckpointError(f"--output: {folder} cannot be written: {error}") from error
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if num_bytes + _SPARE_BYTES > free:
+        raise CheckpointError(
+            f"{folder} will take {num_bytes / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB free"
+        )
+
+
 def write_checkpoint(
     folder: Path,
     pieces: Sequence[Piece],
@@ -106,16 +125,10 @@ def write_checkpoint(
     At most one shard is held in memory. The folder appears whole or not at all.
 
     Raises:
-        CheckpointError: the folder exists already, or the disk is too small; both sizes are named.
+        CheckpointError: see `check_new_folder`.
     """
-    if folder.exists():
-        raise CheckpointError(f"{folder} exists already; remove it or choose another --output")
+    check_new_folder(folder, sum(piece.num_bytes for piece in pieces))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(p.num_bytes for p in pieces), shutil.disk_usage(folder.parent).free
-    if needed + _SPARE_BYTES > free:
-        raise CheckpointError(
-            f"{folder} will take {needed / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB free"
-        )
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trtspec.bench.checkpoint_files import SourceCheckpoint, write_checkpoint
+from trtspec.bench.checkpoint_files import SourceCheckpoint, check_new_folder, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
 from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_llama
 from trtspec.builder.locate import find_model
@@ -73,6 +73,8 @@ def make_fixture(
         _widen(s, shape, dtype, vocab_size or vocab, seed, None if s is target else target)
         for s in sources
     ]
+    for folder, (widening, _) in zip(folders, made, strict=True):
+        check_new_folder(folder, sum(piece.num_bytes for piece in widening.pieces))
     base = made[0][0]
     for folder, (widening, config) in zip(folders, made, strict=True):
         flags = "" if vocab_size is None else f" --vocab_size {vocab_size}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError
+from trtspec.writable import check_file
 
 if HAS_MATPLOTLIB := find_spec("matplotlib") is not None:
     from matplotlib.figure import Figure
@@ -22,8 +23,10 @@ def check_picture(path: Path) -> None:
     known = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in known:
         raise ConfigError(f"{path} must end in one of .{', .'.join(known)}")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
+    try:
+        check_file(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
 
 
 def new_figure(width: float, height: float) -> Any:

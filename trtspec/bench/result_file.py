@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError
+from trtspec.writable import check_file
 
 
 def check_output(path: Path) -> None:
     """ConfigError if a file could not be written there: found before anything is measured."""
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
+    try:
+        check_file(path)
+    except OSError as error:
+        raise ConfigError(f"--output {path} cannot be written: {error}") from error
 
 
 def save(path: Path, result: Mapping[str, Any]) -> None:

@@ -7,13 +7,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
 def scratch_folder(output_dir: Path) -> Iterator[Path]:
-    """A new folder beside ``output_dir``, removed in the end unless it was renamed.
+    """A new folder beside ``output_dir``, removed in the end unless it was renamed, with those of
+    its parents that were missing and are empty.
 
     It is locked for as long: a lock ends with its process, on whichever machine or in whichever
     container that runs. Those that nobody holds are of builds that were killed, and go first.
@@ -21,22 +22,27 @@ def scratch_folder(output_dir: Path) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made.
     """
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    parents = (output_dir.parent, *output_dir.parent.parents)
+    missing = [parent for parent in parents if not parent.exists()]
     prefix = f".{output_dir.name}.building-"
-    _remove_leftovers(output_dir.parent, prefix)
+    if not missing:
+        _remove_leftovers(output_dir.parent, prefix)
     folder, lock = _make(output_dir.parent, prefix)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+        with suppress(OSError):  # something lies in it: what was built, or what others made
+            for parent in missing:
+                parent.rmdir()
 
 
 def _make(parent: Path, prefix: str) -> tuple[Path, int]:
     """A folder and the descriptor that locks it."""
     while True:
         folder = parent / f"{prefix}{secrets.token_hex(6)}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_SH)
         if folder.exists():  # else another build took it for a leftover before it was locked

@@ -25,6 +25,7 @@ from trtspec.engine.tensorrt_package import (
 from trtspec.engine.tensorrt_plugins import load_plugins
 from trtspec.errors import BuildError
 from trtspec.log import logger
+from trtspec.writable import check_folder
 
 _ATTENTION = "ATTENTION_INPUT"
 
@@ -199,6 +200,10 @@ def _open_timing_cache(config: Any, options: TensorRTConfig) -> Any:
     if options.timing_cache is None:
         return None
     path = Path(options.timing_cache)
+    try:
+        check_folder(path.parent)
+    except OSError as error:
+        raise BuildError(f"--timing_cache {path} cannot be written: {error}") from error
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
     if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         raise BuildError(

@@ -23,6 +23,7 @@ from trtspec.bench.prepare_dataset import (
     text_samples,
     write_dataset,
 )
+from trtspec.bench.result_file import check_output
 from trtspec.builder.locate import find_model
 from trtspec.engine.folder import TOKENIZER_FOLDER, is_engine_folder
 from trtspec.errors import ConfigError
@@ -96,6 +97,7 @@ def add_prepare_command(commands: Any) -> None:
 
 def run_prepare_dataset(args: argparse.Namespace) -> None:
     _check_flags(args)
+    check_output(args.output)
     name = args.tokenizer or args.model or DEFAULT_MODEL
     folder = Path(find_model(name))
     tokenizer = load_tokenizer(folder / TOKENIZER_FOLDER if is_engine_folder(folder) else folder)

@@ -206,6 +206,7 @@ def run_plot_serve(args: argparse.Namespace) -> None:
             f"{len(args.results)} files need as many --labels, all different; "
             f"got {', '.join(labels)}"
         )
+    check_picture(args.output)
     results = [load_result(path) for path in args.results]
     plot({name: r["points"] for name, r in zip(labels, results, strict=True)}, args.output)
     for name, result in zip(labels, results, strict=True):

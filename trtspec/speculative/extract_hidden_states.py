@@ -14,7 +14,7 @@ from trtspec.errors import ConfigError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.log import logger
-from trtspec.speculative.hidden_files import HiddenFileWriter, check_folder
+from trtspec.speculative.hidden_files import HiddenFileWriter, check_storage
 
 
 @dataclass
@@ -83,7 +83,7 @@ class ExtractHiddenStatesDrafter:
 def ready_to_extract(
     config: DecodingConfig | None, transfer: KvTransferConfig | None
 ) -> DecodingConfig | None:
-    """A speculative config with what ``kv_transfer_config`` says of it, and its folder made.
+    """A speculative config with what ``kv_transfer_config`` says of it. Nothing is written yet.
 
     Raises:
         ConfigError: the method does not write hidden states but ``transfer`` is given, or it does
@@ -104,7 +104,7 @@ def ready_to_extract(
             "are written to; name it in speculative_config or in kv_transfer_config's "
             "kv_connector_extra_config"
         )
-    check_folder(Path(config.shared_storage_path))
+    check_storage(Path(config.shared_storage_path))
     if config.note:
         logger.info("%s", config.note)
     return config

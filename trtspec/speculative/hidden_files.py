@@ -26,6 +26,7 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError, EngineError
 from trtspec.log import logger
+from trtspec.writable import check_folder
 
 HIDDEN_STATES_PATH = "hidden_states_path"
 _UNFINISHED = ".unfinished"
@@ -33,17 +34,10 @@ _LEFTOVER_SECONDS = 60.0  # younger unfinished files may be about to be locked
 _SAFETENSORS_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
-def check_folder(folder: Path) -> None:
-    """Make the folder, if it is missing, and write into it.
-
-    Raises:
-        ConfigError: that is not possible.
-    """
-    probe = folder / f".{secrets.token_hex(8)}{_UNFINISHED}"
+def check_storage(folder: Path) -> None:
+    """ConfigError if files could not be written into the folder, which may be missing."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with probe.open("xb"):
-            probe.unlink()
+        check_folder(folder)
     except OSError as error:
         raise ConfigError(
             f"shared_storage_path={str(folder)!r} cannot be written to ({error}); give a folder "
@@ -167,8 +161,9 @@ class HiddenFileWriter:
     """
 
     def __init__(self, folder: Path, num_threads: int) -> None:
-        """ConfigError: the folder cannot be written to."""
-        check_folder(folder)
+        """The folder is made if it is missing; ConfigError: it cannot be written to."""
+        check_storage(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         removed = remove_leftovers(folder)
         if removed:
             logger.info("removed %d unfinished files from %s", removed, folder)
