@@ -31,37 +31,26 @@ from pathlib import Path
 from typing import Any
 
 from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
+from trtspec.commands import help_texts
+from trtspec.commands.help_texts import one_of
+from trtspec.config.speculative import METHODS, NO_METHOD, method_name, methods_taking
+from trtspec.errors import ConfigError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.log import log_to_stderr
 
 EMBEDDED_TARGET = "trtspec-tiny"
 EMBEDDED_DRAFTS = {
-    "DRAFT_TARGET": "trtspec-tiny-draft",
-    "EAGLE3": "trtspec-tiny-eagle3",
-    "DFLASH": "trtspec-tiny-dflash",
-    "DDTREE": "trtspec-tiny-dflash",
+    "draft_model": "trtspec-tiny-draft",
+    "eagle3": "trtspec-tiny-eagle3",
+    "dflash": "trtspec-tiny-dflash",
+    "ddtree": "trtspec-tiny-dflash",
 }
 EXAMPLE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",
     "import os\nimport sys\n\nclass ",
     "    def test_add(self):\n        self.assertEqual(",
 ]
-METHODS = {
-    "NONE": None,
-    "AUTO": "auto",
-    "NGRAM": "ngram",
-    "SUFFIX": "suffix",
-    "DRAFT_TARGET": "draft_model",
-    "EAGLE": "eagle",
-    "EAGLE3": "eagle3",
-    "MEDUSA": "medusa",
-    "MTP": "mtp",
-    "PARD": "pard",
-    "PEAGLE": "p_eagle",
-    "DFLASH": "dflash",
-    "DDTREE": "ddtree",
-    "EXTRACT_HIDDEN_STATES": "extract_hidden_states",
-}
+ALGORITHMS = [name.upper() for name in (*METHODS, NO_METHOD) if name != "hybrid"]
 METHODS_WITHOUT_DRAFT = ("auto", "ngram", "suffix", "mtp", "extract_hidden_states")
 METHODS_WITHOUT_LENGTH = ("auto", "suffix", "medusa", "extract_hidden_states")
 DEFAULT_DRAFT_LEN = 5
@@ -87,20 +76,20 @@ class Run:
         return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
 
 
-def parse_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     model = parser.add_argument_group("model")
     add = model.add_argument
     add("--model_dir", default=EMBEDDED_TARGET, help="target: folder, id, embedded name or engine")
-    add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    add("--weight_dtype", help="of linear layers: auto (the default), int8, or that of --dtype")
+    add("--dtype", default="auto", help=help_texts.DTYPE)
+    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
     add("--max_batch_size", type=int)
     add("--max_seq_len", type=int)
     add("--max_num_tokens", type=int)
-    add("--backend", help="aoti (compiled, the default) or eager (for debugging)")
-    add("--device", help="cpu (the default), cuda, or auto: cuda where torch finds one")
+    add("--backend", help=help_texts.BACKEND)
+    add("--device", help=help_texts.DEVICE)
     add("--kv_cache_fraction", type=float, help="share of the free memory for the KV cache")
     add("--disable_kv_cache_reuse", action="store_true", help="do not share equal prefixes")
 
@@ -108,8 +97,8 @@ def parse_arguments() -> argparse.Namespace:
     add = spec.add_argument
     add(
         "--spec_decode_algo",
-        help=f"one of {', '.join(METHODS)}; without it EAGLE3 for the embedded target, "
-        "DRAFT_TARGET where a draft is given, else NGRAM",
+        help=f"one of {', '.join(ALGORITHMS)}; without it EAGLE3 for the embedded target, "
+        "DRAFT_MODEL where a draft is given, else NGRAM",
     )
     add(
         "--speculative_config",
@@ -146,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--use_dynamic_tree", action="store_true", help="a tree is wanted (implied by its k)")
     add(
         "--eagle_choices",
-        help="static tree of EAGLE, EAGLE3, MTP, PARD and PEAGLE, such as '[[0],[1],[0,0]]'",
+        help=f"static tree of {one_of(methods_taking('eagle_choices'))}, such as '[[0],[1],[0,0]]'",
     )
     add("--medusa_choices", help="static tree of MEDUSA in place of the default for its heads")
     add("--num_medusa_heads", type=int, help="heads of MEDUSA to draft with")
@@ -176,7 +165,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--logprobs", action="store_true", help="print the mean log probability of each text")
     add("--apply_chat_template", action="store_true")
     add("--print_iter_log", action="store_true", help="log builds and engine loading")
-    return parser.parse_args()
+    return parser
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -219,18 +208,18 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         return config
     draft = args.draft_model_dir
     embedded = args.model_dir == EMBEDDED_TARGET and draft is None
-    default = "EAGLE3" if embedded else "DRAFT_TARGET" if draft else "NGRAM"
+    default = "eagle3" if embedded else "draft_model" if draft else "ngram"
     algorithm = (args.spec_decode_algo or default).upper()
-    if algorithm not in METHODS:
-        raise SystemExit(
-            f"--spec_decode_algo {args.spec_decode_algo!r} is unknown; "
-            f"choose one of {', '.join(METHODS)}"
-        )
-    method = METHODS[algorithm]
-    if method is None:
+    if algorithm.lower() == NO_METHOD:
         return None
-    if embedded and algorithm in EMBEDDED_DRAFTS:
-        draft = given["model"] = EMBEDDED_DRAFTS[algorithm]
+    try:
+        method = method_name(algorithm)
+    except ConfigError as error:
+        raise SystemExit(f"--spec_decode_algo {args.spec_decode_algo!r}: {error}") from error
+    if method == "hybrid":
+        raise SystemExit("--spec_decode_algo HYBRID: give it in --speculative_config")
+    if embedded and method in EMBEDDED_DRAFTS:
+        draft = given["model"] = EMBEDDED_DRAFTS[method]
     if draft is None and method not in METHODS_WITHOUT_DRAFT:
         raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
     if "eagle_choices" not in given and method not in METHODS_WITHOUT_LENGTH:
@@ -322,7 +311,7 @@ def report(runs: list[Run]) -> bool:
 
 
 def main() -> int:
-    args = parse_arguments()
+    args = make_parser().parse_args()
     log_to_stderr("INFO" if args.print_iter_log or args.model_dir == EMBEDDED_TARGET else "WARNING")
     config = speculative_config(args)
     try:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
     from trtspec.config.speculative import (
+        AutoDecodingConfig,
+        DDTreeDecodingConfig,
+        DFlashDecodingConfig,
         DraftTargetDecodingConfig,
         Eagle3DecodingConfig,
         EagleDecodingConfig,
@@ -35,8 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AutoDecodingConfig",
     "CompletionOutput",
     "CudaGraphConfig",
+    "DDTreeDecodingConfig",
+    "DFlashDecodingConfig",
     "DraftTargetDecodingConfig",
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
@@ -65,6 +71,9 @@ _HOMES = {
     "SamplingParams": "trtspec.config.sampling",
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
+    "AutoDecodingConfig": "trtspec.config.speculative",
+    "DDTreeDecodingConfig": "trtspec.config.speculative",
+    "DFlashDecodingConfig": "trtspec.config.speculative",
     "DraftTargetDecodingConfig": "trtspec.config.speculative",
     "EagleDecodingConfig": "trtspec.config.speculative",
     "Eagle3DecodingConfig": "trtspec.config.speculative",

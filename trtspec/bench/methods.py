@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +14,17 @@ from trtspec.config.auto import AutoDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.speculative import (
     METHODS,
+    NO_METHOD,
     DecodingConfig,
     TreeDecodingConfig,
     method_name,
+    names_no_method,
     parse_speculative_config,
 )
 from trtspec.config.speculative_keys import MODEL_ALIASES
 from trtspec.errors import ConfigError
 
-NONE = "none"
+NONE = NO_METHOD
 DRAFT_FREE = ("ngram:4", "suffix:8")
 USUAL: Mapping[str, Sequence[str]] = {
     "eagle": ("eagle:5", "eagle:4,5,24"),
@@ -78,7 +81,7 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
             the same one twice.
     """
     methods = [Method(NONE, None)]
-    wanted = [(text, _read(text)) for text in spellings if text != NONE]
+    wanted = [(text, _read(text)) for text in spellings if not _is_none(text)]
     as_json = [options.get("method") for text, (options, _) in wanted if _is_json(text)]
     for text, (options, draft_method) in wanted:
         own = _drafts_for(text, draft_method, drafts)
@@ -98,6 +101,14 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
 
 def _usual(method: str) -> Sequence[str]:
     return USUAL.get(method, (f"{method}:4",))
+
+
+def _is_none(text: str) -> bool:
+    if not _is_json(text):
+        return text.lower() == NO_METHOD
+    with suppress(ValueError):  # what is no JSON is refused with the others
+        return names_no_method(json.loads(text))
+    return False
 
 
 def _is_json(text: str) -> bool:

@@ -15,6 +15,7 @@ from trtspec.bench.fixture import make_fixture
 from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.bench.result_file import check_output, save
 from trtspec.builder.locate import find_model
+from trtspec.commands import help_texts
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
 from trtspec.commands.bench_peers import add_peers_command
@@ -27,6 +28,9 @@ from trtspec.commands.bench_prompts import (
     add_text_flags,
 )
 from trtspec.commands.bench_serve import add_serve_commands
+from trtspec.commands.help_texts import one_of
+from trtspec.commands.json_flag import read_json
+from trtspec.config.model import DTYPES
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import (
     DecodingConfig,
@@ -59,11 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     acceptance.set_defaults(run=run_acceptance)
     add = acceptance.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
-    add(
-        "--method",
-        help="ngram, suffix, draft_model, eagle, eagle3, medusa, mtp, pard, p_eagle, dflash, "
-        "ddtree or auto",
-    )
+    add("--method", help=help_texts.METHOD)
     add("--draft", help="draft: HF folder or id, or an embedded name")
     add("--num_speculative_tokens", type=int, help="K of a chain, depth D of a tree")
     add("--topk", type=int, help="k of a tree (k, D, N)")
@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--from", dest="source", default="trtspec-tiny", help="target to widen")
     add("--drafts", nargs="*", default=[], help="draft models or EAGLE-3 heads of that target")
     add("--output", type=Path, required=True, help="folder to write the checkpoints into")
-    add("--dtype", help="float32, bfloat16 or float16 (default: the source's own)")
+    add("--dtype", help=f"{one_of(DTYPES)} (default: the source's own)")
     add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
     add("--seed", type=int, default=0, help="of the weights that only cost")
 
@@ -109,8 +109,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def speculation(args: argparse.Namespace) -> DecodingConfig | None:
-    """The speculative config that the flags describe.
+def speculation(args: argparse.Namespace) -> DecodingConfig | bool | None:
+    """The speculative config that the flags describe, as `LLM` takes it: False for the method none.
 
     Raises:
         ConfigError: no method, both ways of naming one, or bad JSON.
@@ -124,14 +124,10 @@ def speculation(args: argparse.Namespace) -> DecodingConfig | None:
             raise ConfigError(
                 f"--speculative_config holds the whole method; leave out {', '.join(given)}"
             )
-        try:
-            return parse_speculative_config(json.loads(args.speculative_config))
-        except ValueError as error:
-            if isinstance(error, TrtspecError):
-                raise
-            raise ConfigError(f"--speculative_config is not JSON: {error}") from error
+        config = read_json(args.speculative_config, "--speculative_config")
+        return parse_speculative_config(config) or False
     if given:
-        return parse_speculative_config(given)
+        return parse_speculative_config(given) or False
     if not is_engine_folder(find_model(args.model)):
         raise ConfigError(
             "no speculative method is named; give --method, --draft or --speculative_config"
@@ -162,15 +158,16 @@ def run_acceptance(args: argparse.Namespace) -> None:
         f"{args.model}: {len(prompts)} prompts of {args.dataset}, up to {args.max_tokens} new "
         f"tokens, batch {args.batch_size}, temperature {args.temperature}, seed {args.seed}"
     )
-    if wanted is not None:
-        print(f"speculation {json.dumps(speculative_to_dict(wanted))}")
+    config = wanted if isinstance(wanted, DecodingConfig) else None
+    if config is not None:
+        print(f"speculation {json.dumps(speculative_to_dict(config))}")
     print(report.describe())
     for prompt, error in report.failures:
         print(f"trtspec-bench: prompt {prompt.question.id} failed: {error}", file=sys.stderr)
     if args.output is not None:
         names = ("model", "dataset", "max_tokens", "temperature", "batch_size", "seed", "dtype")
         settings = {name: getattr(args, name) for name in names}
-        settings["speculative_config"] = speculative_to_dict(wanted) if wanted else None
+        settings["speculative_config"] = speculative_to_dict(config) if config else None
         save(args.output, {**settings, **report.to_dict()})
 
 

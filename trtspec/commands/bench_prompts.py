@@ -18,6 +18,7 @@ from trtspec.bench.dataset import (
     read_questions,
     spread,
 )
+from trtspec.commands import help_texts
 from trtspec.errors import ConfigError
 
 SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ignore_eos")
@@ -65,15 +66,15 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = False) -> None:
     """How a checkpoint is built; with ``several_backends`` their flag gives a list."""
     add = parser.add_argument
-    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--dtype", default="auto", help=help_texts.DTYPE)
     add(
         "--backend",
         nargs="+" if several_backends else None,
-        help="aoti (default), onnx, eager" + ("; or several" if several_backends else ""),
+        help=help_texts.BACKEND + ("; or several" if several_backends else ""),
     )
-    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
+    add("--device", help=help_texts.DEVICE)
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
-    add("--weight_dtype", help="of linear layers: auto (default), int8, or that of --dtype")
+    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
     add("--weight_group_size", type=int, help="inputs that share a scale of int8 weights; 0: all")
 
 

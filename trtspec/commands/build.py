@@ -10,9 +10,11 @@ from typing import Any
 
 from trtspec.builder.build import REPORT_NAME, build_engine
 from trtspec.builder.plan import plan_build
+from trtspec.commands import help_texts
+from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
-from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import DecodingConfig, method_name, parse_speculative_config
+from trtspec.config.build import WEIGHT_GROUP_SIZES, BuildConfig
+from trtspec.config.speculative import DecodingConfig, methods_taking, parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.log import log_to_stderr
@@ -28,15 +30,13 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--checkpoint_dir", required=True, help="target: HF folder or id, or an embedded name")
     add("--output_dir", type=Path, required=True, help="engine folder to write")
-    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
-    add(
-        "--weight_dtype",
-        help="of linear layers: auto (the checkpoint's int8, or --dtype), int8, or that of --dtype",
-    )
+    add("--dtype", default="auto", help=help_texts.DTYPE)
+    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
     add(
         "--weight_group_size",
         type=int,
-        help="input features that share a scale of int8 weights: 32, 64, 128, or 0 (default): all",
+        help="input features that share a scale of int8 weights: "
+        f"{one_of([*map(str, WEIGHT_GROUP_SIZES)])}; 0 (default): all",
     )
     add(
         "--use_weight_only",
@@ -48,15 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
-    add("--backend", help="aoti (default), onnx, tensorrt or eager")
-    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
-    add(
-        "--speculative_decoding_mode",
-        help="eagle3, eagle, medusa, mtp (the target's own modules), draft_model, pard, p_eagle, "
-        "dflash, ddtree, "
-        "ngram or suffix (which need no engine of their own), or extract_hidden_states (which "
-        "drafts nothing)",
-    )
+    add("--backend", help=help_texts.BACKEND)
+    add("--device", help=help_texts.DEVICE)
+    add("--speculative_decoding_mode", help=help_texts.METHOD)
     add(
         "--speculative_config",
         "--speculative-config",
@@ -79,12 +73,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_draft_tokens", type=int, help="N of a tree: rows verified, the root included")
     add(
         "--eagle_choices",
-        help="static tree of eagle, eagle3, mtp, pard, p_eagle in place of (k, D, N), such as "
-        "'[[0],[1],[0,0]]'",
+        help=f"static tree of {one_of(methods_taking('eagle_choices'))} in place of (k, D, N), "
+        "such as '[[0],[1],[0,0]]'",
     )
     add(
         "--medusa_choices",
-        help="static tree of medusa, such as '[[0],[1],[0,0]]'; a default for the heads without it",
+        help=f"static tree of {one_of(methods_taking('medusa_choices'))}, such as "
+        "'[[0],[1],[0,0]]'; a default for the heads without it",
     )
     add("--num_medusa_heads", type=int, help="heads of medusa to draft with")
     add(
@@ -95,9 +90,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--speculative_token_map",
-        help="file of the token ids to cut a head of eagle, p_eagle or mtp to",
+        help="file of the token ids to cut a draft's head to",
     )
-    add("--mask_token_id", type=int, help="mask token of pard and p_eagle, to check the draft's")
+    add(
+        "--mask_token_id",
+        type=int,
+        help=f"mask token of {one_of(methods_taking('mask_token_id'))}, to check the draft's",
+    )
     add(
         "--capture_layers",
         type=int,
@@ -185,7 +184,7 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
                 f"{', '.join(sorted(given))} given without --speculative_decoding_mode"
             )
         return None
-    return parse_speculative_config({"method": method_name(mode), **given})
+    return parse_speculative_config({"method": mode, **given})
 
 
 def weight_options(args: argparse.Namespace) -> dict[str, Any]:

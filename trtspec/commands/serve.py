@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.builder.locate import find_model
+from trtspec.commands import help_texts
 from trtspec.commands.json_flag import read_json
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import parse_speculative_config
@@ -30,22 +31,23 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("engine").add_argument
     add(
         "--speculative-config",
-        help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}',
+        help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}; '
+        f"methods: {help_texts.METHOD}",
     )
     add(
         "--kv-transfer-config",
         help="JSON as vLLM's, for the method extract_hidden_states: where its files go",
     )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
-    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
-    add("--weight-dtype", help="of linear layers: auto (default), int8, or that of --dtype")
+    add("--dtype", default="auto", help=help_texts.DTYPE)
+    add("--weight-dtype", help=help_texts.WEIGHT_DTYPE)
     add("--weight-group-size", type=int, help="inputs that share a scale of int8 weights; 0: all")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
     add("--max-seq-len", "--max-model-len", type=int, help="tokens of prompt and output together")
     add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
     add("--tokens-per-block", "--block-size", type=int, help="tokens of one KV cache block")
-    add("--backend", help="aoti (default) or eager")
-    add("--device", help="cpu (default), cuda, or auto: cuda where torch finds one")
+    add("--backend", help=help_texts.BACKEND)
+    add("--device", help=help_texts.DEVICE)
     add(
         "--cuda-graph-config",
         type=json.loads,

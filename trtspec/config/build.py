@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtspec.config.model import DTYPES
 from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
-DTYPES = ("float32", "bfloat16", "float16")
 BACKENDS = ("aoti", "onnx", "tensorrt", "eager")
 LINEAR_BACKENDS = ("onnx", "tensorrt")
 """Those whose graphs have standard attention over linear caches in place of paged ones."""

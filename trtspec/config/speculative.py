@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from trtspec.config.auto import AutoDecodingConfig
@@ -14,7 +15,7 @@ from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE, MODEL_ALIASES
-from trtspec.config.strict import from_dict, nearest, to_dict
+from trtspec.config.strict import from_dict, key_rules, nearest, to_dict
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
@@ -26,6 +27,7 @@ from trtspec.errors import ConfigError
 
 __all__ = [
     "METHODS",
+    "NO_METHOD",
     "AutoDecodingConfig",
     "DDTreeDecodingConfig",
     "DFlashDecodingConfig",
@@ -43,6 +45,8 @@ __all__ = [
     "SuffixDecodingConfig",
     "TreeDecodingConfig",
     "method_name",
+    "methods_taking",
+    "names_no_method",
     "parse_speculative_config",
     "speculative_to_dict",
 ]
@@ -66,6 +70,8 @@ METHODS: Mapping[str, type[DecodingConfig]] = {
         AutoDecodingConfig,
     )
 }
+NO_METHOD = "none"
+"""What users write for no speculation."""
 # Spellings of the neighbours, compared without case, "_" and "-".
 _METHOD_NAMES: Mapping[str, str] = {
     "auto": "auto",
@@ -99,12 +105,11 @@ def parse_speculative_config(
 ) -> DecodingConfig | None:
     """A typed config from what a user passed: None (no speculation), a config object, or a mapping.
 
-    The mapping names its method as vLLM does, {"method": "ngram", "suffix", "draft_model", "eagle",
-    "eagle3", "medusa", "mtp", "pard", "p_eagle", "hybrid" or "auto", ...}, by
-    TensorRT-LLM's `decoding_type` ("NGram", "Draft_Target", "Eagle", "Eagle3", "Medusa", "MTP",
-    "PARD") or by SGLang's `speculative_algorithm` ("STANDALONE", "EAGLE", "EAGLE3",
-    "NEXTN"). vLLM's `parallel_drafting` turns draft_model into pard and eagle3 into p_eagle.
-    Without any, a mapping with `model` is "draft_model", as in vLLM; nothing else is guessed.
+    The mapping names one of `METHODS` as vLLM does, {"method": "ngram", ...}, by TensorRT-LLM's
+    `decoding_type` (such as "Draft_Target") or by SGLang's `speculative_algorithm` (such as
+    "STANDALONE"). The method "none" is no speculation. vLLM's `parallel_drafting` turns draft_model
+    into pard and eagle3 into p_eagle. Without any, a mapping with `model` is "draft_model", as in
+    vLLM; nothing else is guessed.
     ConfigError for anything else.
     """
     if config is None or isinstance(config, DecodingConfig):
@@ -115,6 +120,14 @@ def parse_speculative_config(
             f"got {type(config).__name__}"
         )
     options = dict(config)
+    if names_no_method(config):
+        others = [k for k, v in options.items() if k not in _DISCRIMINATORS and v is not None]
+        if others:
+            raise ConfigError(
+                f"speculative method {NO_METHOD} is no speculation, but {', '.join(others)} was "
+                "given; leave it out, or name a method"
+            )
+        return None
     named = {key: options.pop(key) for key in _DISCRIMINATORS if key in options}
     methods = {key: method_name(value) for key, value in named.items() if value is not None}
     if len(set(methods.values())) > 1:
@@ -134,6 +147,24 @@ def parse_speculative_config(
     if options.get("parallel_drafting") is True:
         method = _PARALLEL.get(method, method)
     return from_dict(METHODS[method], options)
+
+
+def names_no_method(config: object) -> bool:
+    """Whether a mapping says by its method that nothing is to be drafted, even by the draft that an
+    engine folder holds."""
+    if not isinstance(config, Mapping):
+        return False
+    named = {str(config[k]).lower() for k in _DISCRIMINATORS if config.get(k) is not None}
+    return named == {NO_METHOD}
+
+
+def methods_taking(option: str) -> list[str]:
+    """The methods whose configs have that option, by whichever name."""
+    return [
+        name
+        for name, cls in METHODS.items()
+        if option in key_rules(cls).aliases or any(f.name == option for f in fields(cls))
+    ]
 
 
 def _members(drafters: object) -> list[DecodingConfig]:
@@ -170,10 +201,8 @@ def method_name(name: object) -> str:
         )
     if plain.endswith("mtp"):  # deepseek_mtp, mimo_mtp and so on: the checkpoint says which
         return MtpDecodingConfig.method
-    raise ConfigError(
-        f"unknown speculative method {name!r}{nearest(plain, [*METHODS, *_METHOD_NAMES])} "
-        f"(available: {_available()})"
-    )
+    near = nearest(plain, [*METHODS, *_METHOD_NAMES, NO_METHOD])
+    raise ConfigError(f"unknown speculative method {name!r}{near} (available: {_available()})")
 
 
 def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:
@@ -185,4 +214,4 @@ def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:
 
 
 def _available() -> str:
-    return ", ".join(METHODS)
+    return ", ".join((*METHODS, NO_METHOD))

@@ -20,7 +20,7 @@ from trtspec.builder.tokenizer import further_end
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.config.speculative import DecodingConfig, parse_speculative_config
+from trtspec.config.speculative import DecodingConfig, names_no_method, parse_speculative_config
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
@@ -66,12 +66,13 @@ class LLM:
         config = LLMConfig(**options)
         if speculative_config is True:
             raise ConfigError("speculative_config=True names no method; give a config or None")
+        drafts_nothing = speculative_config is False or names_no_method(speculative_config)
         asked = None if speculative_config is False else speculative_config
         wanted = ready_to_extract(parse_speculative_config(asked), config.kv_transfer_config)
         path = find_model(model)
         if is_engine_folder(path):
             folder, engine = path, EngineConfig.read(path)
-            if wanted is None and speculative_config is not False:
+            if wanted is None and not drafts_nothing:
                 wanted = built_speculation(engine)
             wanted = resolve_for_engine(engine, wanted)
             if wanted is not None:
