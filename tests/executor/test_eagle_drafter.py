@@ -207,8 +207,7 @@ class FakeHead(Book):
                 self.rows[slot] = (*self.rows[slot][: end + 1], *own)[:length]
             tokens.append(own)
             parents.append([-1 if i < k else (i // k - 1) * k for i in range(len(own))])
-        shape = len(groups), k * depth
-        scores = -torch.arange(float(k * depth)).expand(shape)
+        scores = -torch.arange(float(k * depth)).expand(len(groups), k * depth)
         return torch.tensor(tokens), torch.tensor(parents, dtype=torch.int32), scores
 
 
@@ -423,18 +422,18 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
 
 class ShiftedTokens(EagleDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
-        tokens = request.tokens[start : start + count]
-        return RowGroup(tokens, start, self._cache.block_table(request))
+        return RowGroup(
+            request.tokens[start : start + count], start, self._cache.block_table(request)
+        )
 
 
 class KeepsStates(EagleDrafter):
     """Of a request that lost its blocks."""
 
     def release(self, request_id: int) -> None:
-        states = self._pending.get(request_id)
+        kept = dict(self._pending)
         super().release(request_id)
-        if states is not None:
-            self._pending[request_id] = states
+        self._pending |= kept
 
 
 class KeepsRollout(EagleDrafter):
