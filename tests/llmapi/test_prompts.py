@@ -140,6 +140,10 @@ def test_no_code_of_a_tokenizer_runs(text_model: TextModel, tmp_path: Path) -> N
 def test_chat_refusals(llm: LLM, text_model: TextModel, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="refused the conversation: no robots"):
         llm.chat([{"role": "robot", "content": "x"}], PARAMS)
+    for wrong in ("hello", b"hello", 3, None, {"role": "user", "content": "x"}):
+        with pytest.raises(RequestError, match="a conversation is a list of messages"):
+            llm.chat(wrong, PARAMS)
+    assert llm.chat([], PARAMS) == []
     bare = tmp_path / "bare"
     shutil.copytree(text_model.folder, bare)
     (bare / "chat_template.jinja").unlink(missing_ok=True)

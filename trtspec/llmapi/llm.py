@@ -189,9 +189,8 @@ class LLM:
         there is no generation prompt then.
         """
         self._worker.check()
-        single = isinstance(messages, (str, Mapping)) or isinstance(
-            next(iter(messages), 0), Mapping
-        )
+        is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
+        single = not is_list or (bool(messages) and isinstance(messages[0], Mapping))
         conversations = [messages] if single else messages
         prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
         return self.generate(prompts[0] if single else prompts, sampling_params, use_tqdm)
