@@ -1,5 +1,5 @@
-"""A target and a draft of every method, for the tests of lowered graphs: random ones, or such as
-are sometimes right."""
+"""A target and a draft of every method, for the tests that hold for all of them: random ones, or
+such as are sometimes right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .dflash_heads import dflash, random_dflash
 from .eagle_heads import eagle, random_eagle1, random_eagle3
@@ -18,7 +20,10 @@ from .parallel_drafts import p_eagle, pard, random_p_eagle, save_pard
 
 PROMPTS = eight_prompts(560)
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
-STATIC = {"eagle_choices": [[0], [1], [0, 0], [1, 0], [0, 0, 0]]}
+CHOICES = [[0], [1], [0, 0], [1, 0], [0, 0, 0]]
+STATIC = {"eagle_choices": CHOICES}
+LIMITS: dict[str, Any] = {"dtype": "float32", "max_batch_size": 8, "max_num_tokens": 80}
+"""Of an engine of any of these: suites that build with the same limits share compiled graphs."""
 
 Speculation = dict[str, Any] | None
 Made = tuple[Path, Speculation]
@@ -128,3 +133,77 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "hybrid_of_blocks": _new_hybrid,
 }
 """How each is made in a folder."""
+
+
+def _with(name: str, **options: Any) -> Callable[[TinyModels, Path], Made]:
+    """Another use of the target and the draft of an entry in `METHODS`, whose tree is left out."""
+
+    def make(models: TinyModels, root: Path) -> Made:
+        folder, speculation = METHODS[name](models, root)
+        kept = {k: v for k, v in (speculation or {}).items() if k not in {*TREE, *STATIC}}
+        return folder, {**kept, **options}
+
+    return make
+
+
+def _adaptive(name: str) -> Callable[[TinyModels, Path], Made]:
+    def make(models: TinyModels, root: Path) -> Made:
+        folder, speculation = METHODS[name](models, root)
+        assert speculation is not None
+        return folder, {**speculation, "adaptive": True}
+
+    return make
+
+
+def _on_llama(**speculation: Any) -> Callable[[TinyModels, Path], Made]:
+    """A method that needs no draft."""
+    return lambda models, root: (models.folder("llama"), speculation)
+
+
+def _auto_with_draft(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), {"method": "auto", "model": str(models.draft("llama"))}
+
+
+def _extract(models: TinyModels, root: Path) -> Made:
+    where = {"capture_layers": [1, -1], "shared_storage_path": str(root / "states")}
+    return models.folder("llama"), {"method": "extract_hidden_states", **where}
+
+
+def _token_map(models: TinyModels, root: Path) -> Made:
+    folder, speculation = METHODS["eagle"](models, root)
+    common = sorted({token for text in _greedy(models, "llama") for token in text})
+    torch.save(torch.tensor(common), root / "tokens.pt")
+    shape = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 8}
+    cut = {"speculative_token_map": str(root / "tokens.pt")}
+    return folder, eagle(Path((speculation or {})["model"]), "eagle", **shape, **cut)
+
+
+VARIANTS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
+    "suffix": _on_llama(method="suffix"),
+    "eagle chain": _with("eagle", num_speculative_tokens=3),
+    "eagle tree": _with("eagle", **TREE),
+    "eagle token map": _token_map,
+    "eagle3 chain": _with("eagle3", num_speculative_tokens=3),
+    "eagle3 static": _with("eagle3", **STATIC),
+    "mtp tree": _with("mtp", **TREE),
+    "mtp static": _with("mtp", **STATIC),
+    "modules, the first alone": _with("modules", use_mtp_vanilla=False, num_speculative_tokens=3),
+    "medusa static": _with("medusa", medusa_choices=CHOICES),
+    "medusa tree": _with("medusa", **TREE),
+    "medusa typical": _with("medusa", lossy_typical_acceptance=True),
+    "pard chain": _with("pard", num_speculative_tokens=3),
+    "pard static": _with("pard", **STATIC),
+    "p_eagle chain": _with("p_eagle", num_speculative_tokens=3),
+    "p_eagle static": _with("p_eagle", **STATIC),
+    "dflash tree": _with("dflash", topk=2, num_draft_tokens=10),
+    "dflash static": _with("dflash", choices=CHOICES),
+    "adaptive": _adaptive("tree"),
+    "adaptive hybrid": _adaptive("hybrid"),
+    "auto": _on_llama(method="auto"),
+    "auto with a draft": _auto_with_draft,
+    "extract_hidden_states": _extract,
+}
+"""Other trees and uses of these methods, and methods that draft nothing of an engine's."""
+
+TIMED = ("adaptive", "adaptive hybrid", "auto", "auto with a draft")
+"""Of these, those whose drafts follow from measured times."""

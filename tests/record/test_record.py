@@ -1,0 +1,97 @@
+"""Nothing has moved: what every method does is what the record says. See README.md here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ..e2e.helpers import TinyModels
+from . import store
+from .compare import entries_moved, messages_moved
+from .messages import messages
+from .observe import ALL, COMPILED, METHODS, VARIANTS, Workshop, versions
+from .parts import folder_part, run_part
+
+_MATRIX = pytest.mark.matrix
+_SLOW = pytest.mark.slow
+_REPRESENTATIVES = ("tree", "eagle3", "dflash")
+_TABLE = [*METHODS, *(pytest.param(name, marks=_MATRIX) for name in VARIANTS)]
+
+
+@pytest.fixture(scope="module")
+def record() -> store.Record:
+    return store.read()
+
+
+@pytest.fixture(scope="module")
+def shop(
+    models: TinyModels, tmp_path_factory: pytest.TempPathFactory, record: store.Record
+) -> Iterator[Workshop]:
+    shop = Workshop(models, tmp_path_factory.mktemp("record"))
+    moved = entries_moved("checkpoints", dict(record.checkpoints), dict(shop.checkpoints()))
+    if moved and record.versions["transformers"] != versions()["transformers"]:
+        pytest.skip(f"recorded with {record.versions}, here {versions()} make other checkpoints")
+    assert not moved, "\n".join(moved)
+    return shop
+
+
+def same_versions(record: store.Record, *names: str) -> None:
+    """Skip where graphs are of other versions of what writes them."""
+    here = versions()
+    other = [
+        f"{n} {record.versions[n]} (here {here[n]})" for n in names if record.versions[n] != here[n]
+    ]
+    if other:
+        pytest.skip(f"graphs were recorded with {', '.join(other)}")
+
+
+def check(where: str, recorded: store.Entries, seen: store.Entries) -> None:
+    moved = entries_moved(where, recorded, seen)
+    assert not moved, "\n".join(["the record says otherwise:", *moved])
+
+
+def test_all_are_recorded(record: store.Record) -> None:
+    assert set(record.methods) == set(ALL)
+    for backends in record.methods.values():
+        assert set(backends) == {"eager", "onnx", "aoti"}
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_eager(shop: Workshop, record: store.Record, method: str) -> None:
+    recorded = record.methods[method]["eager"]
+    seen = {**shop.ran(method, "eager"), **shop.folder(method, "eager")}
+    check(f"{method} / eager", recorded, seen)
+
+
+@pytest.mark.parametrize("method", _TABLE)
+def test_onnx(shop: Workshop, record: store.Record, method: str) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    recorded = record.methods[method]["onnx"]
+    check(f"{method} / onnx", run_part(recorded), shop.ran(method, "onnx"))
+    seen = shop.folder(method, "onnx")
+    check(f"{method} / onnx", folder_part(recorded, False), folder_part(seen, False))
+    same_versions(record, "torch", "onnx", "onnxscript")
+    check(f"{method} / onnx", folder_part(recorded), seen)
+
+
+@pytest.mark.parametrize("method", _TABLE)
+def test_exported(shop: Workshop, record: store.Record, method: str) -> None:
+    """What backend aoti would compile, and the contract of its engine folder."""
+    same_versions(record, "torch")
+    check(f"{method} / aoti", folder_part(record.methods[method]["aoti"]), shop.exported(method))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=_SLOW if m in _REPRESENTATIVES else (_SLOW, _MATRIX)) for m in COMPILED],
+)
+def test_compiled(shop: Workshop, record: store.Record, method: str) -> None:
+    recorded = record.methods[method]["aoti"]
+    check(f"{method} / aoti", run_part(recorded), shop.ran(method, "aoti"))
+
+
+def test_messages(shop: Workshop, record: store.Record) -> None:
+    moved = messages_moved(record.messages, messages(shop))
+    assert not moved, "\n".join(["the record says otherwise:", *moved])
