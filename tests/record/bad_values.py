@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 KEYS: Mapping[str, dict[str, Any]] = {
-    "an unknown key": {"spam": 1},
     "a misspelt key": {"num_speculativ_tokens": 3},
     "no draft length": {"num_speculative_tokens": 0},
     "a draft length in words": {"num_speculative_tokens": "many"},
-    "a huge draft length": {"num_speculative_tokens": 10**6},
     "a wide tree": {"topk": 10**4},
     "rejection sampling": {"rejection_sample_method": "block"},
     "thresholds": {"speculative_accept_threshold_single": 0.5},
-    "tensor parallel drafts": {"draft_tensor_parallel_size": 2},
     "another method's key": {"prompt_lookup_max": 4, "medusa_choices": [[0]]},
     "a short max_model_len": {"max_model_len": 16},
     "no word for adaptive": {"adaptive": "often"},
@@ -43,6 +40,10 @@ CONFIGS: Mapping[str, Any] = {
         "prompt_lookup_max": 2,
     },
     "ngram: no length": {"method": "ngram"},
+    "ngram: a huge length": {"method": "ngram", "num_speculative_tokens": 10**6},
+    "draft_model: tensor parallel drafts": {
+        "model": "x", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2,
+    },
     "suffix: a probability of 2": {"method": "suffix", "suffix_decoding_min_token_prob": 2.0},
     "draft_model: no model": {"method": "draft_model", "num_speculative_tokens": 3},
     "draft_model: an empty model": {"method": "draft_model", "model": ""},

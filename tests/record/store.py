@@ -1,12 +1,14 @@
-"""The record on disk: a JSON file a method, one of texts, one of messages, one of versions.
+"""The record on disk: JSON files whose entries are a line each, one file a method.
 
-Every entry is a line. What all backends of a method have in common is written once, and a text that
-is its target's own is written as the target's name.
+What all backends of a method have in common is written once. A text that is its target's own is
+written as the target's name, and a part of a contract that another method has as well as a
+reference to ``parts.json``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,8 @@ Methods = dict[str, dict[str, Entries]]
 
 DATA = Path(__file__).parent / "data"
 _COMMON = "every backend"
+_TABLES = ("made_with", "texts", "parts", "messages")
+_PART = re.compile(r"contract (target|build|draft|drafts\[\d+\]\.network)\.")
 
 
 @dataclass
@@ -32,53 +36,47 @@ class Record:
 
 
 def read(folder: Path = DATA) -> Record:
-    made_with = _load(folder / "made_with.json")
-    texts = _load(folder / "texts.json")
+    made_with, texts, parts, messages = (_load(folder / f"{name}.json") for name in _TABLES)
     methods = {}
     for path in sorted((folder / "methods").glob("*.json")):
         stored = _load(path)
         method, target, common = (stored.pop(key) for key in ("method", "target", _COMMON))
-        own_text = texts.get(target, {})
         methods[method] = {
-            backend: {
-                key: own_text[key] if key in own_text and value == target else value
-                for key, value in {**common, **own}.items()
-            }
+            backend: _whole({**common, **own}, texts.get(target, {}), parts)
             for backend, own in stored.items()
         }
-    messages = _load(folder / "messages.json")
     return Record(made_with["versions"], made_with["checkpoints"], texts, methods, messages)
 
 
 def write(record: Record, targets: Mapping[str, str], folder: Path = DATA) -> list[str]:
     """Write what differs from the files; returns their names. ``targets``: of the methods."""
-    files = {
-        "made_with.json": {"versions": record.versions, "checkpoints": record.checkpoints},
-        "texts.json": record.texts,
-        "messages.json": record.messages,
-    }
+    parts: dict[str, Entries] = {}
+    methods: dict[str, Any] = {}
     for method, backends in record.methods.items():
         target = targets[method]
-        own = record.texts.get(target, {})
-        short = {
-            backend: {k: target if own.get(k) == v else v for k, v in entries.items()}
+        text = record.texts.get(target, {})
+        named = {
+            backend: {k: target if k in text and text[k] == v else v for k, v in entries.items()}
             for backend, entries in backends.items()
         }
-        first, *others = short.values()
+        first, *others = named.values()
         common = {
             key: value
             for key, value in first.items()
             if all(key in other and other[key] == value for other in others)
         }
-        files[f"methods/{file_name(method)}"] = {
+        methods[f"methods/{file_name(method)}"] = {
             "method": method,
             "target": target,
-            _COMMON: common,
+            _COMMON: _short(common, method, parts),
             **{
                 backend: {k: v for k, v in entries.items() if k not in common}
-                for backend, entries in short.items()
+                for backend, entries in named.items()
             },
         }
+    made_with = {"versions": record.versions, "checkpoints": record.checkpoints}
+    tables = zip(_TABLES, (made_with, record.texts, parts, record.messages), strict=True)
+    files = {**{f"{name}.json": content for name, content in tables}, **methods}
     written = []
     (folder / "methods").mkdir(parents=True, exist_ok=True)
     for path in (folder / "methods").glob("*.json"):
@@ -91,6 +89,35 @@ def write(record: Record, targets: Mapping[str, str], folder: Path = DATA) -> li
             path.write_text(text)
             written.append(name)
     return written
+
+
+def _short(entries: Entries, method: str, parts: dict[str, Entries]) -> Entries:
+    """With references for what `_PART` says is a part of a contract; new ones go to ``parts``."""
+    found: dict[str, Entries] = {}
+    kept: Entries = {}
+    for key, value in entries.items():
+        part = _PART.match(key)
+        if part is None:
+            kept[key] = value
+        else:
+            found.setdefault(part[0], {})[key.removeprefix(part[0])] = value
+    for prefix, part_entries in found.items():
+        names = (name for name, known in parts.items() if known == part_entries)
+        name = next(names, f"{prefix.split()[-1].rstrip('.')} of {method}")
+        parts[name] = part_entries
+        kept[prefix] = name
+    return kept
+
+
+def _whole(entries: Entries, text: Entries, parts: Mapping[str, Entries]) -> Entries:
+    """The inverse of what `write` shortens."""
+    whole: Entries = {}
+    for key, value in entries.items():
+        if key.endswith("."):
+            whole |= {f"{key}{name}": own for name, own in parts[value].items()}
+        else:
+            whole[key] = text[key] if key in text and isinstance(value, str) else value
+    return whole
 
 
 def file_name(method: str) -> str:
