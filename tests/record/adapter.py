@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,9 @@ from trtspec.engine.graphs import graph_names, make_graph, module_of
 CONFIG_NAME = "config.json"
 
 
-def _plan(checkpoint: Path, speculation: Mapping[str, Any] | None, backend: str, **options: Any):
+def _plan(
+    checkpoint: Path, speculation: Mapping[str, Any] | None, backend: str, **options: Any
+) -> BuildPlan:
     build = LLMConfig(backend=backend, **options).build_config()
     return plan_build(checkpoint, build, parse_speculative_config(speculation))
 
@@ -33,7 +36,9 @@ def contract(
     checkpoint: Path, speculation: Mapping[str, Any] | None, backend: str, **options: Any
 ) -> dict[str, Any]:
     """What config.json of the engine folder would say; nothing is built."""
-    return _plan(checkpoint, speculation, backend, **options).engine.to_dict()
+    engine = _plan(checkpoint, speculation, backend, **options).engine
+    found: dict[str, Any] = json.loads(json.dumps(engine.to_dict()))
+    return found
 
 
 def exported_graphs(
@@ -41,7 +46,7 @@ def exported_graphs(
 ) -> Iterator[tuple[str, str, Callable[[], torch.export.ExportedProgram]]]:
     """Of the graphs that backend aoti would compile: the name in the engine folder, a key that
     equal ones share, and what exports it."""
-    plan: BuildPlan = _plan(checkpoint, speculation, "aoti", **options)
+    plan = _plan(checkpoint, speculation, "aoti", **options)
     for name in graph_names(plan.engine):
 
         def export(name: str = name) -> torch.export.ExportedProgram:
