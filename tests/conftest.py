@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,11 @@ from .shared_folder import shared_folder
 if TYPE_CHECKING:
     from .e2e.eagle_heads import RightHeads
     from .e2e.helpers import TinyModels
+
+# Before torch is imported, and for the processes that tests start: the networks are so small that
+# threads cost more than they do, by far where several workers share the cores. What threads may
+# change is tested where the ops are.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
