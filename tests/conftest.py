@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave full cross products out, whatever else is selected, but where ``-m`` names them."""
+    if "matrix" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("matrix")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("matrix")]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's cache folder."""
@@ -47,11 +57,11 @@ def right_heads(tmp_path_factory: pytest.TempPathFactory) -> RightHeads:
 
 
 @pytest.fixture(scope="session")
-def int8_engine(right_heads: RightHeads) -> Path:
+def int8_engine(right_heads: RightHeads, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same target with an EAGLE-3 chain, both with int8 weights and computing in float32."""
-    from trtspec.llmapi.build import build
+    from .compiled_engines import build_one
 
     draft = str(right_heads.eagle3)
     config = {"method": "eagle3", "model": draft, "num_speculative_tokens": 3}
-    limits = {"max_batch_size": 8, "max_seq_len": 128, "max_num_tokens": 64}
-    return build(right_heads.target, config, dtype="float32", weight_dtype="int8", **limits)
+    limits = {"max_batch_size": 8, "max_seq_len": 128}
+    return build_one(tmp_path_factory, right_heads.target, config, weight_dtype="int8", **limits)

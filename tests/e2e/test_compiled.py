@@ -1,8 +1,8 @@
-"""One compiled engine, built once: it gives what the eager modules give, bit for bit in tokens."""
+"""Compiled engines of every kind of draft: they give what the eager modules give, bit for bit in
+tokens, and draft what those draft."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,186 +10,208 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import trtspec.builder.graph_cache as graph_cache
-from trtspec import LLM, SamplingParams
-from trtspec.builder.build import cached_engine
-from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
-from trtspec.errors import EngineError
+from trtspec import LLM, RequestOutput, SamplingParams
+from trtspec.engine.folder import WEIGHTS_NAME, read_weights
+from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.packing import RowGroup
-from trtspec.ops.tree import TokenTree
 
-from ..models.tiny_hf import VOCAB
+from ..compiled_engines import LIMITS, NAMES, Pair, Pairs, build_one, noisy
+from .eagle_heads import cycling_target, eagle, save_right_heads
 from .helpers import (
     PARAMS_40,
     WAYS,
-    TinyModels,
     assert_no_leak,
     assert_two_engine_calls,
     assert_way,
-    chain,
     open_llm,
     random_prompt,
     tokens,
-    tree,
 )
+from .inside import draft_engine, draft_weights, hidden_width, target_weights
 
 pytestmark = pytest.mark.slow
 
-PROMPTS = [random_prompt(110, 30), [77], random_prompt(111, 6) * 4, random_prompt(112, 17)]
-SAMPLED = [SamplingParams(max_tokens=40, temperature=0.8, seed=seed) for seed in range(4)]
-PENALISED = [
-    replace(params, repetition_penalty=1.2, presence_penalty=0.5, top_p=0.9, logit_bias={3: 2.0})
-    for params in SAMPLED
+GREEDY = [PARAMS_40] * 4
+SAMPLED = [SamplingParams(40, temperature=0.8, seed=seed) for seed in range(4)]
+PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SAMPLED]
+# What is compiled into a draft shows where calls are padded, cut or small; what the executor does
+# with them beyond that does not ask whose they are.
+USUAL = ("shallow", "chunked", "padded")
+CROSS = [
+    pytest.param(name, way, marks=[] if way in USUAL or name == "static" else [pytest.mark.matrix])
+    for name in NAMES
+    for way in WAYS
 ]
-LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
 
 
 @pytest.fixture(scope="module")
-def draft(models: TinyModels) -> Path:
-    """A draft of another shape than its target."""
-    torch.manual_seed(3)
-    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3}
-    return models.save(LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes, **heads)), "small")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    return Pairs(tmp_path_factory.mktemp("pairs"))
+
+
+class Engine:
+    """An engine folder, opened once, and what it was built from."""
+
+    def __init__(self, pair: Pair, folder: Path) -> None:
+        self.pair, self.folder = pair, folder
+        self.llm = LLM(folder, skip_tokenizer_init=True)
 
 
 @pytest.fixture(scope="module")
-def folder(models: TinyModels, draft: Path) -> Path:
-    """The engine: llama3 rope, tied embeddings, and a draft tree (2, 3, 6)."""
-    speculation = parse_speculative_config(tree(draft, 2, 3, 6))
-    return cached_engine(
-        plan_build(models.folder("llama3_tied"), BuildConfig("float32", **LIMITS), speculation)
-    )
+def engines(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
+    """By name, each built when first asked for."""
+
+    class Opened(dict[str, Engine]):
+        def __missing__(self, name: str) -> Engine:
+            pair = pairs.pair(name)
+            folder = build_one(tmp_path_factory, pair.target, pair.speculation)
+            return self.setdefault(name, Engine(pair, folder))
+
+    opened = Opened()
+    yield opened
+    for engine in opened.values():
+        engine.llm.shutdown()
 
 
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(folder, skip_tokenizer_init=True) as llm:
-        yield llm
+def run(llm: LLM, prompts: Any, params: list[SamplingParams]) -> list[RequestOutput]:
+    return llm.generate(prompts, params, use_tqdm=False)
 
 
-def test_greedy_equals_transformers(models: TinyModels, llm: LLM) -> None:
-    expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
-    assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
-    assert tokens([llm.generate(PROMPTS[0], PARAMS_40)]) == expected[:1]
-
-
-@pytest.mark.parametrize(
-    "params", [[PARAMS_40] * 4, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
-)
-def test_equals_eager(
-    models: TinyModels, draft: Path, llm: LLM, params: list[SamplingParams]
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_eager(engines: dict[str, Engine], name: str) -> None:
     """Tokens and even the drafts: the same trees are proposed and accepted."""
-    before = llm.get_metrics()
-    outputs = llm.generate(PROMPTS, params, use_tqdm=False)
-    after = llm.get_metrics()
-    with open_llm(models.folder("llama3_tied"), tree(draft, 2, 3, 6), **LIMITS) as eager:
-        expected = eager.generate(PROMPTS, params, use_tqdm=False)
-    with open_llm(models.folder("llama3_tied"), **LIMITS) as plain:
-        assert tokens(plain.generate(PROMPTS, params, use_tqdm=False)) == tokens(expected)
-    assert tokens(outputs) == tokens(expected)
-    assert after["num_accepted_tokens"] > before["num_accepted_tokens"]
-    for ours, other in zip(outputs, expected, strict=True):
-        if len(ours.prompt_token_ids) < 16:  # no prefix that an earlier test left
-            assert ours.metrics.to_dict() == other.metrics.to_dict()
+    engine = engines[name]
+    pair, llm = engine.pair, engine.llm
+    # Prompts that nothing has left in the prefix cache, in parts longer than a block.
+    runs = [
+        (params, [[i, *prompt] for prompt in pair.prompts])
+        for i, params in enumerate((GREEDY, SAMPLED, PENALISED))
+    ]
+    before = llm.get_metrics()["num_accepted_tokens"]
+    found = [run(llm, prompts, params) for params, prompts in runs]
+    assert llm.get_metrics()["num_accepted_tokens"] > before
     assert_no_leak(llm)
+    with open_llm(pair.target, **LIMITS) as plain:
+        texts = [tokens(run(plain, prompts, params)) for params, prompts in runs]
+    with open_llm(pair.target, pair.speculation, **LIMITS) as eager:
+        expected = [run(eager, prompts, params) for params, prompts in runs]
+    for outputs, others, text in zip(found, expected, texts, strict=True):
+        assert tokens(outputs) == tokens(others) == text
+        for ours, other in zip(outputs, others, strict=True):
+            assert ours.metrics.to_dict() == other.metrics.to_dict()
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_other_ways_with_the_same_engine(folder: Path, draft: Path, llm: LLM, name: str) -> None:
-    assert_way(folder, llm, name, tree(draft, 2, 2, 4), PROMPTS, ([PARAMS_40] * 4, PENALISED))
+@pytest.mark.parametrize(("name", "way"), CROSS)
+def test_other_ways_with_the_same_engine(engines: dict[str, Engine], name: str, way: str) -> None:
+    engine = engines[name]
+    prompts = [list(prompt) for prompt in engine.pair.prompts]
+    assert_way(engine.folder, engine.llm, way, engine.pair.smaller, prompts, (GREEDY, PENALISED))
 
 
-def test_two_engine_calls_a_step(llm: LLM) -> None:
-    assert_two_engine_calls(llm, PROMPTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_two_engine_calls_a_step(engines: dict[str, Engine], name: str) -> None:
+    assert_two_engine_calls(engines[name].llm, [list(p) for p in engines[name].pair.prompts])
 
 
-def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
-    """A row alone, in a batch, in another chunk, on a chain or in a tree: the same bits."""
-    with LLM(folder, skip_tokenizer_init=True) as llm:
-        engine = llm._target
-        prompt, size = random_prompt(113, 30), 16
+@pytest.mark.parametrize("name", NAMES)
+def test_the_folder(engines: dict[str, Engine], name: str) -> None:
+    """What a draft borrows from its target is neither stored nor held a second time."""
+    engine = engines[name]
+    stored = read_weights(engine.folder / "draft" / WEIGHTS_NAME)
+    assert not any("target." in key for key in stored)
+    own = {weight.data_ptr() for weight in target_weights(engine.llm).values()}
+    for weights in draft_weights(engine.llm):
+        borrowed = {key: weight for key, weight in weights.items() if "target." in key}
+        assert all(weight.data_ptr() in own for weight in borrowed.values())
+        if name in ("static", "medusa_dynamic"):  # the target's embedding, the target's head
+            assert borrowed
+    graphs = {path.name for path in (engine.folder / "draft").glob("*.pt2")}
+    first = {"medusa": set(), "medusa_dynamic": set(), "modules": {"model.pt2"}}
+    first["ddtree"] = first["modules"]
+    assert graphs == {"rollout.pt2"} | first.get(name, {"step.pt2"})
 
-        def blocks(request: int) -> torch.Tensor:
-            return torch.arange(4 * request, 4 * request + 4, dtype=torch.int32)
 
-        def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
-            return RowGroup(tokens, context, blocks(request))
+def test_the_graph_of_another_mask_token_is_another(engines: dict[str, Engine]) -> None:
+    """It is part of the code."""
+    for name, field in (
+        ("pard", "mask_token"), ("p_eagle", "mask_token"), ("ddtree", "mask_token_id"),
+    ):  # fmt: skip
+        config = engines[name].llm.config
+        (own,) = config.drafts
+        network = replace(own.network, **{field: getattr(own.network, field) + 1})
+        other = replace(config, drafts=(replace(own, network=network),))
+        key = graph_cache.graph_key
+        assert key(other, "draft/rollout.pt2") != key(config, "draft/rollout.pt2")
 
-        alone, _ = engine.forward([fed(0, prompt)])
-        others = [fed(i, random_prompt(120 + i, n)) for i, n in ((1, 1), (2, 25), (3, 7))]
-        batched, _ = engine.forward([*others[:2], fed(0, prompt), others[2]])
-        assert torch.equal(batched[2], alone[0])
-        engine.forward([fed(0, prompt[:size])])
-        assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0][0], alone[0])
 
-        def verified(draft: TokenTree, beside: list[RowGroup]) -> torch.Tensor:
-            group = RowGroup(prompt[-1:], 29, blocks(0), tree=draft)
-            return engine.forward([group, *beside])[0][: 1 + len(draft)]
-
-        path = [5, 9, 11]
-        rows = [alone[0]]
-        engine.forward([fed(0, prompt)])
-        for i, token in enumerate(path):
-            rows.append(engine.forward([fed(0, [token], 30 + i)])[0][0])
-        one_by_one = torch.stack(rows)
-        assert torch.equal(verified(TokenTree.chain(path), []), one_by_one)
-        bushy = TokenTree([8, 5, 9, 3, 11, 11], [-1, -1, 1, 1, 2, 3])
-        found = verified(bushy, others)
-        assert torch.equal(found[[0, 2, 3, 5]], one_by_one)
+def refuse(*args: object) -> None:
+    raise AssertionError("compiled again")
 
 
 def test_compiled_once(
-    models: TinyModels, draft: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    engines: dict[str, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second LLM of the checkpoint starts without a compiler; so does one with other weights of
-    the same shape, and one with smaller limits that do not shape the graph."""
-
-    def refuse(*args: object) -> None:
-        raise AssertionError("compiled again")
-
+    """Another target and another head of these shapes start without a compiler."""
+    assert engines["static"]
     monkeypatch.setattr(graph_cache, "_compile_all", refuse)
-    source = models.folder("llama3_tied")
-    options = {"backend": "aoti", **LIMITS}
-    with open_llm(source, tree(draft, 2, 3, 6), **options) as again:
-        expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
-        assert tokens(again.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
-    other = models.draft("llama3_tied")
+    pair = Pairs(tmp_path).pair("static")
+    target = noisy(pair.target, tmp_path / "target")
+    cycling = save_right_heads(tmp_path / "right", 3.0)
+    config = {**pair.speculation, "model": str(cycling.eagle1)}
     with (
-        open_llm(other, tree(draft, 2, 3, 6), **options) as compiled,
-        open_llm(other, tree(draft, 2, 3, 6), **LIMITS) as eager,
+        open_llm(target, config, backend="aoti", **LIMITS) as compiled,
+        open_llm(target, config, **LIMITS) as eager,
     ):
-        texts = tokens(compiled.generate(PROMPTS, PARAMS_40, use_tqdm=False))
-        assert texts == tokens(eager.generate(PROMPTS, PARAMS_40, use_tqdm=False)) != expected
-    open_llm(source, **{**options, "max_batch_size": 2}).shutdown()
+        assert tokens(run(compiled, pair.prompts, SAMPLED)) == tokens(
+            run(eager, pair.prompts, SAMPLED)
+        )
 
 
-def test_moved_and_damaged(models: TinyModels, folder: Path, tmp_path: Path) -> None:
-    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
-    with LLM(moved, skip_tokenizer_init=True) as llm:
-        expected = models.greedy("llama3_tied", PROMPTS[0])
-        assert llm.generate(PROMPTS[0], PARAMS_40).outputs[0].token_ids == expected
-    for name in ("draft/rollout.pt2", "target/model.pt2"):
-        package = moved / name
-        package.write_bytes(package.read_bytes()[:50_000])
-        with pytest.raises(EngineError, match=rf"{name} cannot be loaded .* rebuild"):
-            LLM(moved, skip_tokenizer_init=True)
+def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
+    """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
+    pair, columns = engines["eagle3"].pair, greedy_sampling(2)
+    found: list[list[torch.Tensor]] = []
+    with (
+        LLM(engines["eagle3"].folder, skip_tokenizer_init=True) as compiled,
+        open_llm(pair.target, pair.speculation, **LIMITS) as eager,
+    ):
+        for llm in (compiled, eager):
+            engine = draft_engine(llm)
+            states = torch.randn(4, hidden_width(llm), generator=torch.manual_seed(0))
+            size = llm.config.layout.blocks_per_sequence
+            blocks = torch.arange(2 * size, dtype=torch.int32).reshape(2, size)
+            groups = [RowGroup([5, 6, 7], 0, blocks[0]), RowGroup([9], 0, blocks[1])]
+            *first, scores = engine.rollout(groups, columns, states, first_step_only=True)
+            tokens, parents, all_scores = engine.rollout(groups, columns, states)
+            assert (first[1] == -1).all() and first[0].shape == (2, pair.speculation["topk"])
+            for request in range(2):
+                kept = parents[request] == -1
+                count = int(kept.sum())
+                assert torch.equal(tokens[request][kept], first[0][request][:count])
+                torch.testing.assert_close(all_scores[request][kept], scores[request][:count])
+            found.append([*first, scores])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
-def test_nan_fails_its_request_alone(folder: Path, llm: LLM) -> None:
-    """Compiled code gives the executor logits that it may change, and NaN stays in its rows."""
-    bans = SamplingParams(bad_words=[[token] for token in range(VOCAB)])
-    outputs = llm.generate(PROMPTS[:3], [PARAMS_40, bans, PARAMS_40], use_tqdm=False)
-    assert isinstance(outputs[1].error, EngineError)
-    expected = tokens(llm.generate([PROMPTS[0], PROMPTS[2]], PARAMS_40, use_tqdm=False))
-    assert tokens(outputs[::2]) == expected
-
-
-def test_chain_cut_is_refused(folder: Path, draft: Path) -> None:
-    with pytest.raises(ValueError, match="topk=1 was asked for, the engine's rollout has 2"):
-        LLM(folder, chain(draft, 2), skip_tokenizer_init=True)
+def test_a_rollout_of_one_step(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """It feeds the parts of a prompt itself: no other graph stands beside it."""
+    cycling_target(1.0).save_pretrained(tmp_path / "right")
+    target = noisy(tmp_path / "right", tmp_path / "target")
+    head = noisy(save_right_heads(tmp_path / "heads", 3.0).eagle3, tmp_path / "head")
+    one_step = eagle(head, "eagle3", num_speculative_tokens=1, topk=2, num_draft_tokens=3)
+    folder = build_one(tmp_path_factory, target, one_step)
+    assert {path.name for path in (folder / "draft").iterdir()} == {"rollout.pt2", WEIGHTS_NAME}
+    prompts = [random_prompt(213, LIMITS["max_num_tokens"] + 20, 30), random_prompt(210, 30, 30)]
+    with (
+        LLM(folder, skip_tokenizer_init=True) as compiled,
+        open_llm(target, one_step, **LIMITS) as eager,
+    ):
+        outputs = run(compiled, prompts, SAMPLED[:2])
+        expected = run(eager, prompts, SAMPLED[:2])
+    assert tokens(outputs) == tokens(expected)
+    for ours, other in zip(outputs, expected, strict=True):
+        assert ours.metrics.to_dict() == other.metrics.to_dict()
+    assert any(output.metrics.num_accepted_tokens for output in outputs)

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.builder.build import cached_engine
-from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
+from trtspec.builder.locate import find_model
 
+from ..compiled_engines import CHAIN, LIMITS, TREE, build_one
 from .helpers import assert_no_leak, open_llm, tokens, watch
 from .hybrid_drafts import hybrid
 
@@ -29,20 +27,16 @@ GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 SAMPLED = [replace(GREEDY, temperature=0.8, seed=seed) for seed in range(len(TEXTS))]
 DRAFTERS: dict[str, dict[str, Any]] = {
     "suffix": {"method": "suffix", "num_speculative_tokens": 8},
-    "draft_model": {
-        "method": "draft_model", "model": "trtspec-tiny-draft", "num_speculative_tokens": 4,
-    },
-    "eagle3": {
-        "method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 5,
-    },
-}  # fmt: skip
+    "draft_model": {**CHAIN, "model": "trtspec-tiny-draft"},
+    "eagle3": {**TREE, "model": "trtspec-tiny-eagle3"},
+}
+"""Of the trained ones, with the graphs that they have alone."""
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    build = BuildConfig("float32", max_batch_size=4, max_seq_len=256, max_num_tokens=128)
-    config = parse_speculative_config(hybrid(*DRAFTERS.values(), num_draft_tokens=16))
-    return cached_engine(plan_build("trtspec-tiny", build, config))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = hybrid(*DRAFTERS.values(), num_draft_tokens=16)
+    return build_one(tmp_path_factory, find_model("trtspec-tiny"), config)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +84,6 @@ def test_together_accepts_more(folder: Path) -> None:
 
 def test_as_eager(folder: Path, texts: list[list[list[int]]]) -> None:
     config = hybrid(*DRAFTERS.values(), num_draft_tokens=16)
-    options = {"max_batch_size": 4, "max_seq_len": 256, "skip_tokenizer_init": False}
-    with open_llm(Path("trtspec-tiny"), config, **options) as llm:
+    with open_llm(Path("trtspec-tiny"), config, **LIMITS, skip_tokenizer_init=False) as llm:
         for params, expected in zip((GREEDY, SAMPLED), texts, strict=True):
             assert tokens(llm.generate(TEXTS, params, use_tqdm=False)) == expected

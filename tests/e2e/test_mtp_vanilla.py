@@ -3,7 +3,6 @@ accepted, and what is kept of a module's cache is what the text alone decides.""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -398,24 +397,3 @@ def test_a_token_map_cuts_the_head_of_every_module(
         assert llm.config.draft.module.draft_vocab_size == 55
         expected = [models.greedy("llama", prompt, 24) for prompt in PROMPTS]
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == expected
-
-
-@pytest.mark.slow
-def test_compiled_equals_eager(models: TinyModels, checkpoint: Callable[[str, str], Path]) -> None:
-    """Tokens and counts, with the target's head and embedding borrowed by every module; padded to
-    buckets, and with fewer steps than modules."""
-    limits: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 72}
-    folder = checkpoint("llama", "qwen3_next")
-    speculation = parse_speculative_config(mtp(**CHAIN))
-    engine = cached_engine(plan_build(folder, BuildConfig("float32", **limits), speculation))
-    with open_llm(folder, mtp(**CHAIN), **limits) as eager:
-        outputs = eager.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
-        expected = [(o.outputs[0].token_ids, o.metrics.to_dict()) for o in outputs]
-    for options in ({}, {"cuda_graph_config": True}):
-        with LLM(engine, skip_tokenizer_init=True, **options) as llm:
-            outputs = llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
-            assert [(o.outputs[0].token_ids, o.metrics.to_dict()) for o in outputs] == expected
-    with LLM(engine, mtp(num_speculative_tokens=2), skip_tokenizer_init=True) as llm:
-        greedy = [models.greedy("llama", prompt, 24) for prompt in PROMPTS]
-        assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == greedy
-    assert json.loads((engine / "config.json").read_text())["draft"]["kind"] == "mtp_modules"

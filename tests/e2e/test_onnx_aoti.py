@@ -10,36 +10,29 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.bench.dataset import held_out_prompts
-from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
-from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.llmapi.prompts import load_tokenizer
 
+from ..compiled_engines import TREE, build_one
 from .helpers import assert_no_leak, tokens
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
 
-# Those of tests/cpp: there and here the same graphs are compiled.
-LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_seq_len": 256, "max_num_tokens": 64}
-TREE = {"method": "eagle3", "num_speculative_tokens": 4, "topk": 3, "num_draft_tokens": 12}
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 SAMPLED = [SamplingParams(48, temperature=0.8, seed=i, ignore_eos=True) for i in range(4)]
 METHODS: dict[str, Any] = {"none": False, "eagle3": None}
 
 
 @pytest.fixture(scope="module")
-def folders() -> Mapping[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Prompts are longer than one call: they come in chunks, and beside generating requests."""
-    model = {**TREE, "model": str(find_model("trtspec-tiny-eagle3"))}
-    speculation, found = parse_speculative_config(model), {}
-    for backend in ("aoti", "onnx"):
-        config = BuildConfig("float32", backend=backend, **LIMITS)
-        found[backend] = cached_engine(plan_build("trtspec-tiny", config, speculation))
-    return found
+    target, speculation = find_model("trtspec-tiny"), {**TREE, "model": "trtspec-tiny-eagle3"}
+    return {
+        backend: build_one(tmp_path_factory, target, speculation, backend=backend)
+        for backend in ("aoti", "onnx")
+    }
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,187 @@
+"""One compiled engine of a target with tied embeddings and a draft model's tree, built once: its
+rows, its folder, and what the eager modules give."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import trtspec.builder.graph_cache as graph_cache
+from trtspec import LLM, SamplingParams
+from trtspec.errors import EngineError
+from trtspec.executor.packing import RowGroup
+from trtspec.ops.tree import TokenTree
+
+from ..compiled_engines import build_one
+from ..models.tiny_hf import VOCAB
+from .helpers import (
+    PARAMS_40,
+    TinyModels,
+    assert_no_leak,
+    assert_two_engine_calls,
+    assert_way,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+)
+from .inside import target_engine
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [random_prompt(110, 30), [77], random_prompt(111, 6) * 4, random_prompt(112, 17)]
+SAMPLED = [SamplingParams(max_tokens=40, temperature=0.8, seed=seed) for seed in range(4)]
+PENALISED = [
+    replace(params, repetition_penalty=1.2, presence_penalty=0.5, top_p=0.9, logit_bias={3: 2.0})
+    for params in SAMPLED
+]
+LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
+USUAL = ("ngram", "shallow", "padded")
+"""Ways that the others of test_compiled.py leave to their matrix, and such as know shapes."""
+
+
+@pytest.fixture(scope="module")
+def draft(models: TinyModels) -> Path:
+    """A draft of another shape than its target."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3}
+    return models.save(LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes, **heads)), "small")
+
+
+@pytest.fixture(scope="module")
+def folder(models: TinyModels, draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine: llama3 rope, tied embeddings, and a draft tree (2, 3, 6)."""
+    target, speculation = models.folder("llama3_tied"), tree(draft, 2, 3, 6)
+    return build_one(tmp_path_factory, target, speculation, **LIMITS, max_seq_len=None)
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with LLM(folder, skip_tokenizer_init=True) as llm:
+        yield llm
+
+
+def test_greedy_equals_transformers(models: TinyModels, llm: LLM) -> None:
+    expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
+    assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
+    assert tokens([llm.generate(PROMPTS[0], PARAMS_40)]) == expected[:1]
+
+
+@pytest.mark.parametrize(
+    "params", [[PARAMS_40] * 4, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+)
+def test_equals_eager(
+    models: TinyModels, draft: Path, llm: LLM, params: list[SamplingParams]
+) -> None:
+    """Tokens and even the drafts: the same trees are proposed and accepted."""
+    before = llm.get_metrics()
+    outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+    after = llm.get_metrics()
+    with open_llm(models.folder("llama3_tied"), tree(draft, 2, 3, 6), **LIMITS) as eager:
+        expected = eager.generate(PROMPTS, params, use_tqdm=False)
+    with open_llm(models.folder("llama3_tied"), **LIMITS) as plain:
+        assert tokens(plain.generate(PROMPTS, params, use_tqdm=False)) == tokens(expected)
+    assert tokens(outputs) == tokens(expected)
+    assert after["num_accepted_tokens"] > before["num_accepted_tokens"]
+    for ours, other in zip(outputs, expected, strict=True):
+        if len(ours.prompt_token_ids) < 16:  # no prefix that an earlier test left
+            assert ours.metrics.to_dict() == other.metrics.to_dict()
+    assert_no_leak(llm)
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_other_ways_with_the_same_engine(folder: Path, draft: Path, llm: LLM, name: str) -> None:
+    assert_way(folder, llm, name, tree(draft, 2, 2, 4), PROMPTS, ([PARAMS_40] * 4, PENALISED))
+
+
+def test_two_engine_calls_a_step(llm: LLM) -> None:
+    assert_two_engine_calls(llm, PROMPTS)
+
+
+def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
+    """A row alone, in a batch, in another chunk, on a chain or in a tree: the same bits."""
+    with LLM(folder, skip_tokenizer_init=True) as llm:
+        engine = target_engine(llm)
+        prompt, size = random_prompt(113, 30), 16
+
+        def blocks(request: int) -> torch.Tensor:
+            return torch.arange(4 * request, 4 * request + 4, dtype=torch.int32)
+
+        def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
+            return RowGroup(tokens, context, blocks(request))
+
+        alone, _ = engine.forward([fed(0, prompt)])
+        others = [fed(i, random_prompt(120 + i, n)) for i, n in ((1, 1), (2, 25), (3, 7))]
+        batched, _ = engine.forward([*others[:2], fed(0, prompt), others[2]])
+        assert torch.equal(batched[2], alone[0])
+        engine.forward([fed(0, prompt[:size])])
+        assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0][0], alone[0])
+
+        def verified(draft: TokenTree, beside: list[RowGroup]) -> torch.Tensor:
+            group = RowGroup(prompt[-1:], 29, blocks(0), tree=draft)
+            return engine.forward([group, *beside])[0][: 1 + len(draft)]
+
+        path = [5, 9, 11]
+        rows = [alone[0]]
+        engine.forward([fed(0, prompt)])
+        for i, token in enumerate(path):
+            rows.append(engine.forward([fed(0, [token], 30 + i)])[0][0])
+        one_by_one = torch.stack(rows)
+        assert torch.equal(verified(TokenTree.chain(path), []), one_by_one)
+        bushy = TokenTree([8, 5, 9, 3, 11, 11], [-1, -1, 1, 1, 2, 3])
+        found = verified(bushy, others)
+        assert torch.equal(found[[0, 2, 3, 5]], one_by_one)
+
+
+def test_compiled_once(
+    models: TinyModels, draft: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second LLM of the checkpoint starts without a compiler; so does one with other weights of
+    the same shape, and one with smaller limits that do not shape the graph."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(graph_cache, "_compile_all", refuse)
+    source = models.folder("llama3_tied")
+    options = {"backend": "aoti", **LIMITS}
+    with open_llm(source, tree(draft, 2, 3, 6), **options) as again:
+        expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
+        assert tokens(again.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
+    other = models.draft("llama3_tied")
+    with (
+        open_llm(other, tree(draft, 2, 3, 6), **options) as compiled,
+        open_llm(other, tree(draft, 2, 3, 6), **LIMITS) as eager,
+    ):
+        texts = tokens(compiled.generate(PROMPTS, PARAMS_40, use_tqdm=False))
+        assert texts == tokens(eager.generate(PROMPTS, PARAMS_40, use_tqdm=False)) != expected
+    open_llm(source, **{**options, "max_batch_size": 2}).shutdown()
+
+
+def test_moved_and_damaged(models: TinyModels, folder: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    with LLM(moved, skip_tokenizer_init=True) as llm:
+        expected = models.greedy("llama3_tied", PROMPTS[0])
+        assert llm.generate(PROMPTS[0], PARAMS_40).outputs[0].token_ids == expected
+    for name in ("draft/rollout.pt2", "target/model.pt2"):
+        package = moved / name
+        package.write_bytes(package.read_bytes()[:50_000])
+        with pytest.raises(EngineError, match=rf"{name} cannot be loaded .* rebuild"):
+            LLM(moved, skip_tokenizer_init=True)
+
+
+def test_nan_fails_its_request_alone(folder: Path, llm: LLM) -> None:
+    """Compiled code gives the executor logits that it may change, and NaN stays in its rows."""
+    bans = SamplingParams(bad_words=[[token] for token in range(VOCAB)])
+    outputs = llm.generate(PROMPTS[:3], [PARAMS_40, bans, PARAMS_40], use_tqdm=False)
+    assert isinstance(outputs[1].error, EngineError)
+    expected = tokens(llm.generate([PROMPTS[0], PROMPTS[2]], PARAMS_40, use_tqdm=False))
+    assert tokens(outputs[::2]) == expected
