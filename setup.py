@@ -17,6 +17,10 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 
+# Of editable installations, kept: the next one compiles what has changed, and the C++ programs that
+# tests run are linked from the objects that are there.
+EDITABLE_BUILD = ROOT / "build" / "cmake"
+
 # What NVRTC reads, in the folders of the repository; see trtspec/ops/cuda_launch.py.
 CUDA_SOURCES = (
     "plugins/kernels.hpp",
@@ -55,18 +59,23 @@ class BuildOps(build_ext):
             sys.exit("trtspec: cmake not found. Install it: pip install cmake ninja")
         in_place = self.inplace or self.editable_mode
         lib_dir = (ROOT if in_place else Path(self.build_lib).resolve()) / "trtspec" / "lib"
-        build_dir = Path(self.build_temp).resolve() / "cmake"
-        generator = ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
+        ninja = shutil.which("ninja", path=path)
+        build_dir = EDITABLE_BUILD if in_place else Path(self.build_temp).resolve() / "cmake"
         nvcc = find_nvcc(torch.version.cuda, path)
         options = {
             "TRTSPEC_PYTHON": sys.executable,
             "TRTSPEC_LIB_DIR": lib_dir,
+            "TRTSPEC_BUILD_TORCH": "ON",
             "TRTSPEC_BUILD_RUNTIME": "OFF",
             "TRTSPEC_BUILD_PLUGINS": "ON" if nvcc else "OFF",
             "TRTSPEC_BUILD_TESTS": "OFF",
         }
         if nvcc:
             options["CMAKE_CUDA_COMPILER"] = nvcc
+        if ninja:  # that of the environment which built last may be gone
+            options["CMAKE_MAKE_PROGRAM"] = ninja
+        generator = ["-G", "Ninja" if ninja else "Unix Makefiles"]
+        forget_another_generator(build_dir, generator[1])
         defines = [f"-D{name}={value}" for name, value in options.items()]
         environment = {**os.environ, "PATH": path}
         for command in (
@@ -83,6 +92,13 @@ class BuildOps(build_ext):
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
+
+
+def forget_another_generator(build_dir: Path, generator: str) -> None:
+    """Start a kept build folder anew if it is another generator's, which CMake would refuse."""
+    cache = build_dir / "CMakeCache.txt"
+    if cache.is_file() and f"CMAKE_GENERATOR:INTERNAL={generator}\n" not in cache.read_text():
+        shutil.rmtree(build_dir)
 
 
 def find_nvcc(torch_cuda: str | None, path: str) -> str | None:

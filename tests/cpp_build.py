@@ -1,9 +1,11 @@
-"""The C++ programs that tests run: built once a session, or taken from a build folder."""
+"""The C++ programs that tests run: built once a session, from the objects of an editable
+installation where there is one, or taken from a build folder."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from .shared_folder import one_at_a_time, shared_folder
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_VARIABLE = "TRTSPEC_CPP_BUILD"
 """Names a build folder that has the programs already."""
+EDITABLE_BUILD = ROOT / "build" / "cmake"
+"""Where an editable installation has compiled most of what the programs consist of."""
 PROGRAMS = ("trtspec_replay", "trtspec_benchmark", "trtspec_benchmark_fake")
 
 
@@ -32,6 +36,14 @@ class CppPrograms:
         return path
 
 
+def _is_ours() -> bool:
+    """Whether `EDITABLE_BUILD` is there, and for the environment in which the tests run."""
+    cache = EDITABLE_BUILD / "CMakeCache.txt"
+    text = cache.read_text() if cache.is_file() else ""
+    found = re.search(r"^TRTSPEC_PYTHON:\w+=(.+)$", text, re.MULTILINE)
+    return found is not None and Path(found[1]).parent == Path(sys.executable).parent
+
+
 @functools.cache
 def _build(folder: Path) -> str:
     """Build the programs; the reason if that is not possible here, else ''. A failure fails the
@@ -40,10 +52,13 @@ def _build(folder: Path) -> str:
     for tool in ("cmake", compiler):
         if shutil.which(tool) is None:
             return f"{tool} is missing, and {BUILD_VARIABLE} names no build folder"
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    # A folder that is there keeps its generator.
+    is_new = not (folder / "CMakeCache.txt").is_file()
+    generator = ["-G", "Ninja"] if is_new and shutil.which("ninja") else []
     configure = [
         "cmake", "-S", str(ROOT), "-B", str(folder), *generator, "-DTRTSPEC_BUILD_TORCH=OFF",
-        "-DTRTSPEC_BUILD_PLUGINS=OFF", f"-DTRTSPEC_PYTHON={sys.executable}",
+        "-DTRTSPEC_BUILD_RUNTIME=ON", "-DTRTSPEC_BUILD_TESTS=ON", "-DTRTSPEC_BUILD_PLUGINS=OFF",
+        "-UTENSORRT_ROOT", f"-DTRTSPEC_PYTHON={sys.executable}",
     ]  # fmt: skip
     build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1)]
     for command in (configure, [*build, "--target", *PROGRAMS]):
@@ -59,7 +74,7 @@ def cpp_programs(tmp_path_factory: pytest.TempPathFactory) -> CppPrograms:
     given = os.environ.get(BUILD_VARIABLE)
     if given:
         return CppPrograms(Path(given))
-    folder = shared_folder(tmp_path_factory, "cpp_build")
+    folder = EDITABLE_BUILD if _is_ours() else shared_folder(tmp_path_factory, "cpp_build")
     with one_at_a_time(folder):
         reason = _build(folder)
     if reason:
