@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist hand out files in their order: those that take minutes lie in the middle,
+    and small ones are left for the end."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave full cross products out, whatever else is selected, but where ``-m`` names them."""
     if "matrix" in config.option.markexpr:

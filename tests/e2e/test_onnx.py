@@ -20,6 +20,8 @@ from .helpers import (
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
+pytestmark = pytest.mark.slow
+
 # Cached prefixes, which linear caches have none of, would change what a step has room to draft.
 OPTIONS = {
     "max_batch_size": 8,
