@@ -19,6 +19,7 @@ from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.llmapi.engine_drafts import find_drafts
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
 from ..e2e.helpers import GREEDY_24, TinyModels, chain, ngram, open_llm, random_prompt, tokens, tree
 from ..e2e.hybrid_drafts import hybrid
@@ -165,8 +166,8 @@ def test_opened(networks: Networks, folder: Path, texts: list[list[int]], how: s
         assert found == methods
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == texts
         num_engines = len(methods & {"draft_model", "eagle3"})
-        assert len(llm._drafts) == len(llm._executor._resources.drafts) == num_engines
-        assert all(draft.num_calls for draft in llm._drafts)
+        assert len(inside.drafts(llm)) == len(inside.resources(llm).drafts) == num_engines
+        assert all(draft.num_calls for draft in inside.drafts(llm))
 
 
 def test_opened_by_checkpoints(networks: Networks, folder: Path, texts: list[list[int]]) -> None:
@@ -174,7 +175,7 @@ def test_opened_by_checkpoints(networks: Networks, folder: Path, texts: list[lis
     config = hybrid(networks.eagle3, networks.draft_model)
     with open_llm(folder, config) as llm:
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == texts
-        wide, deep = (draft._hidden_in for draft in llm._drafts)
+        wide, deep = (draft._hidden_in for draft in inside.drafts(llm))
         assert wide > deep == 0
     engine = networks.plan(networks.eagle3, networks.second, networks.eagle1).engine
     for speculation, folders in (
@@ -237,7 +238,7 @@ def test_blocks_of_every_cache(networks: Networks) -> None:
     options = {"max_batch_size": 2, "max_seq_len": 64, "tokens_per_block": 8}
     config = hybrid(networks.draft_model, networks.eagle3, ngram(9))
     with open_llm(networks.target, config, **options) as llm:
-        blocks = [cache.num_blocks for cache in llm._executor._resources.all]
+        blocks = [cache.num_blocks for cache in inside.resources(llm).all]
     base = 2 * 8 + 2
     # 9 nodes of the union; 2 x (3 - 1) rows of each rollout.
     assert blocks == [base + 2 * 2, base + 2, base + 2]

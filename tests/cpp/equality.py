@@ -12,6 +12,7 @@ from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.llmapi.prompts import load_tokenizer
 
+from .. import inside
 from ..e2e.eagle_heads import V
 from ..e2e.helpers import random_prompt, tokens, watch
 from .program import Program, Sample
@@ -77,7 +78,7 @@ def assert_equal(
         steps = watch(llm)
         outputs = llm.generate(prompts, sampling(temperature, cases), use_tqdm=False)
         expected = llm.get_metrics()
-        cache = llm._executor._resources.target
+        cache = inside.resources(llm).target
         capacity = cache.num_blocks * cache.block_size
     preemptions = sum(step.num_preempted for step in steps)
     assert not preemptions or options == "tight"

@@ -12,6 +12,8 @@ from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
+
 
 def hybrid(*drafters: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"method": "hybrid", "drafters": list(drafters), **options}
@@ -29,7 +31,7 @@ class Drafted:
 
 def record_drafts(llm: LLM) -> list[Drafted]:
     """A list that grows by every request's drafts in every step of a hybrid."""
-    executor: Any = llm._executor
+    executor: Any = inside.executor(llm)
     union = executor._drafter
     steps: list[Drafted] = []
     current: dict[int, tuple[int, list[TokenTree]]] = {}

@@ -10,6 +10,7 @@ import pytest
 from trtspec.config.speculative import HybridDecodingConfig, SuffixDecodingConfig
 from trtspec.llmapi.build import build
 
+from .. import inside
 from .eagle_heads import eagle, random_eagle3
 from .helpers import (
     GREEDY_24,
@@ -92,7 +93,7 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
     config = {**chain(models.draft("llama"), 4), "adaptive": True}
     config["simulate_acceptance"] = [rate ** (i + 1) for i in range(4)]
     with open_llm(folder, config, max_batch_size=1) as llm:
-        union: Any = llm._executor._drafter
+        union: Any = inside.drafter(llm)
         (member,) = union._members
         union.target_cost.over = lambda rows: 0.01 + row_seconds * rows
         union.target_cost.at = lambda rows: 0.01 + row_seconds * rows

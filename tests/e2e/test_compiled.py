@@ -17,6 +17,7 @@ from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.packing import RowGroup
 
+from .. import inside
 from ..compiled_engines import LIMITS, NAMES, Pair, Pairs, build_one, noisy
 from .eagle_heads import cycling_target, eagle, save_right_heads
 from .helpers import (
@@ -29,7 +30,6 @@ from .helpers import (
     random_prompt,
     tokens,
 )
-from .inside import draft_engine, draft_weights, hidden_width, target_weights
 
 pytestmark = pytest.mark.slow
 
@@ -121,8 +121,10 @@ def test_the_folder(engines: dict[str, Engine], name: str) -> None:
     engine = engines[name]
     stored = read_weights(engine.folder / "draft" / WEIGHTS_NAME)
     assert not any("target." in key for key in stored)
-    own = {weight.data_ptr() for weight in target_weights(engine.llm).values()}
-    for weights in draft_weights(engine.llm):
+    (held,) = inside.weights(inside.target(engine.llm))
+    own = {weight.data_ptr() for weight in held.values()}
+    (draft,) = inside.drafts(engine.llm)
+    for weights in inside.weights(draft):
         borrowed = {key: weight for key, weight in weights.items() if "target." in key}
         assert all(weight.data_ptr() in own for weight in borrowed.values())
         if name in ("static", "medusa_dynamic"):  # the target's embedding, the target's head
@@ -178,8 +180,8 @@ def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
         open_llm(pair.target, pair.speculation, **LIMITS) as eager,
     ):
         for llm in (compiled, eager):
-            engine = draft_engine(llm)
-            states = torch.randn(4, hidden_width(llm), generator=torch.manual_seed(0))
+            (engine,) = inside.drafts(llm)
+            states = torch.randn(4, inside.hidden_width(engine), generator=torch.manual_seed(0))
             size = llm.config.layout.blocks_per_sequence
             blocks = torch.arange(2 * size, dtype=torch.int32).reshape(2, size)
             groups = [RowGroup([5, 6, 7], 0, blocks[0]), RowGroup([9], 0, blocks[1])]

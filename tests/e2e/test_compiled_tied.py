@@ -19,6 +19,7 @@ from trtspec.errors import EngineError
 from trtspec.executor.packing import RowGroup
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
 from ..compiled_engines import build_one
 from ..models.tiny_hf import VOCAB
 from .helpers import (
@@ -32,7 +33,6 @@ from .helpers import (
     tokens,
     tree,
 )
-from .inside import target_engine
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,7 @@ def test_two_engine_calls_a_step(llm: LLM) -> None:
 def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
     """A row alone, in a batch, in another chunk, on a chain or in a tree: the same bits."""
     with LLM(folder, skip_tokenizer_init=True) as llm:
-        engine = target_engine(llm)
+        engine = inside.target(llm)
         prompt, size = random_prompt(113, 30), 16
 
         def blocks(request: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from trtspec import SamplingParams
 from trtspec.config.eagle import EagleConfig
 from trtspec.errors import EngineError
 
+from .. import inside
 from .eagle_heads import eagle, random_eagle1, random_eagle3
 from .helpers import (
     GREEDY_24,
@@ -130,7 +131,7 @@ def test_aborts_in_the_middle(heads: Heads, method: str) -> None:
     config, expected = heads.config("llama", method, "tree"), heads.greedy("llama")
     limits = {"max_batch_size": 3, "max_num_tokens": 24}
     with open_llm(heads.models.folder("llama"), config, **limits) as llm:
-        executor = llm._executor
+        executor = inside.executor(llm)
         step, reasons = executor.step, []
         for moment in (1, 2, 5, 11):
             handles: list[Any] = []

@@ -28,6 +28,7 @@ from trtspec.models.causal_lm import new_kv_caches
 from trtspec.models.eagle import EagleDraft
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
+from .. import inside
 from ..models.tree_reference import Children, assert_equal_trees, grow
 from ..models.tree_reference import Path as TokenPath
 from .eagle_heads import eagle, random_eagle1, random_eagle3, save_right_heads
@@ -53,15 +54,15 @@ class Oracle:
 
     def __init__(self, llm: LLM) -> None:
         engine = llm.config
-        assert llm._drafts and engine.speculation is not None
+        assert inside.drafts(llm) and engine.speculation is not None
         self.layout = engine.layout
         self.shape: TreeShape = engine.speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count = len(self.blocks)
         self.target = ModelEngine(
-            engine.target, torch.float32, self.layout, count, llm._target._session
+            engine.target, torch.float32, self.layout, count, inside.session(inside.target(llm))
         )
-        rollout: Any = llm._drafts[0]._rollout
+        rollout: Any = inside.drafts(llm)[0]._rollout
         self.draft: EagleDraft = rollout._module.model
         decoder = engine.drafts[0].network.decoder
         assert decoder is not None
@@ -98,8 +99,8 @@ class Oracle:
 def check_rollouts(llm: LLM) -> list[int]:
     """From now on compare every rollout; the list grows by the number of first-pass rows of each
     request compared."""
-    drafter: Any = llm._executor._drafter
-    oracle, engine, rows = Oracle(llm), llm._drafts[0], []
+    drafter: Any = inside.drafter(llm)
+    oracle, engine, rows = Oracle(llm), inside.drafts(llm)[0], []
     first_pass, rollout = drafter._first_pass, engine.rollout
     under_way: list[Request] = []
 

@@ -21,6 +21,7 @@ from trtspec import LLM, RequestOutput, SamplingParams, build
 from trtspec.errors import ConfigError, EngineError
 from trtspec.models.causal_lm import CausalLM
 
+from .. import inside
 from ..models.paged import Feed, PagedModel
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, watch
 
@@ -113,7 +114,7 @@ def test_states_of_the_whole_text(
         assert (sum(step.num_preempted for step in steps) > 0) == preempts
         assert llm.get_metrics()["num_draft_tokens"] == 0
         assert_no_leak(llm)
-        assert llm._executor._drafter._rows == {}  # type: ignore[attr-defined]
+        assert inside.drafter(llm)._rows == {}  # type: ignore[attr-defined]
     assert len(files(tmp_path)) == 2 * len(PROMPTS)
 
 

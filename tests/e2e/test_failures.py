@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trtspec import SamplingParams
 from trtspec.errors import EngineError, RequestError
 
+from .. import inside
 from .helpers import (
     PARAMS_40,
     TinyModels,
@@ -131,7 +132,7 @@ class Failing:
 def test_an_engine_that_raises(models: TinyModels, engine: str, session: str, first: int) -> None:
     """All requests of that step end with the error; the next ones run as if nothing had been."""
     with open_llm(models.folder("llama"), chain(models.draft("llama"), 3)) as llm:
-        owner = llm._target if engine == "target" else llm._drafts[0]
+        owner = inside.target(llm) if engine == "target" else inside.drafts(llm)[0]
         setattr(owner, session, Failing(getattr(owner, session), first, 1))
         outputs = llm.generate(GOOD, PARAMS_40, use_tqdm=False)
         for output in outputs:

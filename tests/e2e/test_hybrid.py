@@ -10,6 +10,7 @@ import pytest
 
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
 from .eagle_heads import eagle, random_eagle1, random_eagle3
 from .helpers import (
     GREEDY_24,
@@ -100,7 +101,7 @@ def test_same_tokens(drafts: Drafts, union: str, options: str) -> None:
             assert found == drafts.texts()[turn][some]
         metrics = llm.get_metrics()
         assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
-        assert len(llm._executor._resources.drafts) == len(
+        assert len(inside.resources(llm).drafts) == len(
             {*UNIONS[union]} & {"draft_model", "eagle", "eagle3"}
         )
         assert (sum(step.num_preempted for step in steps) > 0) == (options == "preempted")
@@ -137,7 +138,7 @@ def test_the_union_of_the_trees(drafts: Drafts) -> None:
 
 def test_a_request_is_forgotten_by_all(drafts: Drafts) -> None:
     with open_llm(drafts.target, drafts.hybrid("suffix", "medusa", "eagle3", "ngram")) as llm:
-        union: Any = llm._executor._drafter
+        union: Any = inside.drafter(llm)
         released: list[tuple[int, int]] = []
         for i, member in enumerate(union._members):
 

@@ -13,6 +13,7 @@ from trtspec import SamplingParams, build
 from trtspec.config.medusa import MedusaConfig
 from trtspec.errors import ConfigError, EngineError
 
+from .. import inside
 from .eagle_heads import eagle, random_eagle1
 from .helpers import (
     GREEDY_24,
@@ -84,7 +85,7 @@ def test_every_prefix_is_reused(heads: Folders) -> None:
         found = tokens(llm.generate(prompts, GREEDY_24, use_tqdm=False))
         assert found == [heads.models.greedy("llama", prompt, 24) for prompt in prompts]
         assert [item.start for item in steps[0].items] == [32, 16, 48]
-        assert llm._executor._resources.drafts == ()
+        assert inside.resources(llm).drafts == ()
         assert_no_leak(llm)
 
 
@@ -121,7 +122,7 @@ def test_states_that_are_nan(heads: Folders) -> None:
         assert isinstance(outputs[1].error, EngineError)
         assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
         assert_no_leak(llm)
-        assert not llm._executor._drafter.live_requests
+        assert not inside.drafter(llm).live_requests
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -214,7 +215,7 @@ def test_lossy_is_said(heads: Folders, caplog: pytest.LogCaptureFixture) -> None
 def test_heads_see_the_final_norm(heads: Folders) -> None:
     """The state that is handed over is the one that the target's own head reads."""
     with open_llm(heads.models.folder("llama"), heads.config("llama", "chain")) as llm:
-        drafter: Any = llm._executor._drafter
+        drafter: Any = inside.drafter(llm)
         states: list[tuple[int, torch.Tensor]] = []
         roll_out = drafter._roll_out
 

@@ -29,6 +29,7 @@ from trtspec.models.eagle import EagleDraft
 from trtspec.models.mtp_modules import MtpModules
 from trtspec.speculative.eagle import EagleDrafter
 
+from .. import inside
 from .eagle_heads import V, known_text
 from .helpers import (
     GREEDY_24,
@@ -290,7 +291,10 @@ class FromScratch:
 
     def __init__(self, llm: LLM) -> None:
         assert isinstance(llm.config.draft, MtpModulesConfig)
-        target, modules = llm._target._session._module, llm._drafts[0]._session._module
+        target, modules = (
+            inside.session(inside.target(llm))._module,
+            inside.session(inside.drafts(llm)[0])._module,
+        )
         assert isinstance(target, CausalLM) and isinstance(modules, MtpModules)
         self.target, self.modules, self.layout = target, modules, llm.config.layout
         self.decoder, self.ahead = llm.config.draft.decoder, llm.config.draft.num_modules
@@ -314,7 +318,7 @@ class FromScratch:
 
 def kept_rows(llm: LLM) -> Iterator[tuple[list[int], int, Tensor, Tensor]]:
     """Of every running request: its tokens, its kept rows, and their K and V, layer by layer."""
-    executor, (engine,) = llm._executor, llm._drafts
+    executor, (engine,) = inside.executor(llm), inside.drafts(llm)
     (manager,) = executor._resources.drafts
     for id, count in manager.committed_lengths().items():
         slots = manager.slots(id, list(range(count)))
@@ -338,7 +342,7 @@ def test_kept_rows_are_those_of_the_text(
     prompts = [*PROMPTS[:5], *([*PROMPTS[0][:cut], 3, 4, 5] for cut in (8, 13, 21, 27))]
     seen = 0
     with open_llm(checkpoint("llama", family), mtp(**CHAIN), **options) as llm:
-        steps, scratch, step = watch(llm), FromScratch(llm), llm._executor.step
+        steps, scratch, step = watch(llm), FromScratch(llm), inside.executor(llm).step
 
         def checked_step() -> Any:
             nonlocal seen
@@ -351,7 +355,7 @@ def test_kept_rows_are_those_of_the_text(
                 seen += count
             return outputs
 
-        llm._executor.step = checked_step
+        inside.executor(llm).step = checked_step
         params = [
             SamplingParams(max_tokens=20, temperature=i % 2, seed=i) for i in range(len(prompts))
         ]

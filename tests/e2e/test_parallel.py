@@ -22,6 +22,7 @@ from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
+from .. import inside
 from ..models.tree_reference import Children, assert_equal_trees, grow_product
 from ..models.tree_reference import Path as TokenPath
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
@@ -111,8 +112,10 @@ class Oracle:
         self.shape: TreeShape = draft.speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count, dtype = len(self.blocks), torch.float32
-        self.target = ModelEngine(engine.target, dtype, self.layout, count, llm._target._session)
-        engine_of_draft: Any = llm._drafts[0]
+        self.target = ModelEngine(
+            engine.target, dtype, self.layout, count, inside.session(inside.target(llm))
+        )
+        engine_of_draft: Any = inside.drafts(llm)[0]
         self.network: Any = engine_of_draft._rollout._module.model
         size = self.layout.tokens_per_block
         self.caches = new_kv_caches(self.config.decoder, count, size, dtype)
@@ -142,8 +145,8 @@ class Oracle:
 
 def check_rollouts(llm: LLM) -> list[int]:
     """From now on compare every rollout; the list grows by the rows of each first pass."""
-    drafter: Any = llm._executor._drafter
-    engine: Any = llm._drafts[0]
+    drafter: Any = inside.drafter(llm)
+    engine: Any = inside.drafts(llm)[0]
     oracle, rows = Oracle(llm), []
     first_pass, rollout = drafter._first_pass, engine.rollout
     under_way: list[Request] = []
@@ -208,7 +211,7 @@ def test_fewer_steps_than_built(models: TinyModels, drafts: Drafts, tmp_path: Pa
             assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == greedy
             metrics = llm.get_metrics()
             assert len(metrics["acceptance_rate_per_pos"]) == 2
-            (cache,) = llm._executor._scheduler._needs.caches
+            (cache,) = inside.scheduler(llm)._needs.caches
             assert cache.slots == 11
             assert_no_leak(llm)
 

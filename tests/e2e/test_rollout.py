@@ -17,6 +17,7 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.packing import RowGroup
 from trtspec.ops.sampling import draft_candidates
 
+from .. import inside
 from .helpers import TinyModels, open_llm, random_prompt, tree
 
 PROMPTS = [random_prompt(130, 21), [9], random_prompt(131, 16), random_prompt(132, 5)]
@@ -90,7 +91,7 @@ def test_equals_a_tree_grown_step_by_step(
 ) -> None:
     folder = models.folder(case)
     with open_llm(folder, tree(folder, *shape)) as llm:
-        engine = llm._drafts[0]
+        engine = inside.drafts(llm)[0]
         assert engine is not None
         groups, held = [], []
         for request, (prompt, committed) in enumerate(zip(PROMPTS, COMMITTED, strict=True)):
@@ -101,7 +102,7 @@ def test_equals_a_tree_grown_step_by_step(
         engine.feed(held)
         tokens, parents, scores = engine.rollout(groups, sampling_columns(OPTIONS))
         for request in range(len(PROMPTS)):
-            expected = grown(llm._target, request, *shape)  # the same model
+            expected = grown(inside.target(llm), request, *shape)  # the same model
             found = [(n.score, n.parent, n.token) for n in expected if np.isfinite(n.score)]
             finite = scores[request].isfinite()
             assert [score for score, _, _ in found] == scores[request][finite].tolist()

@@ -6,6 +6,7 @@ from typing import Any
 
 from trtspec.config.sampling import SamplingParams
 
+from .. import inside
 from .helpers import TinyModels, chain, eight_prompts, open_llm
 
 STEPS = 16
@@ -18,7 +19,7 @@ def accepted_by_step(models: TinyModels, length: int) -> list[list[int]]:
     config["simulate_acceptance"] = RATES[:length]
     counts: dict[int, list[int]] = {}
     with open_llm(models.folder("llama"), config) as llm:
-        drafter: Any = llm._executor._drafter
+        drafter: Any = inside.drafter(llm)
         judge = drafter.on_accepted
 
         def on_accepted(batch: Any, accepted: Any) -> Any:

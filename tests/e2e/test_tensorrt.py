@@ -17,6 +17,7 @@ from trtspec.engine.tensorrt_session import TensorRTSession
 from trtspec.errors import ConfigError
 from trtspec.executor import counted_engine
 
+from .. import inside
 from .eagle_heads import eagle, random_eagle3
 from .helpers import GREEDY_24, SAMPLED_24, TinyModels, assert_no_leak, eight_prompts, tokens
 
@@ -53,8 +54,8 @@ def run(folder: Path, **options: Any) -> tuple[list[list[int]], list[int], LLM]:
 
 def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
-    target: Any = llm._target._session
-    draft: Any = llm._drafts[0]
+    target: Any = inside.session(inside.target(llm))
+    draft: Any = inside.drafts(llm)[0]
     networks = [target._module, draft._rollout._module.model]
     return [network._graph._session for network in networks]
 
@@ -99,7 +100,7 @@ def test_kernels_beside_the_engine_judge(
             texts, found, llm = run(copy, cuda_graph_config=graphs)
         assert texts == expected
         assert found == figures
-        target: Any = llm._target._session
+        target: Any = inside.session(inside.target(llm))
         session = target._module._session._session
         assert isinstance(session, TensorRTSession)
         assert (1 < session.num_graphs < 30) if graphs else session.num_graphs == 0

@@ -20,6 +20,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.engine.session import Session
 from trtspec.engine.staging import Staging
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import (
     TinyModels,
@@ -117,10 +118,13 @@ def test_texts(
             for one, other in zip(found, outputs, strict=True):
                 assert one.outputs[0].logprobs == other.outputs[0].logprobs
         assert_no_leak(llm)
-        sessions = [llm._target._session, *(draft._rollout for draft in llm._drafts)]
+        sessions = [
+            inside.session(inside.target(llm)),
+            *(draft._rollout for draft in inside.drafts(llm)),
+        ]
         assert all(isinstance(session, cuda_graph.CudaGraphSession) for session in sessions)
     if padding:  # trees are seldom all full
         assert sum(graph.replays for graph in played) > 20
-    if padding and llm._drafts:
+    if padding and inside.drafts(llm):
         # The rollout's were captured when the engine was opened: batches of 1, 2, 4 and 5.
         assert all(session.num_graphs == 4 for session in sessions[1:])

@@ -19,6 +19,7 @@ from trtspec.models.attention import PackedRows
 from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
 from ..e2e.every_method import METHODS
 from ..e2e.helpers import TinyModels, open_llm, random_prompt
 from ..models.tiny_hf import VOCAB
@@ -62,7 +63,7 @@ class Pair:
         ]
 
     def forward(self, *fed: Fed) -> list[tuple[Tensor, Tensor | None]]:
-        return [llm._target.forward(self.groups(llm, fed)) for llm in self.llms]
+        return [inside.target(llm).forward(self.groups(llm, fed)) for llm in self.llms]
 
     def check(self, *fed: Fed) -> None:
         (logits, hidden), (lowered, states) = self.forward(*fed)
@@ -98,7 +99,7 @@ class Pair:
 
     @property
     def drafts(self) -> list[ModelEngine]:
-        (engines,) = zip(*(llm._drafts for llm in self.llms), strict=True)
+        (engines,) = zip(*(inside.drafts(llm) for llm in self.llms), strict=True)
         return [engine for engine in engines if isinstance(engine, ModelEngine)]
 
     def close(self) -> None:
@@ -190,7 +191,7 @@ def test_a_call_of_padding_gives_zeros_and_keeps_the_caches(pair: Pair) -> None:
     prompt = random_prompt(720, 9)
     pair.check((1, prompt, 0, None))
     for llm in pair.llms:
-        assert llm._target.time_call(3, 6) > 0
-        for draft in llm._drafts:
+        assert inside.target(llm).time_call(3, 6) > 0
+        for draft in inside.drafts(llm):
             assert draft.time_call(3, 6) > 0
     pair.check((1, [5], 9, None))

@@ -19,6 +19,7 @@ from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import TinyModels, open_llm, random_prompt
 from ..models.tiny_hf import VOCAB
@@ -85,7 +86,7 @@ class Pair:
     def expected(
         self, fed: Sequence[Fed], asked: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor | None, Judgement]:
-        logits, hidden = self.eager._target.forward(self.groups(self.eager, fed))
+        logits, hidden = inside.target(self.eager).forward(self.groups(self.eager, fed))
         *columns, parents, row_start = asked
         sampled = sample(logits, *columns)
         drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
@@ -94,7 +95,9 @@ class Pair:
     def check(self, fed: Sequence[Fed], temperature: float) -> None:
         asked = questions(fed, temperature)
         logits, hidden, verdict = self.expected(fed, asked)
-        found, states, judged = self.judging._target.judge(self.groups(self.judging, fed), asked)
+        found, states, judged = inside.target(self.judging).judge(
+            self.groups(self.judging, fed), asked
+        )
         assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
         if hidden is not None and states is not None:
             assert (hidden - states).abs().max() < TOLERANCE * hidden.abs().max()
@@ -187,7 +190,7 @@ def test_logits_without_a_question(pair: Pair) -> None:
     call of padding alone."""
     prompt = random_prompt(702, 40)
     fed = [(1, prompt, 0, None, True), (0, prompt[:3], 0, None, True)]
-    logits, _ = pair.eager._target.forward(pair.groups(pair.eager, fed))
-    found, _ = pair.judging._target.forward(pair.groups(pair.judging, fed))
+    logits, _ = inside.target(pair.eager).forward(pair.groups(pair.eager, fed))
+    found, _ = inside.target(pair.judging).forward(pair.groups(pair.judging, fed))
     assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
-    assert pair.judging._target.time_call(3, 6) > 0
+    assert inside.target(pair.judging).time_call(3, 6) > 0

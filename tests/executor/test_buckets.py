@@ -16,6 +16,7 @@ from trtspec.executor.buckets import Bucket, RowBuckets, extend, no_rows, pad, u
 from trtspec.executor.packing import RowGroup, pack
 from trtspec.ops.tree import TokenTree
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import (
     TinyModels,
@@ -109,7 +110,7 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
         ]
         sizes = watch_sizes(padded, target=True)
         for groups in (first, then):
-            found, expected = (llm._target.forward(groups)[0] for llm in (padded, plain))
+            found, expected = (inside.target(llm).forward(groups)[0] for llm in (padded, plain))
             assert torch.equal(found, expected)
         for found, expected in zip(caches(padded), caches(plain), strict=True):
             assert torch.equal(found, expected)
@@ -117,12 +118,12 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
 
 
 def caches(llm: LLM) -> list[Tensor]:
-    return llm._target.caches.all
+    return inside.target(llm).caches.all
 
 
 def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int]]:
     """Rows and requests of every call of the target, or of the draft's rollout, from now on."""
-    engine: Any = llm._target if target else llm._drafts[0]
+    engine: Any = inside.target(llm) if target else inside.drafts(llm)[0]
     session = engine._session if target else engine._rollout
     run, sizes = session.run, []
 
@@ -217,7 +218,7 @@ def test_warm_up_changes_nothing(models: TinyModels, head: Path, method: str) ->
         "eagle3": eagle(head, "eagle3", num_speculative_tokens=3),
     }[method]
     with open_llm(models.folder("llama"), config, cuda_graph_config=True, max_batch_size=5) as llm:
-        engines: list[Any] = [llm._target, *llm._drafts]
+        engines: list[Any] = [inside.target(llm), *inside.drafts(llm)]
         for engine, target in zip(engines, (True, False), strict=False):
             sizes = watch_sizes(llm, target)
             engine.warm_up()

@@ -12,6 +12,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.engine.cuda_graph import CudaGraphSession
 from trtspec.engine.device import compute_capability, device_problem
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import (
     TinyModels,
@@ -83,7 +84,7 @@ def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
 
 
 def graph_sessions(llm: LLM) -> list[CudaGraphSession]:
-    engines: list[Any] = [llm._target, *llm._drafts]
+    engines: list[Any] = [inside.target(llm), *inside.drafts(llm)]
     sessions = [session for e in engines for session in vars(e).values()]
     return [session for session in sessions if isinstance(session, CudaGraphSession)]
 
@@ -119,13 +120,13 @@ def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) ->
             assert metrics["target_ms"] > 0
             assert (metrics["num_accepted_tokens"] > 0) == (method != "none")
             assert llm.config.environment.compute_capability == compute_capability()
-            assert llm._target.caches.all[0].is_cuda
+            assert inside.target(llm).caches.all[0].is_cuda
             assert all("packed" not in name for name in weight_names(llm))
             assert_no_leak(llm)
 
 
 def weight_names(llm: LLM) -> list[str]:
-    session: Any = llm._target._session
+    session: Any = inside.session(inside.target(llm))
     plain = session._session if isinstance(session, CudaGraphSession) else session
     return list(plain._weights)
 
@@ -156,7 +157,7 @@ def test_logprobs_are_those_of_the_cpu(models: TinyModels) -> None:
 def test_bfloat16_logits_are_not_rounded(models: TinyModels) -> None:
     """A head of 16-bit weights gives float32 logits that 16 bits cannot hold."""
     with open_gpu(models, None, dtype="bfloat16") as llm:
-        session: Any = llm._target._session
+        session: Any = inside.session(inside.target(llm))
         plain = session._session if isinstance(session, CudaGraphSession) else session
         module = plain._module
         hidden = torch.randn(5, llm.config.target.hidden_size, device="cuda").bfloat16()

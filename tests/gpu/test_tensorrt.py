@@ -15,6 +15,7 @@ from trtspec.engine.tensorrt_package import tensorrt_version, trt
 from trtspec.engine.tensorrt_session import TensorRTSession
 from trtspec.errors import BuildError
 
+from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens
 
@@ -78,8 +79,8 @@ def build_here(models: TinyModels, config: Any, dtype: str, **options: Any) -> P
 
 def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
-    target: Any = llm._target._session
-    drafts: list[Any] = llm._drafts
+    target: Any = inside.session(inside.target(llm))
+    drafts: list[Any] = inside.drafts(llm)
     networks = [target._module, *(draft._rollout._module.model for draft in drafts)]
     return [network._graph._session for network in networks]
 
@@ -92,7 +93,7 @@ def test_the_texts_of_aoti(
     with LLM(folder, skip_tokenizer_init=True, cuda_graph_config=graphs) as llm:
         assert texts(llm) == expected
         assert llm.get_metrics()["num_accepted_tokens"] > 0
-        assert llm._target.caches.all[0].is_cuda
+        assert inside.target(llm).caches.all[0].is_cuda
         assert_no_leak(llm)
         assert all((session.num_graphs > 0) == graphs for session in sessions(llm))
 

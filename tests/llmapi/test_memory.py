@@ -11,6 +11,7 @@ from trtspec.engine.device import free_memory
 from trtspec.errors import EngineError
 from trtspec.llmapi import runtime
 
+from .. import inside
 from ..e2e.helpers import TinyModels, chain, ngram, open_llm
 
 LIMITS = {"max_batch_size": 3, "max_seq_len": 100, "tokens_per_block": 8}
@@ -19,7 +20,7 @@ TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # K and V of two layers, two heads of 16 float
 
 def blocks(llm: LLM) -> tuple[int, ...]:
     with llm:
-        return tuple(cache.num_blocks for cache in llm._executor._resources.all)
+        return tuple(cache.num_blocks for cache in inside.resources(llm).all)
 
 
 def opened(models: TinyModels, speculation: Any = None, **kv: Any) -> LLM:

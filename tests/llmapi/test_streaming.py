@@ -14,6 +14,7 @@ from trtspec import LLM, RequestOutput, SamplingParams
 from trtspec.errors import EngineError, RequestError
 from trtspec.llmapi.handle import GenerationHandle
 
+from .. import inside
 from ..e2e.helpers import assert_no_leak
 from .conftest import TextModel
 
@@ -145,9 +146,9 @@ def test_abort_of_waiting_requests_and_of_samples(text_model: TextModel) -> None
 def assert_idle(llm: LLM) -> None:
     """Everything was given back; a request more makes sure that aborts have been seen to."""
     llm.generate([1], SamplingParams(max_tokens=1))
-    executor = llm._executor
+    executor = inside.executor(llm)
     assert not executor.has_work
-    assert not executor._stops and not executor._sampler._states and not llm._worker._live
+    assert not executor._stops and not executor._sampler._states and not inside.worker(llm)._live
     assert not executor.metrics._requests
     assert_no_leak(llm)
 
@@ -243,18 +244,18 @@ def test_shutdown(text_model: TextModel) -> None:
                 call(PROMPTS[0])
         handle.abort()
         assert llm.get_metrics()["num_steps"] > 0
-    assert not any(thread is llm._worker._thread for thread in threading.enumerate())
+    assert not any(thread is inside.worker(llm)._thread for thread in threading.enumerate())
 
 
 def test_an_error_inside_the_context_ends_the_worker(text_model: TextModel) -> None:
     with pytest.raises(RequestError), text_model.open() as llm:
         llm.generate("", PARAMS[0])
-    assert not llm._worker._thread.is_alive()
+    assert not inside.worker(llm)._thread.is_alive()
 
 
 def test_a_forgotten_llm_ends_its_worker(text_model: TextModel) -> None:
     llm = text_model.open()
-    thread = llm._worker._thread
+    thread = inside.worker(llm)._thread
     assert text_of(llm.generate(PROMPTS[0], PARAMS[0]))[0]
     del llm
     thread.join(timeout=60)

@@ -19,6 +19,7 @@ from trtspec.log import logger
 from trtspec.serve.logs import JsonFormatter, ReadableFormatter
 from trtspec.serve.process import listen
 
+from .. import inside
 from ..e2e.helpers import assert_no_leak
 from ..llmapi.conftest import TextModel
 from .conftest import DEADLINE, Serve, Server, run_server, wait_until
@@ -83,7 +84,7 @@ def test_an_engine_that_cannot_be_loaded() -> None:
 def test_a_failed_step_fails_what_runs_and_no_more(serve: Serve) -> None:
     with serve("chain") as server, ThreadPoolExecutor(2) as pool:
         slow_down(server, 0.01)
-        target = server.llm._target
+        target = inside.target(server.llm)
         forward = target.forward
         futures = both(pool, server)
 
@@ -106,7 +107,7 @@ def test_a_failed_step_fails_what_runs_and_no_more(serve: Serve) -> None:
 
 def test_a_stream_that_fails_before_its_first_token_has_an_error_status(serve: Serve) -> None:
     with serve() as server:
-        target = server.llm._target
+        target = inside.target(server.llm)
 
         def broken(*args: Any) -> Any:
             raise RuntimeError("bad kernel")
@@ -125,7 +126,7 @@ def test_a_dead_worker_ends_the_server(serve: Serve) -> None:
         def die() -> Any:
             raise SystemExit("lost")
 
-        server.llm._executor.step = die
+        inside.executor(server.llm).step = die
         for future in futures:
             assert "worker died" in last_error(future.result(DEADLINE))["message"]
         server.thread.join(DEADLINE)
@@ -139,7 +140,7 @@ def test_a_hung_step_ends_the_server(serve: Serve) -> None:
         slow_down(server, 0.01)
         futures = both(pool, server)
         try:
-            server.llm._target.forward = lambda *args: release.wait(DEADLINE)
+            inside.target(server.llm).forward = lambda *args: release.wait(DEADLINE)
             for future in futures:
                 assert "--step-timeout" in last_error(future.result(DEADLINE))["message"]
             server.thread.join(DEADLINE)

@@ -15,6 +15,7 @@ import pytest
 
 from trtspec import SamplingParams
 
+from .. import inside
 from ..e2e.helpers import assert_no_leak
 from .conftest import DEADLINE, Serve, Server, wait_until
 
@@ -25,18 +26,22 @@ def is_idle(server: Server) -> bool:
     load = server.llm.load()
     quiet = not (load.num_running or load.num_waiting or server.service.gate.num_requests)
     # The worker takes a request off its lists a moment before it gives the blocks back.
-    return quiet and not server.llm._worker._live and not server.llm._executor.kv_cache_usage
+    return (
+        quiet
+        and not inside.worker(server.llm)._live
+        and not inside.executor(server.llm).kv_cache_usage
+    )
 
 
 def slow_down(server: Server, seconds: float) -> None:
     """Make every executor step take at least so long."""
-    step = server.llm._executor.step
+    step = inside.executor(server.llm).step
 
     def slow_step() -> Any:
         time.sleep(seconds)
         return step()
 
-    server.llm._executor.step = slow_step
+    inside.executor(server.llm).step = slow_step
 
 
 class AbortWatch:
@@ -45,7 +50,7 @@ class AbortWatch:
     def __init__(self, server: Server) -> None:
         self.steps: list[int] = []
         self._asked: list[int] = []
-        self._executor, worker = server.llm._executor, server.llm._worker
+        self._executor, worker = inside.executor(server.llm), inside.worker(server.llm)
         self._begun = 0
         step, freed, asked = self._executor.step, self._executor.abort, worker.abort
 

@@ -1,0 +1,62 @@
+"""What tests see inside of an LLM beyond its public face: the one place that knows the names.
+
+`watch` and `assert_no_leak` in e2e/helpers.py look at single steps themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtspec import LLM
+
+# Any: whether the target is compiled, padded, counted or drafts is what the tests are about.
+
+
+def executor(llm: LLM) -> Any:
+    """The step loop."""
+    return llm._executor
+
+
+def worker(llm: LLM) -> Any:
+    """The thread that runs it, and what it serves."""
+    return llm._worker
+
+
+def drafter(llm: LLM) -> Any:
+    return executor(llm)._drafter
+
+
+def resources(llm: LLM) -> Any:
+    """The caches of target and drafts."""
+    return executor(llm)._resources
+
+
+def scheduler(llm: LLM) -> Any:
+    return executor(llm)._scheduler
+
+
+def target(llm: LLM) -> Any:
+    """The target's engine."""
+    return llm._target
+
+
+def drafts(llm: LLM) -> Any:
+    """The engines of the drafts."""
+    return llm._drafts
+
+
+def session(engine: Any) -> Any:
+    """What an engine calls: a compiled graph, or the modules."""
+    return engine._session
+
+
+def weights(engine: Any) -> list[dict[str, Any]]:
+    """The tensors of each graph of a compiled engine, by name."""
+    sessions = [getattr(engine, name, None) for name in ("_session", "_step", "_rollout")]
+    return [session._weights for session in sessions if hasattr(session, "_weights")]
+
+
+def hidden_width(engine: Any) -> int:
+    """Numbers of the target's states that a row of a draft is fed."""
+    width: int = engine._hidden_in
+    return width
