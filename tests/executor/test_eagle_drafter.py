@@ -360,8 +360,7 @@ class Schedule:
             for position in range(request.num_prompt_tokens, len(request.tokens)):
                 right = self.next_token(tuple(request.tokens[:position]))
                 assert request.tokens[position] == right
-        for manager in self.resources.all:
-            assert manager.num_free_blocks == manager.num_blocks
+        assert all(manager.num_free_blocks == manager.num_blocks for manager in self.resources.all)
         assert not self.drafter.live_requests
         return self.events
 
@@ -422,9 +421,8 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
 
 class ShiftedTokens(EagleDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
-        return RowGroup(
-            request.tokens[start : start + count], start, self._cache.block_table(request)
-        )
+        fed = request.tokens[start : start + count]
+        return RowGroup(fed, start, self._cache.block_table(request))
 
 
 class KeepsStates(EagleDrafter):
