@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     copy_keys<T, kDim>(p, p.v_cache, kv_head, slots + parity * kKeyTile, values);
     const bool more = first + kKeyTile < range.end;
     if (more) find_slots(first + kKeyTile, slots + (parity ^ 1) * kKeyTile);
+    __syncwarp();  // lanes copied and looked up keys of their own
 
     // Scores. A matrix row of K is a key: as columns of K^T they need no transposing.
     float score[kKeyBlocks][4] = {};
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     wait_copies();
     __syncthreads();  // V is there, K is no longer needed
     if (more) copy_keys<T, kDim>(p, p.k_cache, kv_head, slots + (parity ^ 1) * kKeyTile, keys);
+    __syncwarp();
 #pragma unroll
     for (int block = 0; block < kKeyBlocks; block += 2) {
       const std::uint32_t weights[4] = {pack<T>(score[block][0], score[block][1]),
