@@ -108,8 +108,7 @@ __device__ std::int64_t find_bin(const RowPlan& plan, const Weight& weight, Plan
     }
   });
   rest = sum_of_block(rest, memory);
-  if (threadIdx.x == 0) memory.histogram[kBins - 1] = rest;
-  __syncthreads();
+  if (threadIdx.x == kPlanThreads - 1) memory.histogram[kBins - 1] = rest;  // its own, as follows
   // Each thread looks at neighbouring bins; before them lie those of the threads before it.
   constexpr int kOwn = kBins / kPlanThreads;
   const int first = threadIdx.x * kOwn;
@@ -190,7 +189,6 @@ __device__ void narrow(RowPlan& plan, const Weight& weight, PlanMemory& memory) 
     }
     plan.row.cut = cut_at(low);
   }
-  __syncthreads();
 }
 
 // The plan of one row from the maxima of its chunks, NaN where a chunk holds one.
