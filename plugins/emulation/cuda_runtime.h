@@ -14,11 +14,16 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static
 #define __launch_bounds__(...)
 #define __grid_constant__
 
 using emulation::dim3;
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute, int bytes) {
+  return emulation::allow_dynamic_shared(reinterpret_cast<const void*>(kernel), bytes);
+}
 
 struct alignas(16) uint4 {
   std::uint32_t x, y, z, w;

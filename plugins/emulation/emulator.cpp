@@ -1,113 +1,121 @@
 #include "emulator.hpp"
 
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
+#include <bit>
 #include <cstring>
+#include <map>
 #include <utility>
+
+#include "failure.hpp"
 
 namespace emulation {
 namespace {
 
-void set_current(int thread) {
-  State& s = state();
-  s.current = thread;
-  s.thread_index.x = unsigned(thread) % s.block_dim.x;
-  s.thread_index.y = unsigned(thread) / s.block_dim.x;
+constexpr std::uint32_t kAllLanes = 0xffffffffu;
+// Of so many warp functions one may let another warp go first.
+constexpr std::uint32_t kWarpTurns = 8;
+
+std::uint32_t draw() {
+  std::uint64_t x = state().random += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<std::uint32_t>(x >> 32);
 }
 
-// Goes on with another thread that is not done; the caller has saved its own place.
-[[noreturn]] void resume_next() {
-  State& s = state();
-  int next = s.current;
-  do {
-    next = next + 1 == s.threads ? 0 : next + 1;
-  } while (s.fibers[next].done);
-  set_current(next);
-  _longjmp(s.fibers[next].place, 1);
+std::map<const void*, std::size_t>& allowed_dynamic() {
+  static std::map<const void*, std::size_t> allowed;
+  return allowed;
 }
 
-void yield() {
+int num_warps() { return state().num_threads / kLanes; }
+
+void shuffle_warps() {
+  for (int warp = 0; warp < num_warps(); ++warp) state().warps[warp].priority = draw();
+  state().same_warp = false;
+}
+
+int first_warp() {
   State& s = state();
-  if (++s.idle > 2 * kMaxThreads) {
-    std::fprintf(stderr, "emulator: block (%u, %u, %u) of %d threads waits for itself\n",
-                 s.block_index.x, s.block_index.y, s.block_index.z, s.threads);
-    std::abort();
+  int first = -1;
+  for (int warp = 0; warp < num_warps(); ++warp) {
+    if (s.warps[warp].ready == 0) continue;
+    if (first < 0 || s.warps[warp].priority > s.warps[first].priority) first = warp;
   }
-  if (_setjmp(s.fibers[s.current].place) == 0) resume_next();
+  if (first >= 0) return first;
+  fail("block (%u, %u, %u) waits for itself: of %d threads %d have ended, %d wait for the block, "
+       "the others for their warps",
+       s.block_index.x, s.block_index.y, s.block_index.z, s.num_threads, s.num_threads - s.live,
+       s.arrived);
 }
 
-void release(Barrier& barrier) {
-  barrier.arrived = 0;
-  ++barrier.generation;
-  state().idle = 0;
+// Goes on with a thread that can, from the fiber that runs.
+void go_on(Fiber& from) {
+  State& s = state();
+  int warp = s.current / kLanes;
+  if (!s.same_warp || s.warps[warp].ready == 0) warp = first_warp();
+  s.same_warp = true;
+  const int offset = static_cast<int>(draw() % kLanes);
+  const int lane = (std::countr_zero(std::rotr(s.warps[warp].ready, offset)) + offset) % kLanes;
+  const int next = warp * kLanes + lane;
+  const bool stays = &s.threads[next].fiber == &from;
+  s.current = next;
+  s.thread_index.x = unsigned(next) % s.block_dim.x;
+  s.thread_index.y = unsigned(next) / s.block_dim.x;
+  if (!stays) from.switch_to(s.threads[next].fiber);
 }
 
-void wait(Barrier& barrier, const int& expected) {
-  const unsigned mine = barrier.generation;
-  if (++barrier.arrived == expected) release(barrier);
-  while (barrier.generation == mine) yield();
+void release_block() {
+  State& s = state();
+  for (int warp = 0; warp < num_warps(); ++warp) {
+    s.warps[warp].ready |= std::exchange(s.warps[warp].held, 0);
+  }
+  s.arrived = 0;
+  shuffle_warps();
 }
 
 // A fiber lives as long as the program and runs one thread of a block after the other.
-void fiber_main() {
-  if (_setjmp(state().fibers[state().current].place) == 0) _longjmp(state().scheduler, 1);
-  for (;;) {
-    state().body();
-    State& s = state();
-    s.fibers[s.current].done = true;
-    s.idle = 0;
-    // Threads that have ended are not waited for.
-    if (--s.live > 0 && s.block.arrived == s.live) release(s.block);
-    if (_setjmp(s.fibers[s.current].place) != 0) continue;
-    if (s.live == 0) _longjmp(s.scheduler, 1);
-    resume_next();
-  }
-}
-
-void create_fiber(int thread) {
+void run_threads() {
   State& s = state();
-  Fiber& fiber = s.fibers[thread];
-  fiber.stack.reset(new char[kStackBytes]);
-  getcontext(&fiber.start);
-  fiber.start.uc_stack.ss_sp = fiber.stack.get();
-  fiber.start.uc_stack.ss_size = kStackBytes;
-  fiber.start.uc_link = nullptr;
-  makecontext(&fiber.start, fiber_main, 0);
-  set_current(thread);
-  if (_setjmp(s.scheduler) == 0) setcontext(&fiber.start);
+  for (;;) {
+    s.body();
+    const int thread = s.current;
+    s.warps[thread / kLanes].ready &= ~(1u << thread % kLanes);
+    // Threads that have ended are not waited for.
+    if (--s.live > 0 && s.arrived == s.live) release_block();
+    Fiber& mine = s.threads[thread].fiber;
+    if (s.live == 0) {
+      mine.switch_to(s.scheduler);
+    } else {
+      go_on(mine);
+    }
+  }
 }
 
 void run_block() {
   State& s = state();
-  std::memset(s.shared.get(), 0xff, kSharedBytes);
-  for (int thread = 0; thread < s.threads; ++thread) {
-    Fiber& fiber = s.fibers[thread];
-    fiber.done = false;
-    fiber.exchanges = 0;
-    fiber.num_copies = fiber.num_groups = 0;
+  s.shared.poison(draw() % 2 == 0 ? 0xff : 0x7e);
+  for (int thread = 0; thread < s.num_threads; ++thread) {
+    s.threads[thread].exchanges = 0;
+    s.threads[thread].num_copies = 0;
+    s.threads[thread].is_with_warp = false;
   }
-  s.live = s.threads;
-  s.idle = 0;
-  set_current(0);
-  if (_setjmp(s.scheduler) == 0) _longjmp(s.fibers[0].place, 1);
+  for (int warp = 0; warp < num_warps(); ++warp) {
+    s.warps[warp].ready = kAllLanes;
+    s.warps[warp].arrived = s.warps[warp].held = 0;
+  }
+  s.live = s.num_threads;
+  s.arrived = 0;
+  shuffle_warps();
+  go_on(s.scheduler);
+  s.shared.check();
 }
 
-void copy_now(Fiber& fiber, int count) {
-  for (int i = 0; i < count; ++i) {
-    const Copy& copy = fiber.copies[i];
-    if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, 16);
-    } else {
-      std::memset(copy.to, 0, 16);
-    }
+void copy_now(const Copy& copy) {
+  if (copy.from != nullptr) {
+    std::memcpy(copy.to, copy.from, 16);
+  } else {
+    std::memset(copy.to, 0, 16);
   }
-  fiber.num_copies -= count;
-  std::memmove(fiber.copies, fiber.copies + count, sizeof(Copy) * std::size_t(fiber.num_copies));
-}
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "emulator: %s\n", what);
-  std::abort();
 }
 
 }  // namespace
@@ -117,19 +125,37 @@ State& state() {
   return *state;
 }
 
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, std::function<void()> body) {
+void set_seed(std::uint64_t seed) { state().random = seed; }
+
+cudaError_t allow_dynamic_shared(const void* kernel, int bytes) {
+  if (bytes < 0 || std::size_t(bytes) > kDeviceBytes) return cudaErrorInvalidValue;
+  allowed_dynamic()[kernel] = std::size_t(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t run(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                std::function<void()> body) {
   State& s = state();
   const unsigned threads = block.x * block.y * block.z;
-  if (threads % kLanes != 0 || threads > kMaxThreads || block.z != 1) fail("bad block size");
-  if (shared_bytes > kSharedBytes) fail("too much shared memory");
-  if (grid.y > 65535 || grid.z > 65535) fail("grid too large");
-  if (s.shared == nullptr) s.shared.reset(new unsigned char[kSharedBytes + 128]);
+  if (threads % kLanes != 0 || block.z != 1) fail("a block of %u threads is not emulated", threads);
+  const auto asked = allowed_dynamic().find(kernel);
+  std::size_t allowed = kUnaskedBytes;
+  if (asked != allowed_dynamic().end()) {
+    // Variables come on top of what was asked for.
+    if (shared_bytes > std::max(asked->second, kUnaskedBytes)) return cudaErrorInvalidValue;
+    allowed = kDeviceBytes;
+  }
+  if (shared_bytes > allowed || threads == 0 || threads > unsigned(kMaxThreads) || grid.x == 0 ||
+      grid.x > 0x7fffffffu || grid.y == 0 || grid.y > 65535 || grid.z == 0 || grid.z > 65535) {
+    return cudaErrorInvalidValue;
+  }
+  s.shared.open(shared_bytes, allowed);
   s.body = std::move(body);
-  s.threads = int(threads);
+  s.num_threads = int(threads);
   s.block_dim = block;
   s.grid_dim = grid;
-  for (int thread = 0; thread < s.threads; ++thread) {
-    if (s.fibers[thread].stack == nullptr) create_fiber(thread);
+  for (int thread = 0; thread < s.num_threads; ++thread) {
+    if (!s.threads[thread].fiber.is_created()) s.threads[thread].fiber.create(run_threads);
   }
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
@@ -139,42 +165,57 @@ void run(dim3 grid, dim3 block, std::size_t shared_bytes, std::function<void()> 
       }
     }
   }
+  return cudaSuccess;
 }
 
-unsigned char* dynamic_shared() {
-  const auto address = reinterpret_cast<std::uintptr_t>(state().shared.get());
-  return reinterpret_cast<unsigned char*>((address + 127) / 128 * 128);
+void block_barrier() {
+  State& s = state();
+  Warp& warp = s.warps[s.current / kLanes];
+  const std::uint32_t mine = 1u << lane();
+  warp.ready &= ~mine;
+  warp.held |= mine;
+  if (++s.arrived == s.live) release_block();
+  go_on(s.threads[s.current].fiber);
 }
-
-void block_barrier() { wait(state().block, state().live); }
 
 void warp_barrier() {
-  static const int lanes = kLanes;
-  wait(state().warps[state().current / kLanes].barrier, lanes);
-}
-
-void copy_async(void* to, const void* from) {
-  Fiber& fiber = state().fibers[state().current];
-  if (fiber.num_copies == Fiber::kMaxCopies) fail("too many copies under way");
-  fiber.copies[fiber.num_copies++] = {to, from};
-}
-
-void commit_copies() {
-  Fiber& fiber = state().fibers[state().current];
-  if (fiber.num_groups == 16) fail("too many groups of copies");
-  fiber.group_end[fiber.num_groups++] = fiber.num_copies;
-}
-
-void wait_copies(int groups_left) {
-  Fiber& fiber = state().fibers[state().current];
-  const int finished = fiber.num_groups - groups_left;
-  if (finished <= 0) return;
-  const int copies = fiber.group_end[finished - 1];
-  copy_now(fiber, copies);
-  for (int i = finished; i < fiber.num_groups; ++i) {
-    fiber.group_end[i - finished] = fiber.group_end[i] - copies;
+  State& s = state();
+  Thread& thread = s.threads[s.current];
+  Warp& warp = s.warps[s.current / kLanes];
+  const std::uint32_t mine = 1u << lane();
+  warp.ready &= ~mine;
+  warp.arrived |= mine;
+  if (warp.arrived == kAllLanes) {
+    warp.ready = std::exchange(warp.arrived, 0);
+    if (draw() % kWarpTurns == 0) {
+      warp.priority = draw();
+      s.same_warp = false;
+    }
   }
-  fiber.num_groups -= finished;
+  go_on(thread.fiber);
+  thread.is_with_warp = true;
+}
+
+void need_whole_warp() {
+  if (state().threads[state().current].is_with_warp) return;
+  fail("an instruction for a whole warp, whose lanes may have gone their own ways since they last "
+       "met: it lacks a __syncwarp");
+}
+
+// A copy happens at once or when it is waited for: a GPU may do either.
+void copy_async(void* to, const void* from) {
+  Thread& thread = state().threads[state().current];
+  thread.is_with_warp = false;
+  const Copy copy{to, from};
+  if (draw() % 2 == 0) return copy_now(copy);
+  if (thread.num_copies == Thread::kMaxCopies) fail("too many copies under way");
+  thread.copies[thread.num_copies++] = copy;
+}
+
+void wait_copies() {
+  Thread& thread = state().threads[state().current];
+  const int count = std::exchange(thread.num_copies, 0);
+  for (int i = 0; i < count; ++i) copy_now(thread.copies[i]);
 }
 
 }  // namespace emulation

@@ -2,18 +2,21 @@
 // as fibers that change places at barriers and warp functions. Slow and single-threaded; for tests
 // of a kernel's logic where there is no GPU.
 //
-// Shared memory is filled with NaNs before each block. A fiber runs until it must wait, so a missing
-// barrier shows as wrong results rather than as a rare race. Threads that wait for each other for
-// ever (a barrier in divergent code) end the program with a message.
+// A thread runs until it must wait. Which one goes on then is drawn: of the warp that comes first in
+// an order which every barrier of the block shuffles, and its own warp functions now and then, some
+// lane that can. So a missing barrier shows as wrong results under one seed or another. What no GPU
+// would run as it was meant ends the program with a message: threads that wait for each other for
+// ever (a barrier in divergent code), an instruction that needs its warp together where it may not
+// be, and shared memory beyond what there is (shared_memory.hpp).
 #pragma once
 
-#include <csetjmp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 
-#include <ucontext.h>
+#include "cuda_runtime_api.h"
+#include "fiber.hpp"
+#include "shared_memory.hpp"
 
 namespace emulation {
 
@@ -27,67 +30,71 @@ struct dim3 {
 
 inline constexpr int kMaxThreads = 1024;
 inline constexpr int kLanes = 32;
-inline constexpr std::size_t kStackBytes = 128 * 1024;
-inline constexpr std::size_t kSharedBytes = 227 * 1024;
+inline constexpr int kMaxWarps = kMaxThreads / kLanes;
 inline constexpr std::size_t kSlotBytes = 64;
-
-struct Barrier {
-  int arrived = 0;
-  unsigned generation = 0;
-};
 
 struct Copy {
   void* to;
   const void* from;  // null: zeros
 };
 
-struct Fiber {
-  ucontext_t start;
-  std::jmp_buf place;
-  std::unique_ptr<char[]> stack;
-  bool done = true;
+struct Thread {
+  Fiber fiber;
   unsigned exchanges = 0;
-  // Asynchronous copies of 16 bytes happen as late as they may: when they are waited for.
+  bool is_with_warp = false;  // it did nothing by itself since its lanes last met
+  // Asynchronous copies of 16 bytes that are under way.
   static constexpr int kMaxCopies = 256;
   Copy copies[kMaxCopies];
   int num_copies = 0;
-  int group_end[16];  // copies before this one belong to the group
-  int num_groups = 0;
 };
 
 struct Warp {
-  Barrier barrier;
+  std::uint32_t ready = 0;    // lanes that can go on
+  std::uint32_t arrived = 0;  // lanes that wait for their warp
+  std::uint32_t held = 0;     // lanes that wait for the block
+  std::uint32_t priority = 0;
   alignas(16) unsigned char slots[2][kLanes][kSlotBytes];
 };
 
 struct State {
   dim3 thread_index, block_index, block_dim, grid_dim;
-  Fiber fibers[kMaxThreads];
-  Warp warps[kMaxThreads / kLanes];
-  Barrier block;
-  int threads = 0;
-  int live = 0;
+  Thread threads[kMaxThreads];
+  Warp warps[kMaxWarps];
+  int num_threads = 0;
+  int live = 0;     // threads that have not ended
+  int arrived = 0;  // threads that wait for the block
   int current = 0;
-  int idle = 0;  // switches since a thread last got on
+  bool same_warp = false;  // the warp of `current` still comes first
+  std::uint64_t random = 0;
   std::function<void()> body;
-  std::jmp_buf scheduler;
-  std::unique_ptr<unsigned char[]> shared;
+  Fiber scheduler;
+  SharedMemory shared;
 };
 
 State& state();
 
 inline int lane() { return state().current % kLanes; }
 
-// Runs `body` as every thread of every block.
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, std::function<void()> body);
+// What the order of threads, and all else that is drawn, follows from here on.
+void set_seed(std::uint64_t seed);
 
-unsigned char* dynamic_shared();
+// Lets a kernel have so many bytes of dynamic shared memory; an error if no device has them.
+cudaError_t allow_dynamic_shared(const void* kernel, int bytes);
+
+// Runs `body`, the kernel with its arguments, as every thread of every block. An error, and nothing
+// is run, for a grid or a block that no device takes, or more shared memory than the kernel was
+// allowed.
+cudaError_t run(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+                std::function<void()> body);
+
 void block_barrier();
 void warp_barrier();
+// Of an instruction that all lanes of a warp must issue at once (`.aligned` in PTX): ends the
+// program if a lane went its own way since the warp last met.
+void need_whole_warp();
 
 void copy_async(void* to, const void* from);
-void commit_copies();
-void wait_copies(int groups_left);
+void wait_copies();
 
 // The values that the lanes of a warp brought to a warp function.
 template <class T>
@@ -111,7 +118,7 @@ Exchanged<T> exchange(const T& value) {
   static_assert(sizeof(T) <= kSlotBytes);
   State& s = state();
   Warp& warp = s.warps[s.current / kLanes];
-  auto* slots = warp.slots[s.fibers[s.current].exchanges++ & 1];
+  auto* slots = warp.slots[s.threads[s.current].exchanges++ & 1];
   __builtin_memcpy(slots[lane()], &value, sizeof(T));
   warp_barrier();
   return Exchanged<T>(slots);

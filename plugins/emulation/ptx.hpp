@@ -42,13 +42,19 @@ float unpack(std::uint32_t pair, int half) {
   return to_float(T{std::uint16_t(pair >> (16 * half))});
 }
 
-inline unsigned char* dynamic_shared() { return emulation::dynamic_shared(); }
+inline unsigned char* dynamic_shared() { return emulation::state().shared.dynamic(); }
+
+template <class T, int kIndex = 0>
+T& static_shared() {
+  static const char tag = 0;
+  return *static_cast<T*>(emulation::state().shared.variable(&tag, sizeof(T), alignof(T)));
+}
 
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::copy_async(shared, valid ? global : nullptr);
 }
-inline void commit_copies() { emulation::commit_copies(); }
-inline void wait_copies() { emulation::wait_copies(0); }
+inline void commit_copies() {}
+inline void wait_copies() { emulation::wait_copies(); }
 
 struct Registers4 {
   std::uint32_t word[4];
@@ -57,6 +63,7 @@ struct Registers4 {
 // Matrix i's row r begins at the address that lane 8 i + r brings; a lane gets of each matrix the
 // pair in row lane / 4, columns 2 (lane % 4) and one more.
 inline Registers4 load_matrices(const void* row) {
+  emulation::need_whole_warp();
   const auto rows = emulation::exchange(row);
   const int lane = emulation::lane();
   Registers4 out;
@@ -69,6 +76,7 @@ inline Registers4 load_matrices(const void* row) {
 
 // The same of the transposed matrices.
 inline Registers4 load_matrices_transposed(const void* row) {
+  emulation::need_whole_warp();
   const auto rows = emulation::exchange(row);
   const int lane = emulation::lane();
   Registers4 out;
@@ -86,6 +94,7 @@ inline Registers4 load_matrices_transposed(const void* row) {
 // c += a b with a [16, 16] by rows, b [16, 8] by columns, c [16, 8].
 template <class T>
 void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  emulation::need_whole_warp();
   struct Fragment {
     std::uint32_t a[4];
     std::uint32_t b[2];

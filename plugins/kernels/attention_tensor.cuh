@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   constexpr int kSteps = kDim / 16;       // of Q K
   constexpr int kKeyBlocks = Tile::kKeys / 8;
   constexpr int kDimBlocks = kDim / 8;
-  __shared__ int span_memory[5];
+  auto& span_memory = static_shared<int[5]>();
   auto* const slots = reinterpret_cast<std::int64_t*>(dynamic_shared());  // [2][kKeyTile]
   T* const keys = reinterpret_cast<T*>(slots + 2 * kKeyTile);             // [kKeyTile][kStride]
   T* const values = keys + kKeyTile * kStride;

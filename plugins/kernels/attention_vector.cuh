@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kVectorThreads, 3)
   constexpr int kTeams = kLanes / S::kTeam;  // of a warp
   constexpr int kStep = kTeams * kVectorWarps * S::kAhead;
   static_assert(kKeyTile % kStep == 0);  // no step reaches into another block's range
-  __shared__ int span_memory[5];
-  __shared__ float2 warp_peak[kVectorWarps][kQ];
+  auto& span_memory = static_shared<int[5]>();
+  auto& warp_peak = static_shared<float2[kVectorWarps][kQ]>();
   float* const warp_sums = reinterpret_cast<float*>(dynamic_shared());  // [warps][kQ][head_dim]
 
   const AttentionParams& p = args.p;

@@ -51,6 +51,14 @@ __device__ __forceinline__ unsigned char* dynamic_shared() {
   return reinterpret_cast<unsigned char*>(memory);
 }
 
+// A variable that the threads of a block share. Those of one type in a kernel are the same variable,
+// unless they have different numbers.
+template <class T, int kIndex = 0>
+__device__ __forceinline__ T& static_shared() {
+  __shared__ T memory;
+  return memory;
+}
+
 // 16 bytes from global to shared memory, or zeros; there once waited for.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
   const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));

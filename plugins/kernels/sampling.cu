@@ -16,7 +16,7 @@ constexpr int kPickWarps = 4;
 // maxima[chunk] of every row; NaN where a logit is. blockIdx.x = row * chunks + chunk, as below.
 __global__ void __launch_bounds__(kChunkThreads)
     chunk_maxima(const float* logits, std::int64_t vocab, int chunks, bool aligned, float* maxima) {
-  __shared__ float warps[kChunkWarps];
+  auto& warps = static_shared<float[kChunkWarps]>();
   const float* const row = logits + blockIdx.x / chunks * vocab;
   float highest = -infinity();
   bool numbers = true;
@@ -117,8 +117,8 @@ __device__ TokenScore noisy_token(const RowPlan& plan, int chunk, bool aligned, 
 __global__ void __launch_bounds__(kChunkThreads)
     sample_chunks(const RowPlan* plans, const float* maxima, int chunks, bool aligned,
                   TokenScore* found) {
-  __shared__ float bounds[kChunkWarps];
-  __shared__ TokenScore warps[kChunkWarps];
+  auto& bounds = static_shared<float[kChunkWarps]>();
+  auto& warps = static_shared<TokenScore[kChunkWarps]>();
   const RowPlan plan = plans[blockIdx.x / chunks];
   const int chunk = blockIdx.x % chunks;
   const float maximum = maxima[blockIdx.x];
@@ -152,9 +152,9 @@ __global__ void __launch_bounds__(kPickWarps * kLanes)
 __global__ void __launch_bounds__(kChunkThreads)
     draft_chunks(const RowPlan* plans, int chunks, bool aligned, int count, TokenScore* found,
                  double* sums) {
-  __shared__ double scores[kChunk];  // -inf: not a survivor, or taken
-  __shared__ TokenScore warps[kChunkWarps];
-  __shared__ double warp_sums[kChunkWarps];
+  auto& scores = static_shared<double[kChunk]>();  // -inf: not a survivor, or taken
+  auto& warps = static_shared<TokenScore[kChunkWarps]>();
+  auto& warp_sums = static_shared<double[kChunkWarps]>();
   const RowPlan plan = plans[blockIdx.x / chunks];
   if (plan.kind == PlanKind::invalid) return;
   const SamplingRow& row = plan.row;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kChunkThreads)
 __global__ void __launch_bounds__(kChunkThreads)
     merge_candidates(const RowPlan* plans, const TokenScore* found, const double* sums, int chunks,
                      int count, int k, std::int64_t* ids, float* logprobs) {
-  __shared__ double warps[kChunkWarps];
+  auto& warps = static_shared<double[kChunkWarps]>();
   const std::int64_t r = blockIdx.x;
   for (int i = threadIdx.x; i < k; i += kChunkThreads) {
     ids[r * k + i] = 0;

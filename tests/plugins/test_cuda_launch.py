@@ -121,7 +121,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *(f"-I{include}" for include in includes),
             *map(str, sources),
             str(HERE / "recorder/record.cpp"),
-            str(plugins / "emulation/emulator.cpp"),
+            *map(str, (plugins / "emulation").glob("*.cpp")),
             "-o",
             str(program),
         ],
