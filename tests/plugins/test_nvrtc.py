@@ -18,7 +18,7 @@ ELF = b"\x7fELF"
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", [80, 90, 120])
+@pytest.mark.parametrize("architecture", [80, 90, 100, 120])
 @pytest.mark.parametrize(
     "name",
     [
