@@ -60,7 +60,17 @@ CudaGpu::CudaGpu() {
 CudaGpu::~CudaGpu() {
   release(slots_);
   release(workspace_);
+  for (cudaStream_t stream : auxiliary_) cudaStreamDestroy(stream);
   cudaStreamDestroy(stream_);
+}
+
+std::vector<cudaStream_t> CudaGpu::auxiliary_streams(std::size_t count) {
+  while (auxiliary_.size() < count) {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    auxiliary_.push_back(stream);
+  }
+  return {auxiliary_.data(), auxiliary_.data() + count};
 }
 
 std::string CudaGpu::compute_capability() const {

@@ -3,7 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <trtspec/runtime/gpu.hpp>
+#include <vector>
 
 namespace trtspec {
 
@@ -16,6 +18,9 @@ class CudaGpu final : public Gpu {
   CudaGpu& operator=(const CudaGpu&) = delete;
 
   cudaStream_t stream() const { return stream_; }
+  // So many others, the same ones at each call, for work that stream() waits for. None of all these
+  // waits for the default stream, on which other libraries work.
+  std::vector<cudaStream_t> auxiliary_streams(std::size_t count);
 
   std::string name() const override { return properties_.name; }
   std::string compute_capability() const override;
@@ -44,6 +49,7 @@ class CudaGpu final : public Gpu {
 
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
+  std::vector<cudaStream_t> auxiliary_;
   void* slots_ = nullptr;  // of the rows that one launch moves: sources, then destinations
   void* workspace_ = nullptr;
   std::size_t workspace_size_ = 0;

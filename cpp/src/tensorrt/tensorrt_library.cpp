@@ -109,8 +109,10 @@ at::ScalarType dtype_of(nvinfer1::DataType type, const std::string& name) {
               " of TensorRT's, which no engine of trtspec has");
 }
 
-std::vector<std::int64_t> sizes_of(const nvinfer1::Dims& dims) {
-  return {dims.d, dims.d + std::max(dims.nbDims, 0)};
+// Fewer than no dimensions is how TensorRT says that it does not know a tensor.
+std::vector<std::int64_t> sizes_of(const nvinfer1::Dims& dims, const std::string& name) {
+  if (dims.nbDims < 0) throw Error(name + " is not known to TensorRT");
+  return {dims.d, dims.d + dims.nbDims};
 }
 
 class Context final : public TensorRTContext {
@@ -131,7 +133,7 @@ class Context final : public TensorRTContext {
   }
 
   std::vector<std::int64_t> output_sizes(const std::string& name) const override {
-    const std::vector<std::int64_t> sizes = sizes_of(context_->getTensorShape(name.c_str()));
+    const std::vector<std::int64_t> sizes = sizes_of(context_->getTensorShape(name.c_str()), path_ + ": " + name);
     const bool known = std::all_of(sizes.begin(), sizes.end(), [](auto size) { return size >= 0; });
     require(known, "the size of " + name + " is not known");
     return sizes;
@@ -173,7 +175,8 @@ class Engine final : public TensorRTEngine {
 
   SizeLimits limits(const std::string& input, std::int64_t profile) const override {
     const auto sizes = [&](nvinfer1::OptProfileSelector which) {
-      return sizes_of(engine_->getProfileShape(input.c_str(), std::int32_t(profile), which));
+      return sizes_of(engine_->getProfileShape(input.c_str(), std::int32_t(profile), which),
+                      path_ + ": " + input);
     };
     return {sizes(nvinfer1::OptProfileSelector::kMIN), sizes(nvinfer1::OptProfileSelector::kMAX)};
   }
@@ -196,6 +199,9 @@ class Engine final : public TensorRTEngine {
       throw Error(path_ + ": profile " + std::to_string(profile) + " cannot be used" +
                   log_->take());
     }
+    // Those that TensorRT makes wait for the default stream, and it for them.
+    const std::int32_t count = std::max(engine_->getNbAuxStreams(), 0);
+    context->setAuxStreams(gpu_->auxiliary_streams(static_cast<std::size_t>(count)).data(), count);
     gpu_->synchronize();
     return std::make_unique<Context>(std::move(context), gpu_, log_, path_);
   }

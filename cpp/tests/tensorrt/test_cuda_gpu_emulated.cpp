@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <numeric>
+#include <set>
 #include <string>
 #include <trtspec/error.hpp>
 #include <trtspec/runtime/device.hpp>
@@ -49,6 +50,23 @@ void test_device(const std::shared_ptr<CudaGpu>& gpu) {
   }
   CHECK(said.find("134217728 bytes of the emulator's memory are needed, " + std::to_string(free) +
                   " are free") == 0);
+}
+
+// One stream for all work, and others for what a library runs beside it; the default stream holds up
+// none of them.
+void test_streams(CudaGpu& gpu) {
+  const auto streams = gpu.auxiliary_streams(3);
+  std::set<cudaStream_t> all(streams.begin(), streams.end());
+  all.insert(gpu.stream());
+  CHECK_EQ(all.size(), 4U);
+  for (const cudaStream_t stream : all) {
+    CHECK(emulated::streams.contains(stream));
+    CHECK_EQ(emulated::streams[stream], cudaStreamNonBlocking);
+  }
+  const auto fewer = gpu.auxiliary_streams(2);
+  CHECK_EQ(fewer.size(), 2U);
+  CHECK(fewer[0] == streams[0] && fewer[1] == streams[1]);
+  CHECK_EQ(emulated::streams.size(), 4U);
 }
 
 // More rows than one launch moves, each to the place of the one before it.
@@ -134,10 +152,12 @@ int main() {
   {
     const auto gpu = std::make_shared<CudaGpu>();
     test_device(gpu);
+    test_streams(*gpu);
     test_moved_rows(gpu);
     test_sampling(gpu);
   }
   CHECK(emulated::allocations.empty());
+  CHECK(emulated::streams.empty());
   test_no_device();
   return check_result();
 }

@@ -27,6 +27,7 @@ namespace emulated {
 
 constexpr std::size_t kTotal = std::size_t{64} << 20;
 inline std::map<void*, std::size_t> allocations;
+inline std::map<cudaStream_t, unsigned> streams;  // the flags of each
 inline int num_devices = 1;
 
 inline std::size_t free_bytes() {
@@ -52,11 +53,16 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  *stream = reinterpret_cast<cudaStream_t>(new unsigned(flags));
+  emulated::streams[*stream] = flags;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  emulated::streams.erase(stream);
+  delete reinterpret_cast<unsigned*>(stream);
+  return cudaSuccess;
+}
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
