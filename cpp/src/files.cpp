@@ -1,5 +1,10 @@
 #include "trtspec/files.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -42,6 +47,31 @@ void write_file(const std::string& path, const std::string& text) {
 
 void check_writable(const std::string& path) {
   if (!File(std::fopen(path.c_str(), "ab"))) fail(path, "written");
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(path, "read");
+  struct stat facts {};
+  bool mapped = ::fstat(file, &facts) == 0;
+  if (mapped && !S_ISREG(facts.st_mode)) {
+    errno = S_ISDIR(facts.st_mode) ? EISDIR : EINVAL;
+    mapped = false;
+  }
+  if (mapped && facts.st_size > 0) {
+    size_ = static_cast<std::size_t>(facts.st_size);
+    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
+    mapped = data != MAP_FAILED;
+    if (mapped) data_ = static_cast<const std::byte*>(data);
+  }
+  const int error = errno;
+  ::close(file);
+  errno = error;
+  if (!mapped) fail(path, "read");
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 }  // namespace trtspec

@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 
+#include "trtspec/files.hpp"
 #include "trtspec/json.hpp"
 
 namespace trtspec {
@@ -104,7 +107,13 @@ std::string StoredTensor::describe() const {
 }
 
 struct SafetensorsFile::Impl {
-  explicit Impl(const std::string& path) : path(path), file(path) {
+  Impl(const std::string& path, StoredIn where) : path(path) {
+    if (where == StoredIn::file) {
+      file = mapped.emplace(path).bytes();
+    } else {
+      const Contents& contents = copied.emplace(path);
+      file = {contents.data(), contents.size()};
+    }
     const std::uint64_t header = header_bytes();
     const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
     const Json json = Json::parse({text, static_cast<std::size_t>(header)}, path + " (header)");
@@ -190,11 +199,14 @@ struct SafetensorsFile::Impl {
   }
 
   std::string path;
-  Contents file;
+  std::optional<Contents> copied;
+  std::optional<MappedFile> mapped;
+  std::span<const std::byte> file;  // of one of them
   Tensors tensors;
 };
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+SafetensorsFile::SafetensorsFile(const std::string& path, StoredIn where)
+    : impl_(std::make_unique<Impl>(path, where)) {}
 SafetensorsFile::~SafetensorsFile() = default;
 SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;

@@ -4,8 +4,10 @@
 #include <string>
 
 #include "check.hpp"
+#include "mapped_from.hpp"
 #include "trtspec/files.hpp"
 
+using trtspec::MappedFile;
 using trtspec::check_writable;
 using trtspec::read_file;
 using trtspec::write_file;
@@ -20,6 +22,14 @@ int main() {
   CHECK(read_file(path) == text);
   check_writable(path);
   CHECK(read_file(path) == text);
+  {
+    const MappedFile mapped(path);
+    const auto* data = reinterpret_cast<const char*>(mapped.bytes().data());
+    CHECK(std::string(data, mapped.bytes().size()) == text);
+    CHECK_EQ(mapped_from(data), path);
+  }
+  write_file(path, "");
+  CHECK(MappedFile(path).bytes().empty());
   write_file(path, "short");
   CHECK_EQ(read_file(path), "short");
   std::remove(path.c_str());
@@ -31,6 +41,7 @@ int main() {
     } catch (const trtspec::Error& error) {
       CHECK_EQ(std::string(error.what()).find(std::string(bad) + " cannot be read: "), 0u);
     }
+    CHECK_THROWS(MappedFile{bad});
     CHECK_THROWS(write_file(bad, "text"));
     CHECK_THROWS(check_writable(bad));
   }

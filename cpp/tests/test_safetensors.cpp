@@ -7,9 +7,11 @@
 #include <string>
 
 #include "check.hpp"
+#include "mapped_from.hpp"
 #include "trtspec/safetensors.hpp"
 
 using trtspec::SafetensorsFile;
+using trtspec::StoredIn;
 using trtspec::StoredType;
 
 namespace {
@@ -58,12 +60,13 @@ const std::string kGood = with_length(
         "}  ",
     std::string("\7\0\0\0\0\0\0\0\0\0\200\77\0\0\0\300", 16));
 
-void test_reads() {
+void test_reads(StoredIn where) {
   const TempFile file(kGood);
-  SafetensorsFile first(file.path());
+  SafetensorsFile first(file.path(), where);
   const SafetensorsFile opened = std::move(first);
   CHECK_EQ(opened.tensors().size(), 3u);
   const auto& x = opened.at("x");
+  CHECK_EQ(mapped_from(x.data), where == StoredIn::file ? file.path() : "");
   CHECK(x.type == StoredType::f32 && x.shape == (std::vector<std::int64_t>{2, 1}));
   float values[2];
   std::memcpy(values, x.data, x.num_bytes);
@@ -119,7 +122,8 @@ void test_damaged() {
 }  // namespace
 
 int main() {
-  test_reads();
+  test_reads(StoredIn::memory);
+  test_reads(StoredIn::file);
   test_refused();
   test_damaged();
   return check_result();

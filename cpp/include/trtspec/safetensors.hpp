@@ -35,7 +35,11 @@ struct StoredTensor {
 // Type and shape of every tensor of a file by name, as `StoredTensor::describe` says them.
 using WeightRecord = std::map<std::string, std::string, std::less<>>;
 
-// Reads a file and checks its header: every tensor has a known type, as many bytes as type and
+// Where a file's contents lie: in memory of their own, of large pages, for weights that every step
+// reads; or in the system's pages of the file, of which only what is looked at is ever read.
+enum class StoredIn { memory, file };
+
+// Opens a file and checks its header: every tensor has a known type, as many bytes as type and
 // shape say, and lies inside the file, behind the one before it without a gap. Throws Error that names
 // the file, the tensor and the numbers; the contents of the tensors are not looked at. Pointers
 // stay valid as long as the object, or one moved from it, lives.
@@ -43,7 +47,7 @@ class SafetensorsFile {
  public:
   using Tensors = std::map<std::string, StoredTensor, std::less<>>;
 
-  explicit SafetensorsFile(const std::string& path);
+  explicit SafetensorsFile(const std::string& path, StoredIn where = StoredIn::memory);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;

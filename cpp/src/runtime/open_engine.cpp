@@ -34,7 +34,7 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
       device_(libraries.make_device()),
       max_batch_size_(max_batch_size) {
   if (!libraries_.tensorrt) {
-    target_weights_ = map_weights(folder.target_weights(), folder.target_record);
+    target_weights_ = open_weights(folder.target_weights(), folder.target_record);
   }
 }
 
@@ -55,7 +55,9 @@ SessionEngine::Parts EngineOpener::target() const {
 
 SessionEngine::Parts EngineOpener::draft() const {
   if (!folder_.draft) throw std::logic_error(folder_.path + " has no draft to open");
-  const Weights own = map_weights(folder_.draft_weights(), folder_.draft_record);
+  // TensorRT's engines have their own; what is left to the host of these is small.
+  const Weights own = open_weights(folder_.draft_weights(), folder_.draft_record,
+                                   libraries_.tensorrt ? StoredIn::file : StoredIn::memory);
   DraftSessions sessions;
   if (folder_.build.has_linear_cache()) {
     sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);

@@ -53,7 +53,9 @@ TensorRTSession::TensorRTSession(std::shared_ptr<TensorRT> tensorrt, const std::
       device_inputs_(tensorrt_->gpu()),
       device_outputs_(tensorrt_->gpu()) {
   try {
-    engine_ = tensorrt_->deserialize(read_file(path), path);
+    const MappedFile plan(path);  // as large as the weights, which TensorRT copies to the GPU
+    engine_ = tensorrt_->deserialize(
+        {reinterpret_cast<const char*>(plan.bytes().data()), plan.bytes().size()}, path);
   } catch (const Error& error) {
     throw Error(std::string(error.what()) + "; rebuild the engine with trtspec-build");
   }

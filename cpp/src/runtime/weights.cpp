@@ -44,10 +44,10 @@ void check_weights(const SafetensorsFile& file, const WeightRecord& recorded) {
 
 }  // namespace
 
-Weights map_weights(const std::string& path, const WeightRecord& recorded) {
+Weights open_weights(const std::string& path, const WeightRecord& recorded, StoredIn where) {
   std::shared_ptr<const SafetensorsFile> file;
   try {
-    file = std::make_shared<const SafetensorsFile>(path);
+    file = std::make_shared<const SafetensorsFile>(path, where);
   } catch (const Error& error) {
     throw Error(std::string(error.what()) +
                 "; the folder is damaged, rebuild it with trtspec-build");

@@ -13,6 +13,7 @@
 #include <trtspec/runtime/tensorrt_session.hpp>
 
 #include "check.hpp"
+#include "mapped_from.hpp"
 #include "tensorrt/fake_tensorrt.hpp"
 
 namespace trtspec {
@@ -68,8 +69,9 @@ struct File {
 
 std::shared_ptr<FakeTensorRT> fake(FakePlan made = plan()) {
   return std::make_shared<FakeTensorRT>(
-      [made](std::string_view contents, const std::string&) {
+      [made](std::string_view contents, const std::string& path) {
         CHECK_EQ(contents, "plan");
+        CHECK_EQ(mapped_from(contents.data()), path);  // large, and not copied
         return made;
       });
 }

@@ -12,7 +12,7 @@
 
 namespace trtspec {
 
-// Opens the engines of a folder: over its weights, which are mapped and not copied, or, of backend
+// Opens the engines of a folder: over its weights, which they share, or, of backend
 // tensorrt, with those that lie in them.
 class EngineOpener {
  public:

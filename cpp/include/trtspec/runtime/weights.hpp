@@ -12,9 +12,10 @@ namespace trtspec {
 
 using Weights = std::map<std::string, at::Tensor, std::less<>>;
 
-// Reads a weight file. Each tensor keeps the file's memory alive, and must not be written. Throws
-// Error for a missing or damaged file and for tensors other than `recorded` says; file, tensor and
-// both values are named.
-Weights map_weights(const std::string& path, const WeightRecord& recorded);
+// Opens a weight file. Each tensor keeps its contents alive, and must not be written. Throws Error
+// for a missing or damaged file and for tensors other than `recorded` says; file, tensor and both
+// values are named.
+Weights open_weights(const std::string& path, const WeightRecord& recorded,
+                     StoredIn where = StoredIn::memory);
 
 }  // namespace trtspec
