@@ -3,7 +3,8 @@
 // Nothing of it is needed to build: its C API is one table of functions. By its rule of
 // compatibility the table of a version is part of those of all later versions, in the same places,
 // so the few functions that are used are declared here by their places, which have not moved since
-// version 8 of the API (ONNX Runtime 1.8).
+// version 8 of the API (ONNX Runtime 1.8). No package that the tests can install has its header, so
+// cpp/tests/runtime/test_onnx_runtime.cpp compares what they do with what their names say.
 #pragma once
 
 #include <cstddef>
