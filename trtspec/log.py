@@ -14,11 +14,28 @@ logger.addHandler(logging.NullHandler())
 HEARTBEAT_SECONDS = 15.0
 
 
-def log_to_stderr(level: int | str = logging.INFO) -> None:
-    """Print the package's log lines to standard error (for programs, not for libraries)."""
+class _OnlyOnce(logging.Filter):
+    """Lets nothing pass that has been said before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        is_new = line not in self._said
+        self._said.add(line)
+        return is_new
+
+
+def log_to_stderr(level: int | str = logging.INFO, *, repeats: bool = True) -> None:
+    """Print the package's log lines to standard error (for programs, not for libraries).
+    ``repeats``: also those that were printed before, word for word."""
     if not any(type(h) is logging.StreamHandler for h in logger.handlers):
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[trtspec] %(message)s"))
+        if not repeats:
+            handler.addFilter(_OnlyOnce())
         logger.addHandler(handler)
     logger.setLevel(level)
 

@@ -11,9 +11,12 @@ namespace trtspec::bench {
 
 namespace {
 
+constexpr double kHighestShare = 1.05;  // of the floor in the time of steps; more is no floor
+constexpr char kNotMeasured[] = "floor not measured";
+
 class FigureList {
  public:
-  void add(std::string name, std::string unit, double value) {
+  void add(std::string name, std::string unit, std::optional<double> value) {
     figures_.push_back({std::move(name), std::move(unit), value});
   }
   void count(std::string name, std::int64_t value) {
@@ -124,13 +127,17 @@ void add_floor(FigureList& list, const VerifySteps& verify, double read_bandwidt
   list.add("verify_step_time", "ms/step", ratio(verify.seconds * 1e3, steps));
   list.add("weights_read", "MB/step", ratio(weights / 1e6, steps));
   list.add("kv_read", "MB/step", ratio(kv / 1e6, steps));
-  list.add("memory_floor", "ms/step", ratio(floor * 1e3, steps));
-  list.add("memory_floor_share", "floor/step", ratio(floor, verify.seconds));
+  const double share = ratio(floor, verify.seconds);
+  const bool is_measured = read_bandwidth > 0.0 && share <= kHighestShare;
+  using Measured = std::optional<double>;
+  list.add("memory_floor", "ms/step", is_measured ? ratio(floor * 1e3, steps) : Measured());
+  list.add("memory_floor_share", "floor/step", is_measured ? share : Measured());
 }
 
 std::string value_text(const Figure& figure) {
+  if (!figure.value) return kNotMeasured;
   char text[64];
-  std::snprintf(text, sizeof text, figure.is_count ? "%.0f" : "%.4f", figure.value);
+  std::snprintf(text, sizeof text, figure.is_count ? "%.0f" : "%.4f", *figure.value);
   return text;
 }
 

@@ -25,11 +25,10 @@ void write_optional(JsonWriter& json, const char* name, const std::optional<T>& 
 void write_figures(JsonWriter& json, const std::vector<Figure>& figures) {
   json.key("figures").begin_object();
   for (const Figure& figure : figures) {
-    json.key(figure.name);
-    if (figure.is_count) {
-      json.value(static_cast<std::int64_t>(figure.value));
+    if (figure.is_count && figure.value) {
+      json.key(figure.name).value(static_cast<std::int64_t>(*figure.value));
     } else {
-      json.value(figure.value);
+      write_optional(json, figure.name.c_str(), figure.value);
     }
   }
   json.end_object();

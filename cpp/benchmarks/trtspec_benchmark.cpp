@@ -1,17 +1,16 @@
 // trtspec_benchmark: runs a data set through an engine folder, without Python.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
-#include <trtspec/bandwidth.hpp>
 #include <trtspec/files.hpp>
 #include <trtspec/host.hpp>
 #include <trtspec/team.hpp>
 #include <vector>
 
 #include "figures.hpp"
+#include "memory_speed.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "run.hpp"
@@ -24,9 +23,6 @@ using namespace trtspec::bench;
 
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
-
-// Read to measure the memory's speed, where there is that much to spare.
-constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 30;
 
 void benchmark(const Options& options) {
   const int threads = options.num_threads ? static_cast<int>(*options.num_threads)
@@ -43,16 +39,18 @@ void benchmark(const Options& options) {
     if (*path) check_writable(**path);
   }
   const Libraries libraries = Libraries::load(folder, options.libraries);
-  const double bandwidth =
-      libraries.tensorrt
-          ? libraries.tensorrt->gpu()->measure_bandwidth()
-          : measure_read_bandwidth(std::min(kBandwidthBytes, available_memory() / 4));
+  MemorySpeed speed(libraries.tensorrt
+                        ? [&] { return libraries.tensorrt->gpu()->measure_bandwidth(); }
+                        : host_memory_speed(threads));
+  speed.sample();
   EngineRuntime runtime(folder, limits, speculation, options.kv, libraries);
-  // Only now: sessions and the memory's speed ask OpenMP for its threads.
+  // Only now: sessions ask OpenMP for its threads.
   take_threads(threads);
+  speed.sample();
   const RunResult result = run_samples(runtime, samples, options, folder, limits);
+  speed.sample();
 
-  const std::vector<Figure> figures = make_figures(result, bandwidth);
+  const std::vector<Figure> figures = make_figures(result, speed.best());
   std::fputs(benchmark_lines(figures).c_str(), stdout);
   for (std::size_t i = 0; i < result.records.size(); ++i) {
     const Record& record = result.records[i];

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trtspec.bench import table
+from trtspec.bench import picture, table
 from trtspec.bench.compare import (
     Contender,
     Round,
     compare_texts,
     first_divergence,
     run_rounds,
+    set_floor,
     summarize,
 )
 from trtspec.bench.compare_report import (
@@ -77,6 +79,34 @@ def test_figures_are_medians_over_rounds() -> None:
     assert figures["texts"]["is_promised"] and figures["texts"]["num_divergences"] == 0
     own = summarize(Method(NONE, None), baseline, baseline, RATES, True)
     assert own["speed_up"] == 1.0 and own["speculative_config"] is None
+
+
+def test_a_floor_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It is none until memory is read faster, in the table, the file and the picture."""
+    slow = replace(RATES, read_bandwidth=2e9)  # 50 ms for a step of 10
+    rounds = [one_round(1.0)]
+    figures = summarize(Method(NONE, None), rounds, rounds, slow, True)
+    assert figures["memory_floor_ms"] is figures["memory_floor_share"] is None
+    shown = {"batch_size": 1, "temperature": 0.0, "methods": [figures]}
+    print_point(shown)
+    assert "floor not measured" in " ".join(capsys.readouterr().out.split())
+    json.dumps(shown, allow_nan=False)
+    if picture.HAS_MATPLOTLIB:
+        plot([shown], tmp_path / "plot.png")
+    set_floor(figures, RATES)
+    assert figures["memory_floor_share"] == pytest.approx(0.5)
+
+
+def test_memory_is_sampled_between_rounds(models: TinyModels) -> None:
+    events: list[str] = []
+
+    class Noting(Contender):
+        def run(self, prompts: Any, params: Any) -> None:
+            events.append("round")
+
+    contenders = [Noting(NGRAM, lambda: pytest.fail("nothing is opened"))]
+    run_rounds(contenders, [[1]], SamplingParams(seed=0), 3, lambda: events.append("sample"))
+    assert events == ["round", "sample"] * 3
 
 
 def test_a_run_without_verify_steps() -> None:

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from trtspec.bench import floor
-from trtspec.bench.floor import LinearRate, MachineRates, linear_rates, measure_machine
+from trtspec.bench.floor import (
+    LinearRate,
+    MachineRates,
+    MemorySpeed,
+    linear_rates,
+    measure_machine,
+    ms_text,
+    share_text,
+)
+from trtspec.bench.ops import beside_reading
 from trtspec.errors import ConfigError
 from trtspec.ops.bandwidth import read_bandwidth
 
@@ -28,6 +37,42 @@ def test_arithmetic() -> None:
     data = RATES.to_dict()
     assert data["read_bandwidth"] == 20e9 and data["linear"][1]["rows"] == 4
     assert "20.0 GB/s (2 threads, cpu)" in RATES.describe()
+
+
+def test_a_floor_above_the_time_is_none() -> None:
+    """Whatever was read so fast was read faster than the memory was measured to be."""
+    for seconds in (0.25, 0.5, 0.25 / 1.04):
+        floor_of = RATES.floor_of(5e9, seconds)
+        assert floor_of.share == pytest.approx(0.25 / seconds)
+        assert floor_of.ms == pytest.approx(250) and share_text(floor_of.share).endswith("%")
+    for seconds in (0.25 / 1.06, 0.25 / 4.66):
+        floor_of = RATES.floor_of(5e9, seconds)
+        assert floor_of.to_dict() == {"memory_floor_ms": None, "memory_floor_share": None}
+        assert share_text(floor_of.share) == "floor not measured" and ms_text(floor_of.ms) == "-"
+    assert RATES.floor_of(0, 0.0).share == 0.0
+
+
+def test_the_best_of_several_samples_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy moment makes a sample smaller, never larger."""
+    samples = iter((8.4e9, 76e9, 20e9))
+    monkeypatch.setattr(floor, "measure_bandwidth", lambda device: next(samples))
+    speed = MemorySpeed()
+    for best in (8.4e9, 76e9, 76e9):
+        speed.sample()
+        assert speed.best == best
+    assert RATES.with_bandwidth(speed.best).read_bandwidth == 76e9
+    assert RATES.with_bandwidth(1e9) == RATES
+    samples = iter((8.4e9, 76e9))
+    monkeypatch.setattr(floor, "WIDTH", 64)
+    monkeypatch.setattr(floor, "FOOTPRINT", 1 << 16)
+    assert measure_machine("cpu", "float32", rows=(1,), seconds=0.0).read_bandwidth == 76e9
+
+
+def test_a_line_beside_reading() -> None:
+    speed = MemorySpeed()
+    speed.best = 1e9
+    assert beside_reading(10**9, 2.0, speed) == "read 1000.000 ms (x 2.00)"
+    assert beside_reading(10**9, 0.9, speed) == "floor not measured"
 
 
 def test_rates_before_the_first_rows_are_those_of_the_first() -> None:

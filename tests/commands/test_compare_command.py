@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.bench import floor
 from trtspec.bench.floor import MachineRates
 from trtspec.commands import bench_compare, bench_forward, doctor
 from trtspec.commands.bench import main
@@ -29,6 +30,7 @@ def no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (bench_compare, bench_forward, doctor):
         monkeypatch.setattr(module, "measure_machine", known)
+    monkeypatch.setattr(floor, "measure_bandwidth", lambda device: RATES.read_bandwidth)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ SPREADS = (
 
 def printed(stdout: str) -> dict[str, str]:
     """The [BENCHMARK] lines; nothing else may be printed."""
-    lines = [re.fullmatch(r"\[BENCHMARK\] (\S.*?) (\S+)", line) for line in stdout.splitlines()]
+    form = r"\[BENCHMARK\] (\w+(?:\(.+?\))?) (\S+|floor not measured)"
+    lines = [re.fullmatch(form, line) for line in stdout.splitlines()]
     assert all(lines)
     found = {line[1]: line[2] for line in lines if line}
     assert len(found) == len(lines)
@@ -56,10 +57,14 @@ def test_figures(program: Program, chain_engine: Path, tmp_path: Path) -> None:
     assert figures["host_share"] == pytest.approx(parts[2] / figures["step_time"])
     assert 0 < figures["num_verify_steps"] <= figures["num_engine_steps"]
     read = (figures["weights_read"] + figures["kv_read"]) / 1e3
-    assert figures["memory_floor"] == pytest.approx(1e3 * read / figures["read_bandwidth"])
-    assert figures["memory_floor_share"] == pytest.approx(
-        figures["memory_floor"] / figures["verify_step_time"]
-    )
+    floor = 1e3 * read / figures["read_bandwidth"]
+    share = floor / figures["verify_step_time"]
+    if share > 1.05:  # so small a model lies in the caches
+        assert figures["memory_floor"] is figures["memory_floor_share"] is None
+        assert lines["memory_floor_share(floor/step)"] == "floor not measured"
+    else:
+        assert figures["memory_floor"] == pytest.approx(floor)
+        assert figures["memory_floor_share"] == pytest.approx(share)
     with (tmp_path / "figures.csv").open() as file:
         rows = list(csv.reader(file))
     assert dict(zip(*rows, strict=True)) == lines

@@ -92,12 +92,14 @@ def run_rounds(
     prompts: Sequence[list[int]],
     params: SamplingParams,
     rounds: int,
+    between: Callable[[], None] = lambda: None,
 ) -> None:
-    """Give every contender so many rounds more."""
+    """Give every contender so many rounds more; after each round ``between`` is called."""
     each = one_for_each(params, len(prompts))
     for number in range(rounds):
         for contender in contenders[:: -1 if number % 2 else 1]:
             contender.run(prompts, each)
+        between()
 
 
 def summarize(
@@ -110,9 +112,8 @@ def summarize(
     """The figures of one method, under the names of `trtspec.bench.compare_report`; ``baseline``:
     the same rounds without speculation, ``is_promised``: whether the texts must be equal."""
     steps = {name: median(r.per_step(name) for r in rounds) for name in _TOTALS[1:]}
-    floor_ms = rates.memory_seconds(steps["verify_weight_bytes"] + steps["verify_kv_bytes"]) * 1e3
     step_ms = steps["verify_ms"]
-    return {
+    figures = {
         "name": method.name,
         "speculative_config": speculative_to_dict(method.config) if method.config else None,
         "tokens_per_second": median(r.tokens_per_second for r in rounds),
@@ -126,14 +127,22 @@ def summarize(
         "host_ms": steps["verify_host_ms"],
         "weight_bytes_per_step": steps["verify_weight_bytes"],
         "kv_bytes_per_step": steps["verify_kv_bytes"],
-        "memory_floor_ms": floor_ms,
-        "memory_floor_share": floor_ms / step_ms if step_ms else 0.0,
+        "memory_floor_ms": None,
+        "memory_floor_share": None,
         "acceptance": SpeculativeMetrics.merged(r.acceptance for r in rounds).to_dict(),
         "texts": compare_texts(
             [r.tokens for r in rounds], baseline[0].tokens, is_promised and method.is_lossless
         ),
         "round_seconds": [r.seconds for r in rounds],
     }
+    set_floor(figures, rates)
+    return figures
+
+
+def set_floor(figures: dict[str, Any], rates: MachineRates) -> None:
+    """Set the memory floor of a method's figures; again, where rates were measured better since."""
+    num_bytes = figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]
+    figures.update(rates.floor_of(num_bytes, figures["step_ms"] / 1e3).to_dict())
 
 
 def compare_texts(

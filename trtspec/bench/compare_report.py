@@ -7,7 +7,8 @@ The JSON file:
     machine, versions        system, processor, cores; of trtspec, python, torch, transformers
     model                    as it was given; `engine` its dtype, backend, device and limits
     prompts                  dataset, num_prompts, mean_prompt_tokens, max_tokens, seed, ignore_eos
-    rates                    the machine's: read_bandwidth (bytes/s), and for products of few rows
+    rates                    the machine's: read_bandwidth (bytes/s, the best of samples before,
+                             between and after the rounds), and for products of few rows
                              with a weight matrix, bytes and operations a second
     num_rounds, left_out     rounds of each point; methods that do not fit, with the reason
     points                   one for each batch_size and temperature, with its `methods`:
@@ -18,7 +19,8 @@ The JSON file:
     step_ms                  mean time of a step in which every request generated; of it
     target_ms, draft_ms, host_ms   in the target's verification, in drafting, outside the engines
     weight_bytes_per_step, kv_bytes_per_step   what the engines had to read in it
-    memory_floor_ms, memory_floor_share   the time to read just that, and its share of step_ms
+    memory_floor_ms, memory_floor_share   the time to read just that, and its share of step_ms;
+                             null: memory was read faster than it was measured to be
     acceptance               names and definitions of `trtspec.executor.metrics`, over all rounds
     texts                    is_promised: they must equal those without speculation;
                              num_prompts, num_divergences, first_divergences {prompt: output index}
@@ -29,12 +31,13 @@ All other figures are medians over the rounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.floor import MachineRates
+from trtspec.bench.floor import MachineRates, share_text
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.picture import check_picture, new_figure, plain, write_picture
 from trtspec.bench.table import print_table
@@ -120,7 +123,8 @@ def plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
             parts = [figures[key] for figures in methods]
             right.bar(names, parts, bottom=below, label=label, color=f"C{color}")
             below = [a + b for a, b in zip(below, parts, strict=True)]
-        floors = [figures["memory_floor_ms"] for figures in methods]
+        known = [figures["memory_floor_ms"] for figures in methods]
+        floors = [math.nan if floor is None else floor for floor in known]
         right.plot(names, floors, "k_", markersize=18, label="memory floor")
         plain(right, "Step (ms)")
         right.legend(fontsize=8, frameon=False)
@@ -146,6 +150,6 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
         f"{acceptance['acceptance_rate']:.2f}" if rates else "-",
         " ".join(shown) or "-",
         *(f"{figures[key]:.3f}" for key in ("step_ms", "target_ms", "draft_ms", "host_ms")),
-        f"{figures['memory_floor_share']:.0%}",
+        share_text(figures["memory_floor_share"]),
         f"{different} of {texts['num_prompts']} differ" if different else "same",
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,10 @@ FOOTPRINT = 256 << 20
 """Bytes that calls go round, so that each works on data that no cache holds."""
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTH = 4096
+HIGHEST_SHARE = 1.05
+"""Of the memory floor in a time, that timing alone may make of it. More tells that memory was read
+faster than it was measured to be: other work was in the way, or caches held what was read."""
+NOT_MEASURED = "floor not measured"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,18 @@ class LinearRate:
     rows: int
     bytes_per_second: float
     flops_per_second: float
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A memory floor in ms, and its share of the time that was taken; None: not measured."""
+
+    ms: float | None
+    share: float | None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """By the names of result files."""
+        return {"memory_floor_ms": self.ms, "memory_floor_share": self.share}
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,16 @@ class MachineRates:
     def memory_seconds(self, num_bytes: float) -> float:
         """The memory floor of what reads so much."""
         return num_bytes / self.read_bandwidth
+
+    def floor_of(self, num_bytes: float, seconds: float) -> Floor:
+        """The memory floor of what read so much in that time."""
+        floor = self.memory_seconds(num_bytes)
+        share = floor / seconds if seconds else 0.0
+        return Floor(floor * 1e3, share) if share <= HIGHEST_SHARE else Floor(None, None)
+
+    def with_bandwidth(self, read_bandwidth: float) -> MachineRates:
+        """These rates, where memory was read that fast at another time, if that is faster."""
+        return replace(self, read_bandwidth=max(read_bandwidth, self.read_bandwidth))
 
     def linear_seconds(self, weight_bytes: float, rows: int) -> float:
         """Time to multiply ``rows`` rows by weights of that size at the rates measured: between
@@ -83,11 +109,36 @@ class MachineRates:
 def measure_machine(
     device: str, dtype: str, rows: Sequence[int] = ROWS, seconds: float = 0.2
 ) -> MachineRates:
-    """Measure now; ``seconds`` for each product."""
+    """Measure now; ``seconds`` for each product. Memory is read before them and after."""
     kind: torch.dtype = getattr(torch, dtype)
+    bandwidth = measure_bandwidth(device)
     rates = [LinearRate(*rate) for rate in linear_rates(device, kind, WIDTH, rows, seconds)]
     threads = torch.get_num_threads()
-    return MachineRates(device, dtype, threads, measure_bandwidth(device), tuple(rates))
+    bandwidth = max(bandwidth, measure_bandwidth(device))
+    return MachineRates(device, dtype, threads, bandwidth, tuple(rates))
+
+
+def share_text(share: float | None) -> str:
+    """A share of the memory floor, in a table."""
+    return NOT_MEASURED if share is None else f"{share:.0%}"
+
+
+def ms_text(ms: float | None) -> str:
+    """A memory floor, in a table."""
+    return "-" if ms is None else f"{ms:.3f}"
+
+
+class MemorySpeed:
+    """How fast a device reads its memory: the best of samples at several times of a run. A single
+    one may fall into a busy moment, and other work only ever makes it smaller."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.best = 0.0  # bytes a second
+        self._device = device
+
+    def sample(self) -> None:
+        """Measure now."""
+        self.best = max(self.best, measure_bandwidth(self._device))
 
 
 def measure_bandwidth(device: str = "cpu") -> float:

@@ -142,7 +142,7 @@ def row_of(time: CallTime, rates: MachineRates) -> dict[str, Any]:
     """The call as plain JSON values: its engine and shape, ``ms``, the ``memory_floor_ms`` of what
     it reads and its share, and ``linear_ms``: what its weights take at the rates of plain products.
     """
-    floor = rates.memory_seconds(time.weight_bytes + time.kv_bytes)
+    floor = rates.floor_of(time.weight_bytes + time.kv_bytes, time.seconds)
     rows = time.shape.rows * time.shape.batch
     return {
         "engine": time.engine,
@@ -150,8 +150,7 @@ def row_of(time: CallTime, rates: MachineRates) -> dict[str, Any]:
         "ms": time.seconds * 1e3,
         "weight_bytes": time.weight_bytes,
         "kv_bytes": time.kv_bytes,
-        "memory_floor_ms": floor * 1e3,
-        "memory_floor_share": floor / time.seconds,
+        **floor.to_dict(),
         "linear_ms": rates.linear_seconds(time.weight_bytes, rows) * 1e3,
     }
 

@@ -17,7 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.bench.floor import copies, linear_rates, measure_bandwidth, seconds_per_call
+from trtspec.bench.floor import (
+    HIGHEST_SHARE,
+    NOT_MEASURED,
+    MemorySpeed,
+    copies,
+    linear_rates,
+    seconds_per_call,
+)
 from trtspec.ops import linear_int8, pack_linear_int8, paged_tree_attention
 from trtspec.ops.linear_int8 import num_groups
 
@@ -34,13 +41,22 @@ class AttentionShape:
     head_dim: int = 128
 
 
+def beside_reading(size: int, seconds: float, speed: MemorySpeed) -> str:
+    """The time to read so many bytes alone, and how much longer a call took; by the best sample of
+    the memory's speed up to now."""
+    read = size / speed.best
+    if read > HIGHEST_SHARE * seconds:
+        return NOT_MEASURED
+    return f"read {read * 1e3:7.3f} ms (x{seconds / read:5.2f})"
+
+
 def bench_linear(
-    dtype: torch.dtype, width: int, rows: Sequence[int], bandwidth: float, seconds: float
+    dtype: torch.dtype, width: int, rows: Sequence[int], speed: MemorySpeed, seconds: float
 ) -> None:
     """A square layer of `width` at several numbers of rows."""
+    speed.sample()
     size = width * width * dtype.itemsize
     weights = [torch.randn(width, width).to(dtype) for _ in range(copies(size))]
-    read = size / bandwidth
     for count, rate, flops in linear_rates("cpu", dtype, width, rows, seconds):
         ours = size / rate
         x = torch.randn(count, width).to(dtype)
@@ -49,7 +65,7 @@ def bench_linear(
         print(
             f"linear {width}x{width} {name:9} rows {count:4}: {ours * 1e3:8.3f} ms"
             f" {rate / 1e9:6.1f} GB/s {flops / 1e9:7.1f} GFLOP/s"
-            f"   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})"
+            f"   {beside_reading(size, ours, speed)}"
             f"   torch {theirs * 1e3:8.3f} ms (x{theirs / ours:5.2f})",
             flush=True,
         )
@@ -60,16 +76,16 @@ def bench_linear_int8(
     width: int,
     group: int,
     rows: Sequence[int],
-    bandwidth: float,
+    speed: MemorySpeed,
     seconds: float,
 ) -> None:
     """The same with int8 weights and inputs of `dtype`; a scale for `group` inputs, or (0) all."""
+    speed.sample()
     size = width * width + num_groups(width, group) * width * SCALE_BYTES
     weights = []
     for _ in range(copies(size)):
         values = torch.randint(-127, 128, (width, width), dtype=torch.int8)
         weights.append(pack_linear_int8(values, torch.rand(width, num_groups(width, group))))
-    read = size / bandwidth
     name = str(dtype).removeprefix("torch.")
     for count in rows:
         x = torch.randn(count, width).to(dtype)
@@ -79,7 +95,7 @@ def bench_linear_int8(
             f"linear_int8 {width}x{width} {name:9} group {group:3} rows {count:4}:"
             f" {ours * 1e3:8.3f} ms {size / ours / 1e9:6.1f} GB/s"
             f" {2 * count * width * width / ours / 1e9:7.1f} GFLOP/s"
-            f"   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})",
+            f"   {beside_reading(size, ours, speed)}",
             flush=True,
         )
 
@@ -107,15 +123,15 @@ def bench_attention(
     dtype: torch.dtype,
     context: int,
     rows: Sequence[int],
-    bandwidth: float,
+    speed: MemorySpeed,
     seconds: float,
 ) -> None:
     """One request with `context` committed tokens, at several numbers of rows."""
+    speed.sample()
     blocks = -(-(context + max(rows)) // BLOCK_SIZE)
     dims = (blocks, BLOCK_SIZE, shape.kv_heads, shape.head_dim)
     size = 2 * context * shape.kv_heads * shape.head_dim * dtype.itemsize
     caches = [torch.randn(2, *dims).to(dtype) for _ in range(copies(size))]
-    read = size / bandwidth
     for count in rows:
         calls = [attention_call(shape, dtype, x[0], x[1], context, count) for x in caches]
         ours = seconds_per_call(calls, seconds)
@@ -123,7 +139,7 @@ def bench_attention(
         print(
             f"attention {shape.heads}/{shape.kv_heads} x {shape.head_dim} {name:9}"
             f" context {context:6} rows {count:4}: {ours * 1e3:8.3f} ms"
-            f" {size / ours / 1e9:6.1f} GB/s   read {read * 1e3:7.3f} ms (x{ours / read:5.2f})",
+            f" {size / ours / 1e9:6.1f} GB/s   {beside_reading(size, ours, speed)}",
             flush=True,
         )
 
@@ -134,24 +150,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    isa, seconds, bandwidth = torch.ops.trtspec._get_isa(), arguments.seconds, measure_bandwidth()
+    isa, seconds, speed = torch.ops.trtspec._get_isa(), arguments.seconds, MemorySpeed()
+    speed.sample()
     print(
-        f"{arguments.threads} threads, {isa}, {bandwidth / 1e9:.1f} GB/s; x of read: times the time"
-        " to read the same bytes"
+        f"{arguments.threads} threads, {isa}, {speed.best / 1e9:.1f} GB/s; x of read: times the "
+        "time to read the same bytes"
     )
     for dtype in (torch.bfloat16, torch.float32):
-        bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), bandwidth, seconds)
+        bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), speed, seconds)
     for dtype, group in (
         (torch.bfloat16, 0), (torch.bfloat16, 64), (torch.float32, 0)
     ):  # fmt: skip
         rows = (1, 2, 4, 8, 16, 64, 512)
-        bench_linear_int8(dtype, 4096, group, rows, bandwidth, seconds)
+        bench_linear_int8(dtype, 4096, group, rows, speed, seconds)
     shape = AttentionShape()
     for dtype in (torch.bfloat16, torch.float32):
         for context in (128, 1024, 4096):
-            bench_attention(shape, dtype, context, (1, 8), bandwidth, seconds)
-    bench_attention(shape, torch.bfloat16, 3584, (512,), bandwidth, seconds)
-    bench_attention(shape, torch.bfloat16, 32768, (1, 8), bandwidth, seconds)
+            bench_attention(shape, dtype, context, (1, 8), speed, seconds)
+    bench_attention(shape, torch.bfloat16, 3584, (512,), speed, seconds)
+    bench_attention(shape, torch.bfloat16, 32768, (1, 8), speed, seconds)
 
 
 if __name__ == "__main__":

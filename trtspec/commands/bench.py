@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = make_parser().parse_args(argv)
     args.argv = list(argv)
-    log_to_stderr()
+    log_to_stderr(repeats=False)  # models are opened anew for every round: the plan stays the same
     try:
         code: int | None = args.run(args)
     except TrtspecError as error:

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.compare import Contender, run_rounds, summarize
+from trtspec.bench.compare import Contender, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
 from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
-from trtspec.bench.floor import MachineRates, measure_machine
+from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
 from trtspec.bench.methods import Method
 from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import save
@@ -65,6 +65,7 @@ def run_compare(args: argparse.Namespace) -> int:
     settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)
     rates = measure_machine(engine.build.device, engine.build.dtype)
     print(rates.describe())
+    speed = MemorySpeed(engine.build.device)
 
     points: list[dict[str, Any]] = []
     for batch_size in args.batch_sizes:
@@ -73,7 +74,11 @@ def run_compare(args: argparse.Namespace) -> int:
                 Contender(method, partial(_open, method, built[method.name], batch_size))
                 for method in methods
             ]
-            points.append(_measure(args, contenders, texts, batch_size, temperature, rates))
+            points.append(_measure(args, contenders, texts, batch_size, temperature, rates, speed))
+            rates = rates.with_bandwidth(speed.best)
+            for point in points:
+                for figures in point["methods"]:
+                    set_floor(figures, rates)
             print_point(points[-1])
             if args.output is not None:  # at once: a later point may never come
                 command = shlex.join(["trtspec-bench", *args.argv])
@@ -120,6 +125,7 @@ def _measure(
     batch_size: int,
     temperature: float,
     rates: MachineRates,
+    speed: MemorySpeed,
 ) -> dict[str, Any]:
     params = SamplingParams(
         max_tokens=args.max_tokens,
@@ -127,7 +133,7 @@ def _measure(
         seed=args.seed,
         ignore_eos=args.ignore_eos,
     )
-    run_rounds(contenders, prompts, params, args.rounds)
+    run_rounds(contenders, prompts, params, args.rounds, speed.sample)
     exact = rates.dtype == EXACT_DTYPE
     baseline = contenders[0].rounds
     return {

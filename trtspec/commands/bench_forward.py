@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.floor import MachineRates, measure_machine
+from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine, ms_text, share_text
 from trtspec.bench.forward import FIRST_STEP, ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import read_methods
@@ -80,7 +80,7 @@ def run_forward(args: argparse.Namespace) -> None:
     if args.method is not None:
         method = read_methods([args.method], available_drafts(args.model, args.drafts))[-1].config
     rates: dict[tuple[str, str], MachineRates] = {}
-    engines, calls, lines = [], [], []
+    engines, measured, calls, lines = [], [], [], []
     options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     options |= {"dtype": args.dtype, "max_batch_size": max(args.batch_sizes)}
     for backend in args.backend or [None]:
@@ -92,8 +92,13 @@ def run_forward(args: argparse.Namespace) -> None:
             rates[key] = measure_machine(*key)
             print(rates[key].describe())
         engines.append(built.to_dict())
-        times = (time for shape in shapes for time in bench.measure(shape, args.seconds))
-        found = [{"backend": built.backend, **row_of(time, rates[key])} for time in times]
+        times = [time for shape in shapes for time in bench.measure(shape, args.seconds)]
+        speed = MemorySpeed(built.device)
+        speed.sample()
+        rates[key] = rates[key].with_bandwidth(speed.best)
+        measured.append((built.backend, key, times))
+    for backend, key, times in measured:
+        found = [{"backend": backend, **row_of(time, rates[key])} for time in times]
         lines += _lines(found)
         calls += found
     dtypes = " and ".join(dict.fromkeys(engine["dtype"] for engine in engines))
@@ -126,8 +131,8 @@ def _lines(calls: Sequence[dict[str, Any]]) -> list[list[str]]:
             *(str(call[name]) for name in ("backend", "batch", "rows", "context")),
             f"{call['ms']:.3f}",
             f"{call['ms'] / first.setdefault(call['engine'], call['ms']):.2f}",
-            f"{call['memory_floor_ms']:.3f}",
-            f"{call['memory_floor_share']:.0%}",
+            ms_text(call["memory_floor_ms"]),
+            share_text(call["memory_floor_share"]),
             f"{call['linear_ms']:.3f}",
         ]
         for call in calls
