@@ -30,8 +30,9 @@ RUN_PROMPTS = [PROMPTS[i] for i in _CHOSEN]
 RUNS = {"greedy": [GREEDY_24] * len(_CHOSEN), "sampled": [SAMPLED_24[i] for i in _CHOSEN]}
 TOKENS = ("greedy tokens", "sampled tokens")
 _COUNTS = ("num_steps", "num_draft_tokens", "num_target_calls", "num_draft_calls")
-_HERE = ("fingerprints", "environment")
-"""Parts of a contract that name a machine, versions or checkpoints."""
+_ELSEWHERE = ("fingerprints", "environment", "weights")
+"""Parts of a contract that name a machine, versions or checkpoints, and those that the record has
+of the weight files themselves."""
 
 
 class Workshop:
@@ -122,7 +123,7 @@ def versions() -> dict[str, str]:
 
 def contract_entries(config: Mapping[str, Any]) -> Entries:
     """Every value of a config.json by its path, but those that name a machine."""
-    kept = {key: value for key, value in config.items() if key not in _HERE}
+    kept = {key: value for key, value in config.items() if key not in _ELSEWHERE}
     return {f"contract {path}": value for path, value in _flat(kept, "")}
 
 
