@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from trtspec.builder.resolve import resolve_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig, RopeConfig
-from trtspec.config.resolve import resolve_build
 from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.errors import ConfigError
 

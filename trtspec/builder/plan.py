@@ -27,7 +27,7 @@ from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_e
 from trtspec.config.build import BuildConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.resolve import resolve_build
+from trtspec.builder.resolve import resolve_build
 from trtspec.config.speculative import (
     DecodingConfig,
     HybridDecodingConfig,
