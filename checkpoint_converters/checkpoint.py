@@ -19,7 +19,7 @@ from checkpoint_converters.mimo import MIMO
 from checkpoint_converters.mistral import MISTRAL
 from checkpoint_converters.mtp_families import mtp_tensors
 from checkpoint_converters.names import resolve
-from checkpoint_converters.quantization import HF_QUANTIZATION, read_weight_dtype
+from checkpoint_converters.quantization import HF_QUANTIZATION, read_storage
 from checkpoint_converters.qwen2 import QWEN2
 from checkpoint_converters.qwen3 import QWEN3
 from checkpoint_converters.safetensors_files import (
@@ -142,7 +142,7 @@ def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
         return ModelConfig(
             architecture=family.architecture,
             dtype=dtype,
-            weight_dtype=read_weight_dtype(hf),
+            storage=read_storage(hf),
             **family.read_fields(hf),
         )
     except ConfigError as error:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpoint_converters.quantization import INT8, SCALE_SUFFIX, expected_scales
+from checkpoint_converters.quantization import INT8, expected_scales
 from checkpoint_converters.safetensors_files import DTYPES, TensorHeader
 from trtspec.config.model import ModelConfig
+from trtspec.config.storage import SCALE_SUFFIX
 from trtspec.errors import CheckpointError
 
 
@@ -79,7 +80,7 @@ def resolve(
     and for dtypes that are not plain floats, nor int8 with scales where the config says so.
     """
     expected = dict(_expand(names, config))
-    if config.weight_dtype == "int8":
+    if config.storage is not None:
         expected |= expected_scales(expected, headers)
     missing, unused = differences(expected, headers, names.ignored)
     hint = _tie_hint(missing, unused, config)

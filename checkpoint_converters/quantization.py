@@ -13,12 +13,13 @@ from typing import Any
 from checkpoint_converters.hf_config import CONFIG, HfConfig
 from checkpoint_converters.safetensors_files import TensorHeader, read_json
 from trtspec.config.model import DTYPES
+from trtspec.config.storage import SCALE_SUFFIX, WeightStorage
 from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
 INT8 = "I8"
-SCALE_SUFFIX = "_scale"
-"""What ModelOpt puts behind the name of a weight, and an internal name has behind it too."""
+INT8_PER_OUTPUT = WeightStorage("int8", bits=8)
+"""Int8 weights with a scale for each output. ModelOpt names scales as internal names do."""
 
 _ALGORITHM = "W8A16"
 _SUPPORTED = f"unquantized weights in {', '.join(DTYPES)}; ModelOpt's {_ALGORITHM} (int8)"
@@ -26,8 +27,8 @@ _WHAT = ("quant_algo", "kv_cache_quant_algo")
 _EMBEDDING = "embed.weight"
 
 
-def read_weight_dtype(hf: HfConfig) -> str | None:
-    """``"int8"`` for weights in `_ALGORITHM`, None for plain ones.
+def read_storage(hf: HfConfig) -> WeightStorage | None:
+    """`INT8_PER_OUTPUT` for weights in `_ALGORITHM`, None for plain ones.
 
     Raises:
         CheckpointError: config.json or hf_quant_config.json says another format.
@@ -41,7 +42,7 @@ def read_weight_dtype(hf: HfConfig) -> str | None:
     given = [entry for entry in said if entry[2] is not None]
     for entry in given:
         _require_int8(hf, *entry)
-    return "int8" if given else None
+    return INT8_PER_OUTPUT if given else None
 
 
 def _require_int8(hf: HfConfig, file: str, key: str, said: Any) -> None:

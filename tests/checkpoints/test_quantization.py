@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from checkpoint_converters import fingerprint, load_checkpoint, read_config
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
+from trtspec.formats.int8 import Int8Format
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.linear import WeightLayout
 from trtspec.ops.linear import unpack_linear
 
 from .tiny_folder import TinyFolder
@@ -44,10 +46,13 @@ def write(folder: TinyFolder, config: Any = CONFIG, file: Any = None) -> Path:
 @pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
 def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: Any) -> None:
     checkpoint = load_checkpoint(write(folder, config, file))
-    assert checkpoint.config.weight_dtype == "int8" and checkpoint.config.dtype == "bfloat16"
+    assert checkpoint.config.storage == WeightStorage("int8", bits=8)
+    assert checkpoint.config.dtype == "bfloat16"
     assert read_config(checkpoint.path) == checkpoint.config
     for group in (0, 32):
-        model = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=group))
+        model = CausalLM(
+            checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format(group))
+        )
         model.load_weights(checkpoint)
         fused = model.layers[1].mlp.gate_up
         assert fused.scales is not None
@@ -110,6 +115,6 @@ def test_tensors_that_do_not_fit(folder: TinyFolder) -> None:
     folder.tensors[embedding] = folder.tensors[embedding].bfloat16()
     folder.tensors[scale] = kept * torch.nan
     checkpoint = load_checkpoint(write(folder))
-    model = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=0))
+    model = CausalLM(checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format()))
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up\.weight_scale has 24 values"):
         model.load_weights(checkpoint)

@@ -17,10 +17,11 @@ import trtspec
 from trtspec import LLM
 from trtspec.bench.methods import read_methods
 from trtspec.commands import bench, build, doctor, serve
-from trtspec.config.build import BACKENDS, DEVICES, WEIGHT_DTYPES
+from trtspec.config.build import BACKENDS, DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.config.speculative import METHODS, NO_METHOD, parse_speculative_config
 from trtspec.errors import ConfigError
+from trtspec.formats.registry import weight_dtypes
 
 from ..e2e.helpers import TinyModels, chain, open_llm
 
@@ -59,7 +60,7 @@ LISTS = {
     "backend": BACKENDS,
     "device": DEVICES,
     "dtype": DTYPES,
-    "weight_dtype": WEIGHT_DTYPES,
+    "weight_dtype": weight_dtypes(),
     "method": [*METHODS, NO_METHOD],
     "speculative_decoding_mode": [*METHODS, NO_METHOD],
     "spec_decode_algo": [name for name in (*METHODS, NO_METHOD) if name != "hybrid"],

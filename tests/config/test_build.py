@@ -12,6 +12,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig, RopeConfig
 from trtspec.config.speculative import NGramDecodingConfig
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 
 MODEL = ModelConfig(
@@ -55,10 +56,6 @@ def test_dtype_spellings(name: str, full: str) -> None:
         ({"backend": "aotii"}, "'aotii' is unknown; did you mean `aoti`"),
         ({"device": "gpu"}, r"device 'gpu' is unknown.* \(available: auto, cpu, cuda\)"),
         ({"device": "cuda:1"}, "'cuda:1' is unknown; .* with CUDA_VISIBLE_DEVICES"),
-        ({"weight_dtype": "int4"}, "weight_dtype 'int4' is not supported; did you mean `int8`"),
-        ({"weight_dtype": "int8", "weight_group_size": 16}, "=16 is not one of 0, 32, 64, 128"),
-        ({"weight_group_size": 64}, "weight_group_size=64 was given without weight_dtype int8"),
-        ({"dtype": "fp16", "weight_dtype": "bf16"}, "'bfloat16' with dtype 'float16'"),
         ({"max_beam_width": 4}, "beam search"),
         ({"max_input_len": 4}, "max_seq_len"),
         ({"max_batch": 4}, "did you mean `max_batch_size`"),
@@ -167,13 +164,15 @@ def test_int8_weights() -> None:
     resolved, reasons = resolve_build(asked, MODEL)
     assert (resolved.dtype, resolved.weight_dtype) == ("bfloat16", "int8")
     assert not any("weight" in reason for reason in reasons)
-    stored = replace(MODEL, weight_dtype="int8")
+    stored = replace(MODEL, storage=WeightStorage("int8", bits=8))
     resolved, reasons = resolve_build(BuildConfig(), stored)
-    assert resolved.has_int8_weights and "weight_dtype int8: that of the checkpoint" in reasons
+    assert (
+        resolved.weight_dtype == "int8" and "weight_dtype int8: that of the checkpoint" in reasons
+    )
     floats = BuildConfig(weight_dtype="bfloat16")
     resolved, reasons = resolve_build(floats, stored)
-    assert not resolved.has_int8_weights and "become floats" in reasons[1]
-    assert not resolve_build(floats, MODEL)[0].has_int8_weights
+    assert resolved.weight_dtype == "bfloat16" and "become floats" in reasons[1]
+    assert resolve_build(floats, MODEL)[0].weight_dtype == "bfloat16"
     for config, model, message in (
         (
             BuildConfig(weight_dtype="int8", backend="onnx"),
@@ -185,6 +184,14 @@ def test_int8_weights() -> None:
         (BuildConfig(weight_dtype="int8", device="cuda"), MODEL, "device 'cuda'"),
         (asked, stored, "weight_group_size=64: .* one scale for each output"),
         (BuildConfig(weight_dtype="fp32"), MODEL, "'float32' with dtype 'bfloat16'"),
+        (BuildConfig("fp16", weight_dtype="bf16"), MODEL, "'bfloat16' with dtype 'float16'"),
+        (BuildConfig(weight_dtype="int4"), MODEL, "'int4' is not supported; did you mean `int8`"),
+        (
+            BuildConfig(weight_dtype="int8", weight_group_size=16),
+            MODEL,
+            "=16 is not one of 0, 32, 64, 128",
+        ),
+        (BuildConfig(weight_group_size=64), MODEL, "=64 was given without weight_dtype int8"),
     ):
         with pytest.raises(ConfigError, match=message):
             resolve_build(config, model)

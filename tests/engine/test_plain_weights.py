@@ -16,7 +16,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.engine.graphs import make_graph, module_of
-from trtspec.models.linear import WeightLayout
+from trtspec.formats.registry import IN_ROWS
 
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
 from ..e2e.helpers import TinyModels, open_llm, random_prompt, tokens, tree
@@ -57,7 +57,7 @@ def test_texts(
     with open_llm(models.folder(case)) as packed:
         expected = tokens(packed.generate(PROMPTS, PARAMS, use_tqdm=False))
 
-    monkeypatch.setattr(graphs, "weight_layout", lambda engine: WeightLayout(packed=False))
+    monkeypatch.setattr(graphs, "network_formats", lambda engine: IN_ROWS)
     if backend == "aoti":
         compile_here(monkeypatch)
     folder = build_engine(plan, tmp_path / "engine")

@@ -24,6 +24,7 @@ from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.dflash import DFlashDraft
+from trtspec.models.loading import load_linear
 
 from .dflash_reference import (
     BLOCK,
@@ -49,7 +50,7 @@ def packed_target(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, 
     model = CausalLM(config, torch.float32)
     if model.embed is not None:
         model.embed.weight.copy_(tensors["embed.weight"])
-    model.lm_head.load([tensors.get("head.weight", tensors["embed.weight"])])
+    load_linear(model.lm_head, tensors, ["head" if "head.weight" in tensors else "embed"])
     return model.state_dict()
 
 

@@ -22,6 +22,7 @@ from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.eagle import EagleDraft
+from trtspec.models.loading import load_linear
 
 from ..checkpoints import draft_folder
 from .eagle_reference import (
@@ -45,7 +46,7 @@ def packed_target(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, 
     model = CausalLM(config, torch.float32)
     if model.embed is not None:
         model.embed.weight.copy_(tensors["embed.weight"])
-    model.lm_head.load([tensors.get("head.weight", tensors["embed.weight"])])
+    load_linear(model.lm_head, tensors, ["head" if "head.weight" in tensors else "embed"])
     return model.state_dict()
 
 

@@ -11,8 +11,9 @@ from torch import nn
 
 from checkpoint_converters import load_checkpoint
 from trtspec.errors import CheckpointError
+from trtspec.formats.int8 import Int8Format
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.linear import WeightLayout
 from trtspec.ops.linear_int8 import dequantize_int8, quantize_int8
 
 from .paged import Feed, PagedModel
@@ -37,7 +38,9 @@ def test_logits_of_the_dequantised_model(tmp_path: Path, case: str, group: int) 
             values, scales = quantize_int8(module.weight, group)
             module.weight.copy_(dequantize_int8(values, scales, group))
     checkpoint = load_checkpoint(tmp_path)
-    ours = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=group))
+    ours = CausalLM(
+        checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format(group))
+    )
     for buffer in ours.layers.buffers():
         buffer.fill_(float("nan") if buffer.is_floating_point() else 99)  # what stays shows
     ours.load_weights(checkpoint)
@@ -54,7 +57,7 @@ def test_not_a_number_is_refused(tmp_path: Path) -> None:
         hf.model.layers[1].mlp.down_proj.weight[3, 5] = torch.inf
     hf.save_pretrained(tmp_path)
     checkpoint = load_checkpoint(tmp_path)
-    model = CausalLM(checkpoint.config, torch.float32, layout=WeightLayout(int8_group=0))
+    model = CausalLM(checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format()))
     message = r"tensor layers\.1\.mlp\.down\.weight has 1 values that are NaN or infinite"
     with pytest.raises(CheckpointError, match=message):
         model.load_weights(checkpoint)

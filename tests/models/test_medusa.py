@@ -19,6 +19,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.formats.stored import StoredWeight
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.heads_rollout import HeadsRollout
 from trtspec.models.medusa import MedusaHeads
@@ -70,7 +71,7 @@ def test_marginals(layers: int, own_head: bool, tied: bool) -> None:
     heads.load_weights(source)
     matrix = torch.randn(V, H, generator=torch.Generator().manual_seed(9))
     language_model = CausalLM(target, torch.float32)
-    language_model.lm_head.load([matrix])
+    language_model.lm_head.load([StoredWeight("head.weight", matrix)])
     assert any(name.startswith("target.") for name in heads.state_dict()) == (not own_head)
     weights = with_borrowed(heads, own_state(heads), language_model.state_dict())
     heads.load_state_dict(weights, assign=True)

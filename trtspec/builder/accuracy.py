@@ -1,4 +1,4 @@
-"""What rounding weights to 8 bits costs in accuracy, measured while an engine is built."""
+"""What rounding weights costs in accuracy, measured while an engine is built."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
 from trtspec.errors import CheckpointError
+from trtspec.formats.base import Rounding
 from trtspec.log import logger
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
-from trtspec.models.linear import Linear, Rounding
+from trtspec.models.linear import Linear
 from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128
@@ -41,8 +42,8 @@ for the morning.
 
 
 def rounding_report(module: nn.Module) -> str:
-    """How far the int8 weights of a loaded network are from those of its checkpoint, in one line:
-    root mean squares of the difference over that of the weights."""
+    """How far the rounded weights of a loaded network are from its checkpoint's, in one line: root
+    mean squares of the difference over that of the weights."""
     layers = {n: m.rounding for n, m in module.named_modules() if isinstance(m, Linear)}
     layers = {name: rounding for name, rounding in layers.items() if rounding.weight}
     if not layers:
@@ -72,7 +73,8 @@ def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoin
     ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
     divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
     agreement = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
-    source = "int8 weights as floats" if engine.target.weight_dtype == "int8" else "float weights"
+    stored = engine.target.storage
+    source = f"{stored.name} weights as floats" if stored else "float weights"
     return (
         f"against {source}, over {len(ids)} {what}, KL divergence {divergence:.2e} nats a token, "
         f"the same most probable token at {agreement:.1%}"

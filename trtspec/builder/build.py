@@ -31,6 +31,7 @@ from trtspec.engine.graphs import (
     own_state,
     target_module,
 )
+from trtspec.engine.memory import weight_format
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
@@ -80,11 +81,12 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         target = target_module(engine)
         target.load_weights(checkpoint)
         _save(target.state_dict(), folder / "target")
-    if engine.build.has_int8_weights:
-        logger.info("int8 weights of the target: %s", rounding_report(target))
-        with progress("compare int8 weights with floats"):
+    kept = weight_format(engine.build)
+    if kept.is_rounded:
+        logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
+        with progress(f"compare {kept.name} weights with floats"):
             cost = text_report(engine, target, checkpoint)
-        logger.info("int8 weights of the target: %s", cost)
+        logger.info("%s weights of the target: %s", kept.name, cost)
     del target
     for draft, source in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
@@ -124,8 +126,9 @@ def _write_draft(
         draft.speculation.method, source.folder, engine.target, source.token_map
     )
     draft.kind.load(module, checkpoint, target.tensors)
-    if engine.build.has_int8_weights:
-        logger.info("int8 weights of the %s: %s", draft.folder, rounding_report(module))
+    kept = weight_format(engine.build)
+    if kept.is_rounded:
+        logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
     _save({**own_state(module), **draft_constants(draft)}, folder)
 
 

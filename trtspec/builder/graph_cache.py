@@ -43,8 +43,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     # An ONNX graph is the same for all devices.
     device = "cpu" if build.has_linear_cache else build.device
     facts: list[object] = [build.backend, device, build.dtype, asdict(engine.layout), target]
-    if build.has_int8_weights:
-        facts.append(build.weight_group_size)
+    facts += [build.weight_dtype, build.weight_group_size]
     found = draft_of(engine, name)
     if found is None:
         facts += [name, engine.capture_layers]

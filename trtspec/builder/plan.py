@@ -23,11 +23,11 @@ from trtspec.builder.pair import (
     open_draft,
     token_map_of,
 )
+from trtspec.builder.resolve import resolve_build
 from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_end, has_tokenizer
 from trtspec.config.build import BuildConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.model import ModelConfig
-from trtspec.builder.resolve import resolve_build
 from trtspec.config.speculative import (
     DecodingConfig,
     HybridDecodingConfig,
@@ -38,7 +38,7 @@ from trtspec.engine.device import device_problem
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig, Environment
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
 from trtspec.engine.onnx_session import require_onnxruntime
 from trtspec.engine.tensorrt_package import (
     buildable_capabilities,
@@ -78,10 +78,11 @@ class BuildPlan:
         """The plan as text, one decision a line."""
         engine, build = self.engine, self.engine.build
         pairs = zip(self.drafts, engine.drafts, strict=True)
+        number_format = weight_format(build).describe(build.dtype)
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
             *(f"draft    {source.folder} ({built.network.describe()})" for source, built in pairs),
-            f"build    {build.backend}{_device_part(engine)}, {_number_format(build)}, "
+            f"build    {build.backend}{_device_part(engine)}, {number_format}, "
             "max_batch_size "
             f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
             f"{build.max_num_tokens}",
@@ -260,14 +261,6 @@ def _environment(build: BuildConfig) -> Environment:
             f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
         )
     return Environment.here(build.device)
-
-
-def _number_format(build: BuildConfig) -> str:
-    if not build.has_int8_weights:
-        return build.dtype
-    group = build.weight_group_size
-    scale = f"{group} input features" if group else "output"
-    return f"{build.dtype} with int8 weights (a scale for each {scale})"
 
 
 def _device_part(engine: EngineConfig) -> str:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from trtspec.config.build import ONNX_DTYPES, BuildConfig
+from trtspec.config.build import BACKENDS_WITH_OPS, ONNX_DTYPES, BuildConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.formats.base import Place
+from trtspec.formats.registry import resolve_weights
 
 PREFILL_ROWS = 2048
 _NO_BFLOAT16 = "ONNX Runtime has no bfloat16 kernels for CPUs"
@@ -52,7 +54,9 @@ def resolve_build(
         device = "cuda"
         reasons.append("device cuda: where TensorRT engines run")
 
-    weight_dtype = _weight_dtype(config, model, dtype, device, reasons)
+    place = Place(config.backend, device, not config.has_linear_cache, BACKENDS_WITH_OPS)
+    weight_dtype, choice = resolve_weights(config, dtype, model.storage, place)
+    reasons += choice
 
     limit, max_seq_len = model.max_sequence, config.max_seq_len
     named = f"max_position_embeddings={model.max_position_embeddings}"
@@ -109,41 +113,3 @@ def resolve_build(
         weight_dtype=weight_dtype,
     )
     return resolved, reasons
-
-
-def _weight_dtype(
-    config: BuildConfig, model: ModelConfig, dtype: str, device: str, reasons: list[str]
-) -> str:
-    """int8 or ``dtype``."""
-    asked, stored = config.weight_dtype, model.weight_dtype
-    if asked == "auto" and stored != "int8":
-        return dtype
-    if asked == "auto":
-        reasons.append("weight_dtype int8: that of the checkpoint")
-    elif asked != "int8":
-        if asked != dtype:
-            raise ConfigError(
-                f"weight_dtype {asked!r} with dtype {dtype!r}: weights are int8, or of the dtype "
-                "that is computed in; leave weight_dtype out"
-            )
-        if stored == "int8":
-            reasons.append(f"weight_dtype {dtype}: int8 weights of the checkpoint become floats")
-        return dtype
-    why = f"the checkpoint's weights are int8; give weight_dtype {dtype!r} to make floats of them"
-    hint = "leave weight_dtype out" if stored != "int8" else why
-    if config.has_linear_cache:
-        raise ConfigError(
-            f"weight_dtype int8 is not available on backend {config.backend!r}, but on aoti and "
-            f"eager; {hint}"
-        )
-    if device != "cpu":
-        raise ConfigError(
-            f"weight_dtype int8 is not available on device {device!r}, its kernels are for CPUs; "
-            f"{hint}"
-        )
-    if stored == "int8" and config.weight_group_size:
-        raise ConfigError(
-            f"weight_group_size={config.weight_group_size}: the checkpoint's int8 weights have one "
-            "scale for each output, and are not quantised again; leave weight_group_size out"
-        )
-    return "int8"

@@ -13,10 +13,11 @@ from trtspec.builder.plan import plan_build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
-from trtspec.config.build import WEIGHT_GROUP_SIZES, BuildConfig
+from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import DecodingConfig, methods_taking, parse_speculative_config
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.formats.registry import weight_group_sizes
 from trtspec.log import log_to_stderr
 
 _TENSORRT = (
@@ -36,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--weight_group_size",
         type=int,
         help="input features that share a scale of int8 weights: "
-        f"{one_of([*map(str, WEIGHT_GROUP_SIZES)])}; 0 (default): all",
+        f"{one_of([*map(str, weight_group_sizes())])}; 0 (default): all",
     )
     add(
         "--use_weight_only",

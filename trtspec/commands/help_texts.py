@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.config.build import BACKENDS, DEVICES, WEIGHT_DTYPES, BuildConfig
+from trtspec.config.build import BACKENDS, DEVICES, BuildConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.speculative import METHODS, NO_METHOD
+from trtspec.formats.registry import weight_dtypes
 
 
 def one_of(names: Sequence[str], default: str | None = None) -> str:
@@ -21,7 +22,7 @@ DTYPE = one_of((_DEFAULTS.dtype, *DTYPES), _DEFAULTS.dtype)
 BACKEND = one_of(BACKENDS, _DEFAULTS.backend)
 DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one"
 WEIGHT_DTYPE = (
-    f"of linear layers: {one_of(WEIGHT_DTYPES, _DEFAULTS.weight_dtype)}; auto: the checkpoint's "
+    f"of linear layers: {one_of(weight_dtypes(), _DEFAULTS.weight_dtype)}; auto: the checkpoint's "
     "int8, else --dtype"
 )
 METHOD = f"{one_of((*METHODS, NO_METHOD))} (no speculation)"

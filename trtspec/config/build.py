@@ -14,12 +14,11 @@ from trtspec.errors import ConfigError
 BACKENDS = ("aoti", "onnx", "tensorrt", "eager")
 LINEAR_BACKENDS = ("onnx", "tensorrt")
 """Those whose graphs have standard attention over linear caches in place of paged ones."""
+BACKENDS_WITH_OPS = tuple(name for name in BACKENDS if name not in LINEAR_BACKENDS)
+"""The others: their graphs call the ops of trtspec."""
 ONNX_DTYPES = ("float32", "float16")
 """What ONNX Runtime's kernels for CPUs compute in."""
 DEVICES = ("auto", "cpu", "cuda")
-WEIGHT_DTYPES = ("auto", "int8", *DTYPES)
-WEIGHT_GROUP_SIZES = (0, 32, 64, 128)
-"""Input features that may share a scale of int8 weights; 0: all of them."""
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
 
@@ -58,10 +57,9 @@ class BuildConfig:
     (engines for a GPU, of that graph, made as ``tensorrt`` says) or eager (the same modules
     uncompiled, for tests and debugging). device: cpu, cuda (the first device that
     CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one). weight_dtype: in what linear
-    layers keep their weights: auto (int8 if the checkpoint does, else dtype), int8 (rounded
-    symmetrically, while all else is computed in dtype; backends aoti and eager on a CPU), or dtype.
-    weight_group_size: how many input features of an output share a scale of int8 weights: 32, 64 or
-    128; 0: all of them.
+    layers keep their weights: auto (that of the checkpoint), a format of `trtspec.formats` by name,
+    or dtype. weight_group_size: how many input features of an output share a scale of a format that
+    has scales; 0: all of them.
     `resolve_build` replaces auto and None.
     """
 
@@ -78,7 +76,8 @@ class BuildConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
-        self._check_weights()
+        weights = _DTYPE_ALIASES.get(_plain_name(self.weight_dtype), self.weight_dtype)
+        object.__setattr__(self, "weight_dtype", weights)
         if not 1 <= self.max_batch_size <= MAX_BATCH_SIZE:
             raise ConfigError(
                 f"max_batch_size={self.max_batch_size} must be between 1 and {MAX_BATCH_SIZE}"
@@ -112,37 +111,6 @@ class BuildConfig:
                 f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
 
-    def _check_weights(self) -> None:
-        kind, group = self.weight_dtype, self.weight_group_size
-        if kind != "int8":
-            try:
-                kind = resolve_dtype(kind)
-            except ConfigError as error:
-                raise ConfigError(
-                    f"weight_dtype {kind!r} is not supported{nearest(kind, WEIGHT_DTYPES)} "
-                    f"(supported: {', '.join(WEIGHT_DTYPES)})"
-                ) from error
-            object.__setattr__(self, "weight_dtype", kind)
-        if self.dtype != "auto" and kind in DTYPES and kind != self.dtype:
-            raise ConfigError(
-                f"weight_dtype {kind!r} with dtype {self.dtype!r}: weights are int8, or of the "
-                "dtype that is computed in; leave weight_dtype out"
-            )
-        if group not in WEIGHT_GROUP_SIZES:
-            raise ConfigError(
-                f"weight_group_size={group} is not one of {', '.join(map(str, WEIGHT_GROUP_SIZES))}"
-            )
-        if group and kind != "int8":
-            raise ConfigError(
-                f"weight_group_size={group} was given without weight_dtype int8, whose scales it "
-                "is about; give both or neither"
-            )
-
-    @property
-    def has_int8_weights(self) -> bool:
-        """Whether linear layers keep their weights in 8 bits."""
-        return self.weight_dtype == "int8"
-
     @property
     def has_linear_cache(self) -> bool:
         """Whether a sequence has one slot of the cache in place of blocks."""
@@ -164,7 +132,7 @@ class BuildConfig:
 
 def resolve_dtype(name: str) -> str:
     """'auto' or the full name of a dtype from one of its spellings; ConfigError for any other."""
-    plain = name.removeprefix("torch.").lower()
+    plain = _plain_name(name)
     if plain == "auto":
         return plain
     if plain not in _DTYPE_ALIASES:
@@ -173,3 +141,7 @@ def resolve_dtype(name: str) -> str:
             f"(supported: auto, {', '.join(DTYPES)})"
         )
     return _DTYPE_ALIASES[plain]
+
+
+def _plain_name(dtype: str) -> str:
+    return dtype.removeprefix("torch.").lower()

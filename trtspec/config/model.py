@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.config.storage import WeightStorage
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
@@ -82,9 +83,8 @@ class ModelConfig:
     o; ``qk_norm`` is an RMS norm of each query and key head before the rotation. A layer with
     ``sliding_layers[i]`` sees the last ``sliding_window`` tokens, its own included; with
     ``sliding_layers`` None every layer does, with ``sliding_window`` None none does. ``dtype`` is
-    that of the checkpoint, not of the engine; so is ``weight_dtype``: int8 where its linear layers
-    are quantised, None where they have ``dtype``. Raises ConfigError when fields contradict each
-    other.
+    that of the checkpoint, not of the engine; so is ``storage``: how its linear layers are
+    quantised, None where they have ``dtype``. Raises ConfigError when fields contradict each other.
 
     A language model may draft for another: it is a `DraftConfig` as well.
     """
@@ -113,7 +113,7 @@ class ModelConfig:
     rope: RopeConfig = dataclasses.field(default_factory=RopeConfig)
     hidden_act: str = "silu"
     dtype: str = "float32"
-    weight_dtype: str | None = None
+    storage: WeightStorage | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -149,8 +149,6 @@ class ModelConfig:
             raise ConfigError(
                 f"dtype {self.dtype!r} is not supported; supported: {', '.join(DTYPES)}"
             )
-        if self.weight_dtype not in (None, "int8"):
-            raise ConfigError(f"weight_dtype {self.weight_dtype!r} is not supported; use int8")
         if any(token < 0 for token in self.eos_token_ids):
             raise ConfigError(f"eos_token_ids are {self.eos_token_ids}; ids must not be negative")
 
@@ -198,9 +196,10 @@ class ModelConfig:
 
     def describe(self) -> str:
         """The model in one line."""
+        stored = self.storage.name if self.storage else self.dtype
         return (
             f"{self.architecture}, {self.num_layers} layers, hidden {self.hidden_size}, "
-            f"vocabulary {self.vocab_size}, checkpoint {self.weight_dtype or self.dtype}"
+            f"vocabulary {self.vocab_size}, checkpoint {stored}"
         )
 
     def to_dict(self) -> dict[str, Any]:

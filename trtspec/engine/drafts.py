@@ -23,12 +23,12 @@ from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.dflash import DFlashDraft
 from trtspec.models.eagle import EagleDraft
 from trtspec.models.heads_rollout import HeadsRollout
-from trtspec.models.linear import WeightLayout
 from trtspec.models.marginals import MarginalTree
 from trtspec.models.medusa import MedusaHeads
 from trtspec.models.mtp_modules import ModuleSource, ModuleStack, MtpModules
@@ -85,7 +85,7 @@ class DraftKind:
     """
 
     config: type[Any]
-    module: Callable[[Any, ModelConfig, torch.dtype, WeightLayout], nn.Module]
+    module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]
     graphs: Mapping[str, Callable[[Any, Any, Built], Graph]]
     slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
@@ -143,15 +143,15 @@ def _block_rollout(config: DFlashConfig, module: Any, built: Built) -> Graph:
 
 
 def _feature_network(
-    config: EagleConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
+    config: EagleConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
 ) -> EagleDraft:
-    return EagleDraft(config, target, dtype, layout=layout)
+    return EagleDraft(config, target, dtype, formats=formats)
 
 
 def _heads(
-    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
+    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
 ) -> MedusaHeads:
-    return MedusaHeads(config, target, dtype, layout=layout)
+    return MedusaHeads(config, target, dtype, formats=formats)
 
 
 def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
@@ -160,15 +160,15 @@ def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
 
 
 def _p_eagle(
-    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, layout: WeightLayout
+    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
 ) -> PEagleDraft:
-    return PEagleDraft(config, target, dtype, layout=layout)
+    return PEagleDraft(config, target, dtype, formats=formats)
 
 
 DRAFT_KINDS: Mapping[str, DraftKind] = {
     ModelConfig.kind: DraftKind(
         ModelConfig,
-        lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
+        lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
     ),
@@ -186,7 +186,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     PardConfig.kind: DraftKind(
         PardConfig,
-        lambda config, target, dtype, layout: CausalLM(config, dtype, layout=layout),
+        lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
         _masks,
@@ -202,7 +202,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     MtpModulesConfig.kind: DraftKind(
         MtpModulesConfig,
-        lambda config, target, dtype, layout: MtpModules(config, target, dtype, layout=layout),
+        lambda config, target, dtype, formats: MtpModules(config, target, dtype, formats=formats),
         MtpModules.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
         slots=lambda config, tree: 0,
@@ -217,7 +217,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ),
     DFlashConfig.kind: DraftKind(
         DFlashConfig,
-        lambda config, target, dtype, layout: DFlashDraft(config, target, dtype, layout=layout),
+        lambda config, target, dtype, formats: DFlashDraft(config, target, dtype, formats=formats),
         DFlashDraft.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _block_rollout},
         slots=lambda config, tree: config.block_size - 1,

@@ -11,9 +11,10 @@ from trtspec.engine.drafts import Built, Graph
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.lowering import lowered_draft_of, lowered_graph_names
+from trtspec.engine.memory import weight_format
 from trtspec.errors import EngineError
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.linear import WeightLayout
 from trtspec.models.signature import model_signature
 
 TARGET_MODEL = "target/model.pt2"
@@ -43,14 +44,14 @@ def draft_of(engine: EngineConfig, name: str) -> tuple[EngineDraft, str] | None:
 def target_module(engine: EngineConfig) -> CausalLM:
     """The target with uninitialised weights, on torch's default device."""
     return CausalLM(
-        engine.target, built_dtype(engine), engine.capture_layers, layout=weight_layout(engine)
+        engine.target, built_dtype(engine), engine.capture_layers, formats=network_formats(engine)
     )
 
 
 def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
     """A draft with uninitialised weights, on torch's default device."""
     make = draft.kind.module
-    return make(draft.network, engine.target, built_dtype(engine), weight_layout(engine))
+    return make(draft.network, engine.target, built_dtype(engine), network_formats(engine))
 
 
 def module_of(engine: EngineConfig, name: str) -> nn.Module:
@@ -105,11 +106,9 @@ def with_borrowed(
     return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
 
 
-def weight_layout(engine: EngineConfig) -> WeightLayout:
-    """The ops for CPUs read weights in panels; other libraries want them as they are."""
-    build = engine.build
-    packed = build.device == "cpu" and not build.has_linear_cache
-    return WeightLayout(packed, build.weight_group_size if build.has_int8_weights else None)
+def network_formats(engine: EngineConfig) -> NetworkFormats:
+    """How its networks keep their weights."""
+    return NetworkFormats.uniform(weight_format(engine.build))
 
 
 def built_dtype(engine: EngineConfig) -> torch.dtype:

@@ -12,8 +12,9 @@ from torch import Tensor
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
+from trtspec.formats.base import WeightFormat
+from trtspec.formats.registry import format_of
 
-_SCALE_BYTES = 4
 _ALIGNMENT = 64  # bytes, of a weight
 
 
@@ -27,11 +28,13 @@ def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
     """Bytes of the weights that one pass of a resolved build reads (norms, biases and scales of
     whole outputs left out); ``model`` may be a target, which is a language model as a draft may
     be."""
-    elements = model.matrix_elements
-    if not build.has_int8_weights:
-        return element_bytes(build.dtype) * elements
-    group = build.weight_group_size
-    return elements + (elements // group * _SCALE_BYTES if group else 0)
+    return weight_format(build).bytes(1, model.matrix_elements, getattr(torch, build.dtype))
+
+
+def weight_format(build: BuildConfig) -> WeightFormat:
+    """How the networks of a resolved build keep their weights: the ops for CPUs read floats in
+    panels, other libraries want them as they are."""
+    return format_of(build, in_panels=build.device == "cpu" and not build.has_linear_cache)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.models.linear import Linear
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import rotate
 from trtspec.ops.attention import paged_tree_attention
@@ -109,8 +111,7 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary.
 
-    ``in_features`` is the width that q, k and v read, the hidden size unless given. ``layout``: see
-    `Linear`.
+    ``in_features`` is the width that q, k and v read, the hidden size unless given.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Attention(nn.Module):
         dtype: torch.dtype,
         in_features: int | None = None,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         self.num_heads = config.num_heads
@@ -131,8 +132,8 @@ class Attention(nn.Module):
         hidden, q_size = config.hidden_size, config.num_heads * config.head_dim
         qkv_size = q_size + 2 * config.num_kv_heads * config.head_dim
         width, biases = in_features or hidden, (config.attention_bias, config.attention_output_bias)
-        self.qkv = Linear(width, qkv_size, dtype, biases[0], layout=layout)
-        self.o = Linear(q_size, hidden, dtype, biases[1], layout=layout)
+        self.qkv = Linear(width, qkv_size, dtype, biases[0], format=formats.layers)
+        self.o = Linear(q_size, hidden, dtype, biases[1], format=formats.layers)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.linear import PACKED, Linear, WeightLayout
-from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import RotaryEmbedding
@@ -39,15 +42,15 @@ class DecoderLayer(nn.Module):
         dtype: torch.dtype,
         input_norm: bool = True,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else None
-        self.attn = Attention(config, layer, dtype, layout=layout)
+        self.attn = Attention(config, layer, dtype, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, layout=layout)
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, formats=formats)
 
     def forward(
         self,
@@ -84,20 +87,20 @@ class CausalLM(nn.Module):
     """A causal language model over packed rows and paged caches.
 
     Its ``state_dict`` is a stable interface: a builder saves it and binds it to compiled engines by
-    these names (P stands for ``packed``, or ``weight`` in a layout that does not pack, ``scales``
-    too in one of 8 bits, and, where the config says so, ``bias``):
+    these names (P stands for the buffers of a layer's `WeightFormat` and, where the config says so,
+    ``bias``):
 
-    ``embed.weight [V, H]`` (absent when tied, but for 8 bits), ``rotary.inv_freq [head_dim / 2]``
-    (always float32), ``layers.{i}.input_norm.weight``, ``layers.{i}.attn.qkv.P``,
-    ``layers.{i}.attn.o.P``,
+    ``embed.weight [V, H]`` (absent when tied to a head that is not rounded),
+    ``rotary.inv_freq [head_dim / 2]`` (always float32), ``layers.{i}.input_norm.weight``,
+    ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
     ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight`` (Qwen3),
     ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
     ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.P``.
 
-    P is in a layout of `Linear`; q, k, v, and gate, up, follow each other along its outputs. A tied
-    model reads its embedding rows out of ``lm_head``, unless that is quantised. All
-    but ``inv_freq`` and 8-bit weights with their scales have the model's dtype:
-    choose it at construction; ``.to(dtype)`` would round the frequencies.
+    q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
+    embedding rows out of ``lm_head``, unless that is rounded. All but ``inv_freq`` and rounded
+    weights with their scales have the model's dtype: choose it at construction; ``.to(dtype)``
+    would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
@@ -111,21 +114,22 @@ class CausalLM(nn.Module):
         dtype: torch.dtype,
         capture_layers: tuple[int, ...] = (),
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         self.config = config
         self.dtype = dtype
         self.capture_layers = capture_layers
         hidden, vocab = config.hidden_size, config.vocab_size
-        ties = config.tie_word_embeddings and not layout.quantizes
+        ties = config.tie_word_embeddings and not formats.head.is_rounded
         self.embed = None if ties else Embedding(vocab, hidden, dtype)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
+        layers = range(config.num_layers)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, dtype, layout=layout) for layer in range(config.num_layers)
+            DecoderLayer(config, layer, dtype, formats=formats) for layer in layers
         )
         self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.lm_head = Linear(hidden, vocab, dtype, layout=layout)
+        self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
 
     def trunk(
         self,
@@ -204,10 +208,10 @@ class CausalLM(nn.Module):
             )
         tensors = checkpoint.tensors
         if self.embed is not None:
-            self.embed.weight.copy_(read_weight(tensors, "embed.weight"))
+            self.embed.weight.copy_(read_tensor(tensors, "embed.weight"))
         head = "embed" if self.config.tie_word_embeddings else "head"
         load_linear(self.lm_head, tensors, [head])
-        self.norm.weight.copy_(read_weight(tensors, "norm.weight"))
+        self.norm.weight.copy_(read_tensor(tensors, "norm.weight"))
         load_layers(self.layers, tensors)
 
 

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import PackedRows, Rows
-from trtspec.models.linear import PACKED, Linear, WeightLayout
-from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rollout import packed_bits
@@ -123,7 +126,12 @@ class BlockAttention(nn.Module):
     """
 
     def __init__(
-        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+        self,
+        config: DFlashConfig,
+        layer: int,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         decoder = config.decoder
@@ -135,9 +143,9 @@ class BlockAttention(nn.Module):
         hidden, q_size = decoder.hidden_size, decoder.num_heads * decoder.head_dim
         kv_size = 2 * decoder.num_kv_heads * decoder.head_dim
         biases = decoder.attention_bias, decoder.attention_output_bias
-        self.q = Linear(hidden, q_size, dtype, biases[0], layout=layout)
-        self.kv = Linear(hidden, kv_size, dtype, biases[0], layout=layout)
-        self.o = Linear(q_size, hidden, dtype, biases[1], layout=layout)
+        self.q = Linear(hidden, q_size, dtype, biases[0], format=formats.layers)
+        self.kv = Linear(hidden, kv_size, dtype, biases[0], format=formats.layers)
+        self.o = Linear(q_size, hidden, dtype, biases[1], format=formats.layers)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if decoder.qk_norm:
@@ -189,16 +197,21 @@ class BlockLayer(nn.Module):
     """Norm, attention, norm, MLP over the rows of blocks; the context rows are left as they are."""
 
     def __init__(
-        self, config: DFlashConfig, layer: int, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+        self,
+        config: DFlashConfig,
+        layer: int,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
         self.input_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = BlockAttention(config, layer, dtype, layout=layout)
+        self.attn = BlockAttention(config, layer, dtype, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = decoder.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, layout=layout)
+        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, formats=formats)
 
     def forward(
         self,
@@ -229,19 +242,18 @@ class DFlashDraft(DraftVocabulary):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
-        """``layout``: see `trtspec.models.linear.Linear`."""
-        super().__init__(config, target, dtype, layout=layout)
+        super().__init__(config, target, dtype, formats=formats)
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
         hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
-        self.fc = Linear(config.hidden_in, hidden, dtype, layout=layout)
+        self.fc = Linear(config.hidden_in, hidden, dtype, format=formats.layers)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
         self.layers = nn.ModuleList(
-            BlockLayer(config, layer, dtype, layout=layout) for layer in range(decoder.num_layers)
+            BlockLayer(config, layer, dtype, formats=formats) for layer in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
 
@@ -317,6 +329,6 @@ class DFlashDraft(DraftVocabulary):
         load_linear(self.fc, tensors, ["fc"])
         for name, buffer in self.named_buffers():
             if name.startswith(_OWN_BUFFERS):
-                buffer.copy_(read_weight(tensors, name))
+                buffer.copy_(read_tensor(tensors, name))
         load_layers(self.layers, tensors)
         self.load_head(tensors, target)

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Attention, Rows
 from trtspec.models.causal_lm import DecoderLayer
-from trtspec.models.linear import PACKED, Linear, WeightLayout
-from trtspec.models.loading import load_layers, load_linear, read_weight
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import RotaryEmbedding
@@ -46,7 +49,7 @@ class WideLayer(nn.Module):
     side; the residual is the state itself or, with ``norm_before_residual``, the normed one."""
 
     def __init__(
-        self, eagle: EagleConfig, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+        self, eagle: EagleConfig, dtype: torch.dtype, *, formats: NetworkFormats = IN_PANELS
     ) -> None:
         super().__init__()
         config = eagle.decoder
@@ -54,10 +57,10 @@ class WideLayer(nn.Module):
         self.norm_before_residual = eagle.norm_before_residual
         self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, layout=layout)
+        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, layout=layout)
+        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, formats=formats)
 
     def forward(
         self,
@@ -93,9 +96,9 @@ class EagleDraft(DraftVocabulary):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
-        super().__init__(config, target, dtype, layout=layout)
+        super().__init__(config, target, dtype, formats=formats)
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
@@ -113,15 +116,15 @@ class EagleDraft(DraftVocabulary):
         self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
         self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
         fc_in = config.hidden_in if config.version == 3 else 2 * hidden
-        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, layout=layout)
+        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, format=formats.layers)
         self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
         first = (
-            WideLayer(config, dtype, layout=layout)
+            WideLayer(config, dtype, formats=formats)
             if config.version == 3
-            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, layout=layout)
+            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, formats=formats)
         )
         layers = range(1, decoder.num_layers)
-        rest = (DecoderLayer(decoder, layer, dtype, layout=layout) for layer in layers)
+        rest = (DecoderLayer(decoder, layer, dtype, formats=formats) for layer in layers)
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
 
@@ -181,6 +184,6 @@ class EagleDraft(DraftVocabulary):
         load_linear(self.fc, tensors, ["fc"])
         for name, buffer in self.named_buffers():
             if name.startswith(_OWN_BUFFERS):
-                buffer.copy_(read_weight(tensors, name))
+                buffer.copy_(read_tensor(tensors, name))
         load_layers(self.layers, tensors)
         self.load_head(tensors, target)

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 from trtspec.models.vocabulary import TargetParts
 
@@ -35,15 +37,16 @@ class MedusaHead(nn.Module):
     """Residual blocks ``x + silu(A x + b)`` and, if it has one, a matrix to the vocabulary."""
 
     def __init__(
-        self, config: MedusaConfig, dtype: torch.dtype, *, layout: WeightLayout = PACKED
+        self, config: MedusaConfig, dtype: torch.dtype, *, formats: NetworkFormats = IN_PANELS
     ) -> None:
         super().__init__()
         hidden, own_head = config.hidden_size, config.own_head
         self.blocks = nn.ModuleList(
-            Linear(hidden, hidden, dtype, bias=True, layout=layout)
+            Linear(hidden, hidden, dtype, bias=True, format=formats.layers)
             for _ in range(config.num_layers)
         )
-        self.lm_head = Linear(hidden, config.vocab_size, dtype, layout=layout) if own_head else None
+        vocab = config.vocab_size
+        self.lm_head = Linear(hidden, vocab, dtype, format=formats.head) if own_head else None
 
     def ready(self, x: Tensor) -> Tensor:
         """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
@@ -75,16 +78,15 @@ class MedusaHeads(nn.Module):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
-        """``layout``: see `trtspec.models.linear.Linear`."""
         super().__init__()
         self.config = config
         self.heads = nn.ModuleList(
-            MedusaHead(config, dtype, layout=layout) for _ in range(config.num_heads)
+            MedusaHead(config, dtype, formats=formats) for _ in range(config.num_heads)
         )
         self.target = TargetParts(
-            target, dtype, embed=False, head=not config.own_head, layout=layout
+            target, dtype, embed=False, head=not config.own_head, formats=formats
         )
 
     def marginals(self, hidden: Tensor) -> Tensor:

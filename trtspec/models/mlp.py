@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.models.linear import PACKED, Linear, WeightLayout
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.models.linear import Linear
 from trtspec.models.norm import RMSNorm
 
 
@@ -19,11 +21,11 @@ class SwiGLU(nn.Module):
         dtype: torch.dtype,
         bias: bool,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        self.gate_up = Linear(hidden, 2 * intermediate, dtype, bias, layout=layout)
-        self.down = Linear(intermediate, hidden, dtype, bias, layout=layout)
+        self.gate_up = Linear(hidden, 2 * intermediate, dtype, bias, format=formats.layers)
+        self.down = Linear(intermediate, hidden, dtype, bias, format=formats.layers)
 
     def forward(self, x: Tensor, norm: RMSNorm) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``."""

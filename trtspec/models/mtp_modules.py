@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows
 from trtspec.models.eagle import EagleDraft
-from trtspec.models.linear import PACKED, WeightLayout
 from trtspec.models.rollout import DraftNetwork
 
 Caches = tuple[list[Tensor], list[Tensor]]
@@ -102,10 +103,10 @@ class MtpModules(ModuleStack):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         module, count = config.module, config.num_modules
-        modules = (EagleDraft(module, target, dtype, layout=layout) for _ in range(count))
+        modules = (EagleDraft(module, target, dtype, formats=formats) for _ in range(count))
         super().__init__(modules, module.decoder.num_layers)
         self.config = config
 

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
 from trtspec.models.eagle import EagleDraft
-from trtspec.models.linear import PACKED, WeightLayout
 
 
 class PEagleDraft(EagleDraft):
@@ -23,7 +24,7 @@ class PEagleDraft(EagleDraft):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
-        super().__init__(config, target, dtype, layout=layout)
+        super().__init__(config, target, dtype, formats=formats)
         self.register_buffer("mask_hidden", torch.empty(config.hidden_in, dtype=dtype))

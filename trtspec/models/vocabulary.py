@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import StoredWeight
 from trtspec.models.causal_lm import Embedding
-from trtspec.models.linear import PACKED, Linear, WeightLayout
-from trtspec.models.loading import load_linear, read_floats
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_linear
 
 
 class VocabularyConfig(Protocol):
@@ -44,14 +47,15 @@ class TargetParts(nn.Module):
         embed: bool,
         head: bool,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
         hidden, vocab = target.hidden_size, target.vocab_size
-        tied = target.tie_word_embeddings and not layout.quantizes
+        tied = target.tie_word_embeddings and not formats.target_head.is_rounded
         self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
         needs_head = head or (embed and tied)
-        self.lm_head = Linear(hidden, vocab, dtype, layout=layout) if needs_head else None
+        head_format = formats.target_head
+        self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if needs_head else None
 
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [T] i64`` -> ``[T, H]``."""
@@ -78,9 +82,8 @@ class DraftVocabulary(nn.Module):
         target: ModelConfig,
         dtype: torch.dtype,
         *,
-        layout: WeightLayout = PACKED,
+        formats: NetworkFormats = IN_PANELS,
     ) -> None:
-        """``layout``: see `trtspec.models.linear.Linear`."""
         super().__init__()
         hidden, rows = config.decoder.hidden_size, config.draft_vocab_size
         own_embedding = config.own_embedding
@@ -88,9 +91,9 @@ class DraftVocabulary(nn.Module):
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
         self.embed = Embedding(config.decoder.vocab_size, hidden, dtype) if own_embedding else None
-        self.lm_head = Linear(hidden, rows, dtype, layout=layout) if has_head else None
+        self.lm_head = Linear(hidden, rows, dtype, format=formats.head) if has_head else None
         borrows = {"embed": not own_embedding, "head": not has_head}
-        self.target = TargetParts(target, dtype, **borrows, layout=layout)
+        self.target = TargetParts(target, dtype, **borrows, formats=formats)
         ids = torch.empty(rows, dtype=torch.int64)
         self.register_buffer("token_map", ids if config.maps_tokens else None)
 
@@ -121,5 +124,6 @@ class DraftVocabulary(nn.Module):
             load_linear(self.lm_head, tensors, ["head"])
             return
         assert self.token_map is not None
-        head = read_floats(target, "head.weight" if "head.weight" in target else "embed.weight")
+        name = "head.weight" if "head.weight" in target else "embed.weight"
+        head = StoredWeight.read(target, name).floats()
         load_linear(self.lm_head, {"head.weight": head[self.token_map]}, ["head"])

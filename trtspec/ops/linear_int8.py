@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.config.build import WEIGHT_GROUP_SIZES as GROUP_SIZES
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the op
 from trtspec.ops.linear import linear_reference, pack_linear, unpack_linear
 
 MAX_INT8 = 127
+GROUP_SIZES = (0, 32, 64, 128)
+"""Input features of an output that may share a scale; 0: all of them."""
 
 
 def num_groups(in_features: int, group_size: int) -> int:

@@ -43,7 +43,7 @@ def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
     size = weight_bytes(engine.target, engine.build)
-    kind = "int8" if engine.build.has_int8_weights else engine.build.dtype
+    kind = engine.build.weight_dtype
     detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {kind} a step"
     return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
 

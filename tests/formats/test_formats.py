@@ -1,0 +1,152 @@
+"""Every weight format: what it stores, how it is filled, and its product against its reference."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.config.build import BuildConfig
+from trtspec.config.storage import WeightStorage
+from trtspec.errors import CheckpointError, ConfigError
+from trtspec.formats import registry
+from trtspec.formats.base import Place, WeightFormat
+from trtspec.formats.int8 import Int8Format
+from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.stored import StoredWeight
+from trtspec.ops.linear import rms_norm, swiglu
+
+FORMATS: dict[str, WeightFormat] = {
+    "panels": PANELS,
+    "rows": ROWS,
+    "int8": Int8Format(),
+    "int8-groups": Int8Format(32),
+}
+N, K = 70, 96  # no multiple of a panel; three groups
+CPU = Place("aoti", "cpu", runs_ops=True)
+
+
+@dataclass
+class Norm:
+    weight: Tensor
+    eps: float = 1e-5
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def loaded(kind: WeightFormat, *parts: StoredWeight) -> dict[str, Tensor]:
+    specs = kind.storage(N, K, torch.float32)
+    buffers = {name: torch.full(s.shape, 99).to(s.dtype) for name, s in specs.items()}
+    kind.load(parts, buffers)
+    return buffers
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_product_is_that_of_the_reference(name: str) -> None:
+    kind, norm = FORMATS[name], Norm(1 + random(K, seed=3))
+    weight, bias, residual = random(N, K), random(N, seed=1), random(5, N, seed=2)
+    buffers = loaded(kind, StoredWeight("a", weight[:30]), StoredWeight("b", weight[30:]))
+    exact = kind.dequantised(buffers, N)
+    assert torch.equal(exact, weight) != kind.is_rounded
+    torch.testing.assert_close(exact, weight, rtol=0, atol=0.02 * kind.is_rounded)
+    for gated in (False, True):
+        x = random(5, K * (1 + gated), seed=4)
+        ready = swiglu(x) if gated else norm(x)
+        found = kind.product(
+            buffers, x, bias, N, None, norm=None if gated else norm, gated=gated, residual=residual
+        )
+        torch.testing.assert_close(found, residual + (ready @ exact.T + bias))
+
+
+@pytest.mark.parametrize("name", ["panels", "int8", "int8-groups"])
+def test_a_row_has_its_bits_alone(name: str) -> None:
+    kind, x = FORMATS[name], random(33, K)
+    buffers = loaded(kind, StoredWeight("a", random(N, K, seed=1)))
+    product = [
+        kind.product(buffers, rows, None, N, None, norm=None, gated=False, residual=None)
+        for rows in (x, x[20:21])
+    ]
+    assert torch.equal(product[0][20:21], product[1])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
+    kind = FORMATS[name]
+    values = torch.randint(-127, 128, (N, K), dtype=torch.int8)
+    tensors = {"a": values, "a_scale": random(N).abs() + 0.1}
+    part = StoredWeight.read(tensors, "a")
+    assert torch.equal(kind.dequantised(loaded(kind, part), N), part.floats())
+    tensors["a_scale"][3] = torch.inf
+    with pytest.raises(CheckpointError, match="a_scale has 1 values that are NaN or infinite"):
+        StoredWeight.read(tensors, "a")
+    with pytest.raises(CheckpointError, match="has no tensor a_scale"):
+        StoredWeight.read({"a": values}, "a")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_pass_reads(name: str) -> None:
+    """At most what lies in memory, which is padded to panels; a tied head is looked up by rows
+    unless it is rounded."""
+    kind = FORMATS[name]
+    stored = sum(x.nbytes for x in loaded(kind, StoredWeight("a", random(N, K))).values())
+    assert N * K <= kind.bytes(N, K, torch.float32) <= stored
+    assert kind.bytes(128, K, torch.float32) == sum(
+        s.dtype.itemsize * torch.Size(s.shape).numel()
+        for s in kind.storage(128, K, torch.float32).values()
+    )
+    if kind.is_rounded:
+        return
+    weight, ids = random(N, K), torch.tensor([0, 69, 64])
+    assert torch.equal(kind.rows(loaded(kind, StoredWeight("a", weight)), ids), weight[ids])
+
+
+def test_formats_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked for by name; one that takes a name is refused."""
+    toy = registry.FormatKind("toy", lambda group: ROWS)
+
+    def installed(*kinds: registry.FormatKind) -> None:
+        entries = [Entry(kind) for kind in kinds]
+        monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+        registry.format_kinds.cache_clear()
+
+    class Entry:
+        value = "elsewhere:TOY"
+
+        def __init__(self, kind: registry.FormatKind) -> None:
+            self.kind = kind
+
+        def load(self) -> registry.FormatKind:
+            return self.kind
+
+    try:
+        installed(toy)
+        build = BuildConfig("float32", weight_dtype="toy")
+        assert registry.resolve_weights(build, "float32", None, CPU) == ("toy", [])
+        assert registry.format_of(build, in_panels=True) is ROWS
+        installed(registry.FormatKind("int8", lambda group: ROWS))
+        with pytest.raises(ConfigError, match="'int8', a name that is taken"):
+            registry.format_kinds()
+    finally:
+        monkeypatch.undo()
+        registry.format_kinds.cache_clear()
+    assert "toy" not in registry.format_kinds()
+    assert registry.entry_points is importlib.metadata.entry_points
+
+
+def test_quantised_checkpoints_keep_their_format() -> None:
+    stored = WeightStorage("int8", bits=8)
+    auto = BuildConfig("float32")
+    weights, reasons = registry.resolve_weights(auto, "float32", stored, CPU)
+    assert weights == "int8" and reasons == ["weight_dtype int8: that of the checkpoint"]
+    assert registry.resolve_weights(auto, "float32", None, CPU) == ("float32", [])
+    elsewhere = Place("onnx", "cpu", runs_ops=False, with_ops=("aoti", "eager"))
+    with pytest.raises(ConfigError, match="not available on backend 'onnx', but on aoti and eager"):
+        registry.resolve_weights(auto, "float32", stored, elsewhere)

@@ -1,0 +1,124 @@
+"""WeightFormat: what every way of keeping a linear layer's weights answers for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from trtspec.formats.stored import StoredWeight
+
+
+class Norm(Protocol):
+    """A norm that a product takes of its input first, as a module."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class BufferSpec:
+    """One buffer of a layer's weights."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass
+class Rounding:
+    """Sums of squares over weights: of what a format changed of them, and of themselves."""
+
+    error: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """Root mean square of the change over that of the weights."""
+        return float((self.error / self.weight) ** 0.5) if self.weight else 0.0
+
+    def __add__(self, other: Rounding) -> Rounding:
+        return Rounding(self.error + other.error, self.weight + other.weight)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a product is to run: a backend by name, a device, and whether networks there call the
+    ops of trtspec. ``with_ops`` names the backends that do, for messages."""
+
+    backend: str
+    device: str
+    runs_ops: bool
+    with_ops: tuple[str, ...] = ()
+
+
+class WeightFormat(ABC):
+    """How a linear layer of N outputs and K inputs keeps its weights. Formats are immutable values:
+    one serves all layers of a network.
+
+    name: as users write it. is_rounded: whether weights are rounded to fewer bits than the
+    network's dtype has; the rows of an embedding are then kept beside a tied head.
+    """
+
+    name: str
+    is_rounded: bool = False
+
+    @abstractmethod
+    def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
+        """The buffers of a layer in a network of ``dtype``, by the names that a ``state_dict`` has
+        them under."""
+
+    @abstractmethod
+    def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
+        """Fill ``buffers`` from weights ``[n_i, K]`` (sum of n_i = N) in the order of the outputs.
+
+        Returns what rounding changed.
+
+        Raises:
+            CheckpointError: values that the format cannot hold.
+        """
+
+    @abstractmethod
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """``residual + (f(x) W^T + bias)`` as ``[T, N]`` in ``out_dtype`` (that of x if None).
+
+        f is ``norm``, with ``gated`` the `swiglu` of ``x [T, 2K]``, or the identity. On CPUs a
+        row's bits depend on its own rows of x and of the residual, and on W only.
+        """
+
+    @abstractmethod
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+        """The weight ``[N, K] f32`` that the buffers stand for: the format's reference."""
+
+    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
+        """Rows ``W[ids]`` as ``[T, K]``, of a format that is not rounded: the embedding of a model
+        that ties it to its head."""
+        raise NotImplementedError(f"weights in format {self.name} are not looked up by rows")
+
+    @abstractmethod
+    def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
+        """What one pass over a layer's weights must read, padding left out."""
+
+    def unsupported(self, place: Place) -> str | None:
+        """Why the product cannot run there ("on device 'cuda', ..."), or None where it can."""
+        return None
+
+    def describe(self, dtype: str) -> str:
+        """A network of ``dtype`` with such weights, in a few words."""
+        return dtype

@@ -1,0 +1,125 @@
+"""Weights in the network's own dtype: in panels for the ops of a CPU, or in rows for torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trtspec.formats.base import BufferSpec, Norm, Rounding, WeightFormat
+from trtspec.formats.stored import StoredWeight
+from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
+
+NAME = "plain"
+
+
+class PlainFormat(WeightFormat):
+    """Weights as they are."""
+
+    name = NAME
+
+    def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
+        return n * k * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class PanelFormat(PlainFormat):
+    """``packed [ceil(N / 64), K, 64]``: ``packed[p, k, c] = W[64 p + c, k]``, zero beyond N, for
+    `trtspec.ops.linear`, whose row sums are taken in float32 in the order of k."""
+
+    def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
+        return {"packed": BufferSpec((-(-n // PANEL), k, PANEL), dtype)}
+
+    def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
+        packed = buffers["packed"]
+        packed.copy_(pack_linear(_joined(parts).to(packed.dtype)))
+        return Rounding()
+
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        return linear(
+            x,
+            buffers["packed"],
+            bias,
+            n,
+            out_dtype,
+            norm=None if norm is None else norm.weight,
+            eps=0.0 if norm is None else norm.eps,
+            gated=gated,
+            residual=residual,
+        )
+
+    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
+        return packed_rows(buffers["packed"], ids)
+
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+        return unpack_linear(buffers["packed"], n).float()
+
+
+@dataclass(frozen=True)
+class RowFormat(PlainFormat):
+    """``weight [N, K]``, for torch's own product and for exported graphs."""
+
+    def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
+        return {"weight": BufferSpec((n, k), dtype)}
+
+    def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
+        buffers["weight"].copy_(_joined(parts))
+        return Rounding()
+
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        y = _product(swiglu(x) if gated else x, buffers["weight"], bias, out_dtype)
+        return y if residual is None else residual + y
+
+    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
+        return buffers["weight"][ids]
+
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+        return buffers["weight"].float()
+
+
+PANELS = PanelFormat()
+ROWS = RowFormat()
+
+
+def _joined(parts: Sequence[StoredWeight]) -> Tensor:
+    return torch.cat([part.floats() for part in parts])
+
+
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None
+) -> Tensor:
+    if out_dtype in (None, x.dtype):
+        return F.linear(x, weight, bias)
+    if not x.is_cuda:
+        wide_bias = None if bias is None else bias.to(out_dtype)
+        return F.linear(x.to(out_dtype), weight.to(out_dtype), wide_bias)
+    # Logits of 16-bit weights: a product that is not rounded to 16 bits on its way.
+    assert out_dtype is not None
+    y = torch.mm(x, weight.t(), out_dtype=out_dtype)
+    return y if bias is None else y + bias
