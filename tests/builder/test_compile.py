@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from trtspec.backends.aoti.session import AotiSession
 from trtspec.builder.compile import compile_graph
 from trtspec.config.model import RopeConfig
 from trtspec.engine.drafts import Graph
-from trtspec.engine.session import AotiSession
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.signature import Signature
 from trtspec.ops.linear import linear, pack_linear

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.executor.drafter import DrafterNeeds
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.resources import ResourceManager
 from trtspec.ops.sampling import SamplingColumns, sample
 

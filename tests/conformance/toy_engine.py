@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 WORD = 2**64 - 1

@@ -13,9 +13,9 @@ import torch
 
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, RequestOutput, SamplingParams
+from trtspec.backends.packing import RowGroup
 from trtspec.engine.folder import WEIGHTS_NAME, read_weights
 from trtspec.executor.buckets import greedy_sampling
-from trtspec.executor.packing import RowGroup
 
 from .. import inside
 from ..compiled_engines import LIMITS, NAMES, Pair, Pairs, build_one, noisy

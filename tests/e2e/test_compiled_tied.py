@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError
-from trtspec.executor.packing import RowGroup
 from trtspec.ops.tree import TokenTree
 
 from .. import inside

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from trtspec import SamplingParams
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.dflash import BlockRows, DFlashDraft

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trtspec import SamplingParams
-from trtspec.executor.packing import RowGroup
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.speculative.eagle import EagleDrafter

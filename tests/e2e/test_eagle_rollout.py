@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.speculative.eagle import EagleDrafter
 

@@ -15,13 +15,13 @@ import torch
 
 import checkpoint_converters.mtp
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup
 from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.speculative.eagle import EagleDrafter
 

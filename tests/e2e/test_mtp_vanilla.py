@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
@@ -20,7 +21,6 @@ from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import ConfigError
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.models.attention import PackedRows

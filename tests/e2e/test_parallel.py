@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from trtspec import LLM, SamplingParams, build
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches

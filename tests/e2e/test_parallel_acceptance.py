@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import checkpoint_converters.eagle_fields
 from checkpoint_converters.capture_layers import Capture
 from trtspec import SamplingParams
-from trtspec.executor.packing import RowGroup
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.models.parallel_rollout import MaskedRows, ParallelRollout
 from trtspec.speculative.draft_model import DraftModelDrafter

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup
 from trtspec.ops.sampling import draft_candidates
 
 from .. import inside

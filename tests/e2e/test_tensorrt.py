@@ -11,9 +11,9 @@ import pytest
 
 import trtspec.engine.open as opening
 from trtspec import LLM, build
-from trtspec.engine import network
-from trtspec.engine.staging import Staging
-from trtspec.engine.tensorrt_session import TensorRTSession
+from trtspec.backends.slots import networks
+from trtspec.backends.staging import Staging
+from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.errors import ConfigError
 from trtspec.executor import counted_engine
 
@@ -73,7 +73,7 @@ def test_same_texts(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -
     copied as they would be to a device."""
     expected, figures, _ = run(folder)
     staging = partial(Staging, always=True)
-    monkeypatch.setattr(network, "Staging", staging)
+    monkeypatch.setattr(networks, "Staging", staging)
     monkeypatch.setattr(counted_engine, "Staging", staging)
     for graphs in (True, None):
         with installed() as fake:

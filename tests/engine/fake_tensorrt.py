@@ -23,12 +23,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.backends.onnx.session import OnnxSession, _size
+from trtspec.backends.tensorrt import cuda_stream, package
 from trtspec.builder.tensorrt import _profiles
 from trtspec.config.tensorrt import TensorRTConfig
-from trtspec.engine import cuda_stream, tensorrt_package
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.onnx_session import OnnxSession, _size
 
 VERSION = "1.7.0"
 GPU = "the fake GPU"
@@ -62,8 +62,8 @@ class _Stream:
 
 
 class FakeCuda:
-    """What `trtspec.engine.cuda_stream` uses of ``cuda.bindings.runtime``. Stream 0 is the
-    caller's, whose work is torch's on the CPU: always done."""
+    """What `trtspec.backends.tensorrt.cuda_stream` uses of ``cuda.bindings.runtime``. Stream 0 is
+    the caller's, whose work is torch's on the CPU: always done."""
 
     cudaStreamNonBlocking = 1
     cudaEventDisableTiming = 2
@@ -389,7 +389,7 @@ def installed() -> Iterator[FakeTensorRT]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_stream, "cudart", cuda)
         patch.setattr(cuda_stream, "callers_stream", lambda: 0)
-        patch.setattr(tensorrt_package, "trt", fake)
+        patch.setattr(package, "trt", fake)
         yield fake
 
 

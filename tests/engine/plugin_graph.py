@@ -16,10 +16,10 @@ from torch import Tensor
 
 import trtspec.engine.open as opened
 import trtspec.llmapi.runtime as runtime
+from trtspec.backends.slots.networks import GraphSession
+from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION
 from trtspec.config.build import BuildConfig
 from trtspec.engine.lowering import TARGET_GRAPH
-from trtspec.engine.network import GraphSession
-from trtspec.models.plugin_ops import DOMAIN, PLUGIN_VERSION
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree_mask import tree_mask

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import trtspec.engine.cuda_graph as module
-from trtspec.engine.cuda_graph import CudaGraphSession
+import trtspec.backends.cuda_graph as module
+from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.errors import EngineError
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-import trtspec.engine.cuda_graph as cuda_graph
+import trtspec.backends.cuda_graph as cuda_graph
 import trtspec.executor.counted_engine as counted_engine
 import trtspec.executor.sampler as sampler
 import trtspec.llmapi.runtime as runtime
 from trtspec import SamplingParams
+from trtspec.backends.session import Session
+from trtspec.backends.staging import Staging
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.session import Session
-from trtspec.engine.staging import Staging
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM
-from trtspec.engine.network import LinearGraph
+from trtspec.backends.packing import RowGroup
+from trtspec.backends.slots.networks import LinearGraph
+from trtspec.backends.slots.rows import MaskKind
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup
 from trtspec.models.attention import PackedRows
-from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.tree import TokenTree
 
 from .. import inside

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trtspec.engine.network import PassNetwork
+from trtspec.backends.slots.networks import PassNetwork
 
 
 class Doubling:

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from trtspec.engine.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls, rounded
+from trtspec.backends.slots.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls, rounded
+from trtspec.backends.slots.rows import MaskKind
 from trtspec.models.attention import PackedRows
-from trtspec.models.linear_rows import MaskKind
 from trtspec.ops.attention import _visible_positions
 
 LENGTH, WIDEST, WORDS = 96, 8, 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trtspec.engine.staging import Staging, join, split, to_host
+from trtspec.backends.staging import Staging, join, split, to_host
 
 CPU = torch.device("cpu")
 

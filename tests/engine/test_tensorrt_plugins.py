@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import trtspec.engine.tensorrt_package as package
-import trtspec.engine.tensorrt_plugins as plugins
+import trtspec.backends.tensorrt.package as package
+import trtspec.backends.tensorrt.plugins as plugins
+from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGINS
 from trtspec.config.build import BuildConfig
 from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
-from trtspec.models.plugin_ops import DOMAIN, PLUGINS
 
 
 class FakeRegistry:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from trtspec import build
+from trtspec.backends.onnx.session import OnnxSession
+from trtspec.backends.tensorrt import cuda_stream, package
+from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.config.tensorrt import TensorRTConfig
-from trtspec.engine import cuda_stream, tensorrt_package
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.onnx_session import OnnxSession
-from trtspec.engine.tensorrt_session import TensorRTSession
 from trtspec.errors import ConfigError, EngineError
 
 from ..e2e.helpers import TinyModels
@@ -228,7 +228,7 @@ def test_missing_packages(
         with pytest.raises(ConfigError, match=r"needs cuda-python, .* pip install trtspec\[cuda\]"):
             EngineConfig.read(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(tensorrt_package, "trt", None)
+        patch.setattr(package, "trt", None)
         with pytest.raises(ConfigError, match=r"pip install trtspec\[tensorrt-rtx\]"):
             EngineConfig.read(folder)
     EngineConfig.read(folder)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM
-from trtspec.executor.packing import RowGroup
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.sampler import Judgement
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import sample

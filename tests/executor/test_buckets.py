@@ -11,9 +11,9 @@ from torch import Tensor
 
 import trtspec.executor.kv_tensors as module
 from trtspec import LLM, SamplingParams
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.buckets import Bucket, RowBuckets, extend, no_rows, pad, unpad
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.ops.tree import TokenTree
 
 from .. import inside

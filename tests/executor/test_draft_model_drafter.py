@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import DraftTargetDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.ops.tree import TokenTree

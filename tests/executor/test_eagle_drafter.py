@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.speculative import Eagle3DecodingConfig
 from trtspec.errors import EngineError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.kv_cache import KVCacheManager
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager

@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
+from trtspec.backends.slots.kv_cache import LinearKVCacheManager
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.linear_cache import LinearKVCacheManager
 
 LENGTH = 12
 CONFIG = ModelConfig("llama", 16, 16, 16, 2, 4, 2, 4, 1e-5, 64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.ops.tree import TokenTree
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=3, mask_words=1)

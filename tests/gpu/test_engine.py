@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trtspec import LLM, SamplingParams
-from trtspec.engine.cuda_graph import CudaGraphSession
+from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.engine.device import compute_capability, device_problem
 
 from .. import inside

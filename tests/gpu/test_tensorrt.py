@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams, TensorRTConfig, build
-from trtspec.engine.cuda_stream import cudart
+from trtspec.backends.tensorrt.cuda_stream import cudart
+from trtspec.backends.tensorrt.package import tensorrt_version, trt
+from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.engine.device import compute_capability, device_problem
-from trtspec.engine.tensorrt_package import tensorrt_version, trt
-from trtspec.engine.tensorrt_session import TensorRTSession
 from trtspec.errors import BuildError
 
 from .. import inside

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
@@ -17,7 +18,6 @@ from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.buckets import Bucket, extend, pad
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.p_eagle import PEagleDraft

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trtspec.models import plugin_ops
+from trtspec.backends.tensorrt import plugin_ops
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 onnx = pytest.importorskip("onnx")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.engine.tensorrt_plugins import PLUGIN_LIBRARY
+from trtspec.backends.tensorrt.plugins import PLUGIN_LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TENSORRT_ROOT = os.environ.get("TENSORRT_ROOT")

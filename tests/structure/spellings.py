@@ -133,7 +133,7 @@ BACKEND = Kind(
     frozenset({"backend", "backends"}),
     (
         Spelling("aoti", "aoti", "Aoti|AOTI"),
-        Spelling("onnx", "onnx", "Onnx|ONNX"),
+        Spelling("onnx", "onnx", "Onnx(?!Parser)|ONNX"),  # TensorRT has a class OnnxParser
         Spelling("tensorrt", "tensorrt", "TensorRT|Tensorrt"),
         Spelling("eager", "eager", "Eager(?=Backend|Session)", generic=True),
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from trtspec.backends.packing import RowGroup
 from trtspec.bench.floor import MachineRates, seconds_per_call
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.speculative import DecodingConfig
@@ -23,7 +24,6 @@ from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.runtime import Limits, open_executor
 from trtspec.ops.tree import TokenTree

@@ -14,7 +14,7 @@ from trtspec.engine.folder import WEIGHTS_NAME
 from trtspec.engine.graphs import BORROWED
 from trtspec.engine.lowering import LoweredGraph
 from trtspec.errors import BuildError
-from trtspec.models.onnx_ops import OPSET
+from trtspec.models.export_ops import OPSET
 
 try:
     import onnx

@@ -10,6 +10,13 @@ from pathlib import Path
 import checkpoint_converters
 from checkpoint_converters import DraftCheckpoint, content_of, read_config
 from checkpoint_converters.content_hash import hash_files
+from trtspec.backends.onnx.session import require_onnxruntime
+from trtspec.backends.tensorrt.package import (
+    buildable_capabilities,
+    check_compute_capability,
+    tensorrt_version,
+)
+from trtspec.backends.tensorrt.plugins import with_plugins
 from trtspec.builder.auto import resolve_auto
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
@@ -39,13 +46,6 @@ from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_
 from trtspec.engine.folder import EngineConfig, Environment
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
-from trtspec.engine.onnx_session import require_onnxruntime
-from trtspec.engine.tensorrt_package import (
-    buildable_capabilities,
-    check_compute_capability,
-    tensorrt_version,
-)
-from trtspec.engine.tensorrt_plugins import with_plugins
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.log import logger
 

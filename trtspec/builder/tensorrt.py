@@ -12,17 +12,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from trtspec.config.tensorrt import TensorRTConfig
-from trtspec.engine.device import device_problem
-from trtspec.engine.folder import EngineConfig
-from trtspec.engine.tensorrt_package import (
+from trtspec.backends.tensorrt.package import (
     ENGINE_SUFFIX,
     TensorRTLog,
     accepted_class,
     require_tensorrt,
     trt,
 )
-from trtspec.engine.tensorrt_plugins import load_plugins
+from trtspec.backends.tensorrt.plugins import load_plugins
+from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.engine.device import device_problem
+from trtspec.engine.folder import EngineConfig
 from trtspec.errors import BuildError
 from trtspec.log import logger
 from trtspec.writable import check_folder

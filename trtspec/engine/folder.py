@@ -33,6 +33,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trtspec.backends.tensorrt.cuda_stream import require_cuda_python
+from trtspec.backends.tensorrt.package import tensorrt_version
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.hybrid import HybridDecodingConfig
@@ -40,12 +42,10 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.config.strict import from_dict
-from trtspec.engine.cuda_stream import require_cuda_python
 from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.memory import in_large_pages
-from trtspec.engine.tensorrt_package import tensorrt_version
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.ops import OPS_VERSION

@@ -2,10 +2,10 @@
 
 A target is one graph. A draft with K/V is a graph for one pass, one for its head and, where it
 reads the target's states, one that makes features of them: a rollout calls them depth by depth (see
-`trtspec.engine.network`). MTP modules are a pass and a head each. A network of blocks is a graph
-that writes what it makes of the target's states, and a pass over blocks alone: in one graph there
-would be two updates of a cache, which TensorRT-RTX refuses. Their names are relative to the engine
-folder, and their initialisers lie in its weight files.
+`trtspec.backends.slots.networks`). MTP modules are a pass and a head each. A network of blocks is a
+graph that writes what it makes of the target's states, and a pass over blocks alone: in one graph
+there would be two updates of a cache, which TensorRT-RTX refuses. Their names are relative to the
+engine folder, and their initialisers lie in its weight files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from trtspec.backends.slots.lowered import (
+    LinearContext,
+    LinearFeaturePass,
+    LinearModel,
+    LinearPass,
+    Method,
+)
+from trtspec.backends.slots.rows import MaskKind
+from trtspec.backends.tensorrt.lowered import LinearVerify
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
@@ -28,15 +37,6 @@ from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.models.linear_rows import MaskKind
-from trtspec.models.lowered import (
-    LinearContext,
-    LinearFeaturePass,
-    LinearModel,
-    LinearPass,
-    LinearVerify,
-    Method,
-)
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 TARGET_GRAPH = "target.onnx"

@@ -9,6 +9,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from trtspec.backends.aoti.session import AotiSession
+from trtspec.backends.onnx.session import OnnxSession
+from trtspec.backends.session import ModuleSession, Session
+from trtspec.backends.slots.networks import (
+    BlockNetwork,
+    GraphSession,
+    LinearGraph,
+    MarginalsNetwork,
+    PassNetwork,
+    TargetNetwork,
+)
+from trtspec.backends.slots.rows import MaskKind
+from trtspec.backends.slots.verify import VerifyNetwork
+from trtspec.backends.tensorrt.kernel_session import KernelSession
+from trtspec.backends.tensorrt.plugins import load_plugins
+from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.config.draft import DraftConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, Built
@@ -23,7 +39,6 @@ from trtspec.engine.graphs import (
     target_module,
     with_borrowed,
 )
-from trtspec.engine.kernel_session import KernelSession
 from trtspec.engine.lowering import (
     CONTEXT_GRAPH,
     FUSE_GRAPH,
@@ -36,20 +51,6 @@ from trtspec.engine.lowering import (
     mask_kinds,
     views_are_cut,
 )
-from trtspec.engine.network import (
-    BlockNetwork,
-    GraphSession,
-    LinearGraph,
-    MarginalsNetwork,
-    PassNetwork,
-    TargetNetwork,
-)
-from trtspec.engine.onnx_session import OnnxSession
-from trtspec.engine.session import AotiSession, ModuleSession, Session
-from trtspec.engine.tensorrt_plugins import load_plugins
-from trtspec.engine.tensorrt_session import TensorRTSession
-from trtspec.engine.verify import VerifyNetwork
-from trtspec.models.linear_rows import MaskKind
 from trtspec.models.mtp_modules import ModuleStack
 from trtspec.models.signature import verify_signature
 from trtspec.ops.cuda_ops import register_cuda_ops

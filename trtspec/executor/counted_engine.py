@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.engine.session import Session
-from trtspec.engine.staging import Staging
+from trtspec.backends.session import Session
+from trtspec.backends.staging import Staging
 from trtspec.executor.timer import EngineTimer
 
 

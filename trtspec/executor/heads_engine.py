@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.engine.session import Session
-from trtspec.engine.staging import to_host
+from trtspec.backends.session import Session
+from trtspec.backends.staging import to_host
 from trtspec.executor.counted_engine import CountedEngine
 
 

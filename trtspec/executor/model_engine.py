@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.session import Session
+from trtspec.backends.staging import Staging, to_host
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
-from trtspec.engine.session import Session
-from trtspec.engine.staging import Staging, to_host
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
@@ -23,7 +24,6 @@ from trtspec.executor.buckets import (
 )
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.packing import RowGroup, pack
 from trtspec.executor.sampler import Judgement
 
 _NO_QUESTIONS = (

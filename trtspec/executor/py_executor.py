@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict

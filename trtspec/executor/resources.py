@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from trtspec.backends.slots.kv_cache import LinearKVCacheManager
 from trtspec.executor.kv_cache import KVCacheManager
-from trtspec.executor.linear_cache import LinearKVCacheManager
 from trtspec.executor.request import Request
 
 KVCache = KVCacheManager | LinearKVCacheManager

@@ -9,8 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from trtspec.backends.staging import Staging, to_host
 from trtspec.config.sampling import seed_to_int64
-from trtspec.engine.staging import Staging, to_host
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import torch
 
+from trtspec.backends.cuda_graph import CudaGraphSession
+from trtspec.backends.session import Session
+from trtspec.backends.slots.kv_cache import LinearKVCacheManager
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
-from trtspec.engine.cuda_graph import CudaGraphSession
 from trtspec.engine.device import free_memory
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
 from trtspec.engine.open import OpenDraft, judges, open_draft, open_target
-from trtspec.engine.session import Session
 from trtspec.engine.weight_record import check_weights
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.acceptance_rule import AcceptanceRule
@@ -30,7 +31,6 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.kv_cache import KVCacheManager
-from trtspec.executor.linear_cache import LinearKVCacheManager
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor

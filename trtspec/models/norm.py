@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.models import onnx_ops
+from trtspec.models import export_ops
 from trtspec.ops.linear import rms_norm
 
 
@@ -23,5 +23,5 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x [..., size]`` -> the same shape and dtype."""
         if torch.onnx.is_in_onnx_export():
-            return onnx_ops.rms_norm(x, self.weight, self.eps)
+            return export_ops.rms_norm(x, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)

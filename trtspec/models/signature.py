@@ -33,7 +33,7 @@ class Signature:
     dims: tuple[Any, ...]
 
     def unflatten(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-        """A flat list of inputs (see `trtspec.engine.session`) as the forward's arguments."""
+        """A flat list of inputs (see `trtspec.backends.session`) as the forward's arguments."""
         leaves, structure = pytree.tree_flatten(self.args)
         given = iter(inputs)
         filled = [None if leaf is None else next(given) for leaf in leaves]
@@ -51,7 +51,7 @@ def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
 
 
 def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
-    """`trtspec.engine.verify.VerifyNetwork.forward`."""
+    """`trtspec.backends.slots.verify.VerifyNetwork.forward`."""
     plain = model_signature(config, dtype, layout)
     *args, wanted, k_caches, v_caches = plain.args
     *dims, r, k_dims, v_dims = plain.dims

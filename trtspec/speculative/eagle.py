@@ -7,11 +7,11 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollout_needs

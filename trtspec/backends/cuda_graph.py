@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trtspec.engine.session import Session
+from trtspec.backends.session import Session
 from trtspec.errors import EngineError
 
 _WARM_UPS = 2
-# Where a call's inputs hold one row each, and one request each (see `trtspec.engine.session`).
+# Where a call's inputs hold one row each, and one request each (see `trtspec.backends.session`).
 _INPUT_IDS, _CONTEXT_LENS = 0, 5
 
 

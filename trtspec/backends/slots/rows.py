@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from trtspec.models import onnx_ops
+from trtspec.models import export_ops
 
 
 class MaskKind(NamedTuple):
@@ -21,7 +21,7 @@ class MaskKind(NamedTuple):
 
 @dataclass
 class LinearRows:
-    """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `onnx_ops`).
+    """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `export_ops`).
 
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
     sequence's rows goes, the others behind it. masks: by their kind, the cache positions that each
@@ -58,7 +58,7 @@ class LinearRows:
         self.write(k, v, cos_sin, k_cache, v_cache)
         seen = mask.shape[3]
         k_seen, v_seen = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
-        attended = onnx_ops.attention(self._turned(q, cos_sin), k_seen, v_seen, mask, scale)
+        attended = export_ops.attention(self._turned(q, cos_sin), k_seen, v_seen, mask, scale)
         return attended.transpose(1, 2).reshape(q.shape)
 
     def write(
@@ -71,8 +71,8 @@ class LinearRows:
     ) -> None:
         """See `Rows.write`; what becomes of the caches is kept here."""
         keys, values = self._turned(k, cos_sin), self._heads_first(v)
-        self.k_caches.append(onnx_ops.tensor_scatter(k_cache, keys, self.write_indices))
-        self.v_caches.append(onnx_ops.tensor_scatter(v_cache, values, self.write_indices))
+        self.k_caches.append(export_ops.tensor_scatter(k_cache, keys, self.write_indices))
+        self.v_caches.append(export_ops.tensor_scatter(v_cache, values, self.write_indices))
 
     def _heads_first(self, x: Tensor) -> Tensor:
         return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)
@@ -80,4 +80,4 @@ class LinearRows:
     def _turned(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
         """In float32 with one rounding, as `rotate` does it."""
         cos, sin = (y.view(*self.padded_positions.shape, -1) for y in cos_sin)
-        return onnx_ops.rotary_embedding(self._heads_first(x).float(), cos, sin).to(x.dtype)
+        return export_ops.rotary_embedding(self._heads_first(x).float(), cos, sin).to(x.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.engine.network import GraphSession
+from trtspec.backends.slots.networks import GraphSession
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.sampling import SamplingColumns, sample
 from trtspec.ops.tree_mask import tree_mask
@@ -17,9 +17,9 @@ _COLUMNS = len(SamplingColumns._fields)
 
 
 class KernelSession:
-    """Has the inputs and outputs of `trtspec.models.lowered.LinearVerify` where there can be no
-    plugins, as in TensorRT-RTX: masks are made before the plain graph runs, and its logits sampled
-    and trees walked behind it, all where the tensors are."""
+    """Has the inputs and outputs of `LinearVerify` where there can be no plugins, as in
+    TensorRT-RTX: masks are made before the plain graph runs, and its logits sampled and trees
+    walked behind it, all where the tensors are."""
 
     def __init__(
         self, session: GraphSession, windows: Sequence[int], length: int, width: int

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtspec.engine.staging import Staging
+from trtspec.backends.slots.rows import MaskKind
+from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
-from trtspec.models.linear_rows import MaskKind
 
 VIEW_STEP = 64
 """Masks that are cut have a multiple of so many positions: few sizes, for what is kept of each."""

@@ -14,10 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.padding import PaddedCall, Padding
-from trtspec.engine.staging import Staging, to_host
+from trtspec.backends.slots.padding import PaddedCall, Padding
+from trtspec.backends.slots.rows import MaskKind
+from trtspec.backends.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
-from trtspec.models.linear_rows import MaskKind
 
 
 class GraphSession(Protocol):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.engine.cuda_stream import CudaGraph, CudaStream
-from trtspec.engine.tensorrt_engine import PREFILL, VERIFY, TensorRTEngine
+from trtspec.backends.tensorrt.cuda_stream import CudaGraph, CudaStream
+from trtspec.backends.tensorrt.engine import PREFILL, VERIFY, TensorRTEngine
 from trtspec.errors import EngineError
 from trtspec.log import logger
 

@@ -1,8 +1,8 @@
 """A target whose graph samples and accepts: it takes packed rows, ancestors and sampling values,
 and says which rows of every tree the target accepts.
 
-Its graph has the inputs of `trtspec.models.lowered.LinearVerify`. Slots stand for requests there:
-each has its rows, of the tree as well, in the order of the slots, or none.
+Its graph has the inputs of a backend's own module that samples and accepts. Slots stand for
+requests there: each has its rows, of the tree as well, in the order of the slots, or none.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.network import GraphSession
-from trtspec.engine.padding import PaddedCall, Padding
-from trtspec.engine.staging import Staging
+from trtspec.backends.slots.networks import GraphSession
+from trtspec.backends.slots.padding import PaddedCall, Padding
+from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 

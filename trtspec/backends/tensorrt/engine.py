@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.engine.cuda_stream import CudaStream
-from trtspec.engine.runtime_cache import SUFFIX, open_runtime_cache
-from trtspec.engine.tensorrt_package import (
+from trtspec.backends.tensorrt.cuda_stream import CudaStream
+from trtspec.backends.tensorrt.package import (
     ENGINE_SUFFIX,
     TensorRTLog,
     require_tensorrt,
     tensorrt_version,
 )
+from trtspec.backends.tensorrt.runtime_cache import SUFFIX, open_runtime_cache
 from trtspec.errors import EngineError
 
 VERIFY, PREFILL = 0, 1

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.tensorrt.package import require_tensorrt, tensorrt_version
+from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
 from trtspec.config.build import BuildConfig
-from trtspec.engine.tensorrt_package import require_tensorrt, tensorrt_version
 from trtspec.errors import ConfigError
-from trtspec.models.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
 
-PLUGIN_LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libtrtspec_plugins.so"
+PLUGIN_LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "libtrtspec_plugins.so"
 _WITHOUT_PLUGINS = "tensorrt_rtx"  # it has the registry, and no layer that could run one
 _REMEDY = (
     "build it in trtspec's source folder: cmake -S . -B build -DTENSORRT_ROOT=<folder of TensorRT> "
