@@ -37,7 +37,7 @@ std::size_t paged_tree_attention_workspace(const AttentionParams& params);
 cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);
 
-// What an engine with a linear cache is told about visibility, instead of packed ancestors.
+// What an engine with a slot cache is told about visibility, instead of packed ancestors.
 enum class MaskKind { boolean, f32, bf16, f16 };  // true / 0 = seen, false / -inf = hidden
 
 struct TreeMaskParams {

@@ -1,4 +1,4 @@
-// tree_mask: packed ancestors and context lengths become the mask of an engine with a linear cache.
+// tree_mask: packed ancestors and context lengths become the mask of an engine with a slot cache.
 #include <kernels.hpp>
 
 #include "attention.cuh"

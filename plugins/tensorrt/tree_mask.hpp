@@ -1,4 +1,4 @@
-// TreeMask: packed ancestors and lengths to the attention mask of a linear cache.
+// TreeMask: packed ancestors and lengths to the attention mask of a slot cache.
 #pragma once
 #include "plugin.hpp"
 

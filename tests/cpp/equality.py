@@ -25,7 +25,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"max_num_tokens": 9, "kv_cache_config": {"max_tokens": 96}},
         ("--max_num_tokens", 9, "--kv_cache_max_tokens", 96),
     ),
-    # Of linear caches: as many slots as take so many tokens.
+    # Of slot caches: as many slots as take so many tokens.
     "few_slots": (
         {"max_num_tokens": 9, "kv_cache_config": {"max_tokens": 800}},
         ("--max_num_tokens", 9, "--kv_cache_max_tokens", 800),

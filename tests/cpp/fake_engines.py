@@ -10,7 +10,7 @@ import onnx
 
 from trtspec.engine.graphs import graph_names
 
-from ..engine.fake_tensorrt import as_tensorrt
+from ..backends.fake_tensorrt import as_tensorrt
 
 
 def as_fake_engines(folder: Path) -> None:

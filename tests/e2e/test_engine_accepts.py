@@ -26,7 +26,7 @@ from .helpers import (
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from ..engine.plugin_graph import HOW
+from ..backends.plugin_graph import HOW
 
 PROMPTS = eight_prompts(810)
 OPTIONS = {

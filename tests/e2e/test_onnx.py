@@ -22,7 +22,7 @@ pytest.importorskip("onnxscript")
 
 pytestmark = pytest.mark.slow
 
-# Cached prefixes, which linear caches have none of, would change what a step has room to draft.
+# Cached prefixes, which slot caches have none of, would change what a step has room to draft.
 OPTIONS = {
     "max_batch_size": 8,
     "max_num_tokens": 80,

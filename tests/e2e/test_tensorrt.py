@@ -24,7 +24,7 @@ from .helpers import GREEDY_24, SAMPLED_24, TinyModels, assert_no_leak, eight_pr
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from ..engine.fake_tensorrt import as_tensorrt, installed
+from ..backends.fake_tensorrt import as_tensorrt, installed
 
 PROMPTS = eight_prompts(560)
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}

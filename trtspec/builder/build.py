@@ -94,7 +94,7 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
             _write_draft(engine, draft, source, checkpoint, folder / draft.folder)
     if engine.build.backend != "eager":
         place_graphs(engine, graph_names(engine), folder)
-    if engine.build.has_linear_cache:
+    if engine.build.has_slots:
         for name in graph_names(engine):
             found = draft_of(engine, name)
             own = TARGET_WEIGHTS if found is None else f"{found[0].folder}/{WEIGHTS_NAME}"

@@ -41,7 +41,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     target = _shape(engine.target.to_dict())
     build = engine.build
     # An ONNX graph is the same for all devices.
-    device = "cpu" if build.has_linear_cache else build.device
+    device = "cpu" if build.has_slots else build.device
     facts: list[object] = [build.backend, device, build.dtype, asdict(engine.layout), target]
     facts += [build.weight_dtype, build.weight_group_size]
     found = draft_of(engine, name)
@@ -82,7 +82,7 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
         if name not in missing:
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
-        make_all = _export_all if engine.build.has_linear_cache else _compile_all
+        make_all = _export_all if engine.build.has_slots else _compile_all
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as scratch:
             packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}

@@ -239,7 +239,7 @@ def _plan_draft(
 
 def _environment(build: BuildConfig) -> Environment:
     """What the engine will depend on; ConfigError if it cannot be built here."""
-    if build.has_linear_cache:
+    if build.has_slots:
         require_onnx()
     if build.backend == "onnx":
         require_onnxruntime()

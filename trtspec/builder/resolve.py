@@ -54,7 +54,7 @@ def resolve_build(
         device = "cuda"
         reasons.append("device cuda: where TensorRT engines run")
 
-    place = Place(config.backend, device, not config.has_linear_cache, BACKENDS_WITH_OPS)
+    place = Place(config.backend, device, not config.has_slots, BACKENDS_WITH_OPS)
     weight_dtype, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
 

@@ -12,9 +12,9 @@ from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
 BACKENDS = ("aoti", "onnx", "tensorrt", "eager")
-LINEAR_BACKENDS = ("onnx", "tensorrt")
-"""Those whose graphs have standard attention over linear caches in place of paged ones."""
-BACKENDS_WITH_OPS = tuple(name for name in BACKENDS if name not in LINEAR_BACKENDS)
+SLOT_BACKENDS = ("onnx", "tensorrt")
+"""Those whose graphs have standard attention over slot caches in place of paged ones."""
+BACKENDS_WITH_OPS = tuple(name for name in BACKENDS if name not in SLOT_BACKENDS)
 """The others: their graphs call the ops of trtspec."""
 ONNX_DTYPES = ("float32", "float16")
 """What ONNX Runtime's kernels for CPUs compute in."""
@@ -53,7 +53,7 @@ class BuildConfig:
     None: what the model was made for. max_num_tokens: rows in one step, prefill chunks and draft
     nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
     of the KV cache, a power of two. backend: aoti (compiled), onnx (a standard ONNX graph, run by
-    ONNX Runtime on the CPU, with a linear KV cache: tokens_per_block does not count), tensorrt
+    ONNX Runtime on the CPU, with a slot KV cache: tokens_per_block does not count), tensorrt
     (engines for a GPU, of that graph, made as ``tensorrt`` says) or eager (the same modules
     uncompiled, for tests and debugging). device: cpu, cuda (the first device that
     CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one). weight_dtype: in what linear
@@ -112,9 +112,9 @@ class BuildConfig:
             )
 
     @property
-    def has_linear_cache(self) -> bool:
+    def has_slots(self) -> bool:
         """Whether a sequence has one slot of the cache in place of blocks."""
-        return self.backend in LINEAR_BACKENDS
+        return self.backend in SLOT_BACKENDS
 
     @property
     def accepts_in_engine(self) -> bool:

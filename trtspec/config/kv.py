@@ -67,11 +67,11 @@ class KvCacheConfig:
 class CacheLayout:
     """The fixed sizes of an engine's inputs: cache blocks, block tables and mask words.
 
-    is_linear: every sequence has one block, its slot, which holds all its rows and, behind those,
+    is_slots: every sequence has one block, its slot, which holds all its rows and, behind those,
     as many as a padded step may be wide.
     """
 
     tokens_per_block: int
     blocks_per_sequence: int
     mask_words: int
-    is_linear: bool = False
+    is_slots: bool = False

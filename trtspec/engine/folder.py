@@ -165,12 +165,12 @@ class EngineConfig:
     @property
     def layout(self) -> CacheLayout:
         """Block tables reach past max_seq_len by the rows a step writes before it accepts them; a
-        linear cache by those and by as many rows of padding."""
+        slot cache by those and by as many rows of padding."""
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
         rows = self.speculative_rows
         tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
-        if self.build.has_linear_cache:
-            return CacheLayout(tokens + rows, 1, mask_words, is_linear=True)
+        if self.build.has_slots:
+            return CacheLayout(tokens + rows, 1, mask_words, is_slots=True)
         return CacheLayout(
             tokens_per_block=self.build.tokens_per_block,
             blocks_per_sequence=-(-tokens // self.build.tokens_per_block),

@@ -27,7 +27,7 @@ it, or a module inside it, borrows, and, at the beginning, the index tensors of 
 
 def graph_names(engine: EngineConfig) -> list[str]:
     """The artifacts of an engine folder, relative to it."""
-    if engine.build.has_linear_cache:
+    if engine.build.has_slots:
         return lowered_graph_names(engine)
     return [TARGET_MODEL, *(name for draft in engine.drafts for name in draft.graphs.values())]
 
@@ -35,7 +35,7 @@ def graph_names(engine: EngineConfig) -> list[str]:
 def draft_of(engine: EngineConfig, name: str) -> tuple[EngineDraft, str] | None:
     """The draft that an artifact of the engine folder belongs to, and the name that the artifact
     has in its kind; None for the target's."""
-    if engine.build.has_linear_cache:
+    if engine.build.has_slots:
         return lowered_draft_of(engine, name)
     folder, _, own_name = name.rpartition("/")
     return next(((draft, own_name) for draft in engine.drafts if draft.folder == folder), None)

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from trtspec.backends.slots.lowered import (
-    LinearContext,
-    LinearFeaturePass,
-    LinearModel,
-    LinearPass,
     Method,
+    SlotContext,
+    SlotFeaturePass,
+    SlotModel,
+    SlotPass,
 )
 from trtspec.backends.slots.rows import MaskKind
-from trtspec.backends.tensorrt.lowered import LinearVerify
+from trtspec.backends.tensorrt.lowered import SlotVerify
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
@@ -47,7 +47,7 @@ CONTEXT_GRAPH = "context.onnx"
 MARGINALS_GRAPH = "marginals.onnx"
 
 VERDICT = ("sampled", "accepted_rows", "num_emitted")
-"""What a target's graph with plugins returns besides, see `LinearVerify`."""
+"""What a target's graph with plugins returns besides, see `SlotVerify`."""
 
 DRAFT_GRAPHS: Mapping[str, tuple[str, ...]] = {
     ModelConfig.kind: (PASS_GRAPH, HEAD_GRAPH),
@@ -126,7 +126,7 @@ def lower(engine: EngineConfig, file: str, module: nn.Module) -> LoweredGraph:
         return _with_rows(
             engine,
             engine.target,
-            LinearModel(module, kinds),  # type: ignore[arg-type]
+            SlotModel(module, kinds),  # type: ignore[arg-type]
             kinds,
             _Extra("logits_rows", wanted, {0: _dim("logits_rows")}),
             ["logits", *(["hidden"] if engine.capture_layers else [])],
@@ -180,11 +180,11 @@ def _pass(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGraph:
     decoder, kinds = part.network.decoder, mask_kinds(part.network)
     assert decoder is not None
     if not isinstance(part.network, EagleConfig):
-        plain = LinearPass(module, kinds, part.module)
+        plain = SlotPass(module, kinds, part.module)
         return _with_rows(engine, decoder, plain, kinds, None, ["ready"])
     features = torch.zeros(_BATCH, _ROWS, decoder.hidden_size, dtype=_dtype(engine))
     extra = _Extra("features", features, _row_dims())
-    reading = LinearFeaturePass(module, kinds, part.module)
+    reading = SlotFeaturePass(module, kinds, part.module)
     return _with_rows(engine, decoder, reading, kinds, extra, ["ready", "next_features"])
 
 
@@ -230,7 +230,7 @@ def _context(engine: EngineConfig, part: _Part, module: nn.Module) -> LoweredGra
     hidden = torch.zeros(_BATCH, _ROWS, _states(engine, part), dtype=_dtype(engine))
     caches, cache_dims, cache_names = _caches(engine, decoder)
     return LoweredGraph(
-        LinearContext(module),
+        SlotContext(module),
         (_rows(), torch.zeros(_BATCH, dtype=torch.int64), hidden, *caches),
         (_row_dims(), {0: _dim("batch")}, _row_dims(), *cache_dims),
         ("positions", "write_indices", "hidden_in", *cache_names),
@@ -298,7 +298,7 @@ def _verify(engine: EngineConfig, module: nn.Module) -> LoweredGraph:
     row_start = torch.zeros(_BATCH + 1, dtype=torch.int32)
     outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERDICT]
     return LoweredGraph(
-        LinearVerify(
+        SlotVerify(
             module,  # type: ignore[arg-type]
             mask_kinds(target),
             layout.tokens_per_block,

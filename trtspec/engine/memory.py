@@ -34,7 +34,7 @@ def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
 def weight_format(build: BuildConfig) -> WeightFormat:
     """How the networks of a resolved build keep their weights: the ops for CPUs read floats in
     panels, other libraries want them as they are."""
-    return format_of(build, in_panels=build.device == "cpu" and not build.has_linear_cache)
+    return format_of(build, in_panels=build.device == "cpu" and not build.has_slots)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

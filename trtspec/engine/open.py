@@ -15,9 +15,9 @@ from trtspec.backends.session import ModuleSession, Session
 from trtspec.backends.slots.networks import (
     BlockNetwork,
     GraphSession,
-    LinearGraph,
     MarginalsNetwork,
     PassNetwork,
+    SlotGraph,
     TargetNetwork,
 )
 from trtspec.backends.slots.rows import MaskKind
@@ -95,11 +95,11 @@ def open_target(
     if judges(engine):
         module = _verify_network(folder, engine, weights, graph_batches)
         signature = verify_signature(engine.target, built_dtype(engine), engine.layout)
-    elif engine.build.has_linear_cache:
+    elif engine.build.has_slots:
         kinds = mask_kinds(engine.target)
         layers = engine.target.num_layers
         module = TargetNetwork(
-            _linear_graph(folder, engine, TARGET_GRAPH, weights, layers, kinds, graph_batches)
+            _slot_graph(folder, engine, TARGET_GRAPH, weights, layers, kinds, graph_batches)
         )
     else:
         bind(module, weights, str(folder / "target" / WEIGHTS_NAME))
@@ -125,7 +125,7 @@ def open_draft(
         module = draft_module(engine, draft)
     weights = with_borrowed(module, own, target)
     modules = dict.fromkeys(draft.graphs, module)
-    if engine.build.has_linear_cache:
+    if engine.build.has_slots:
         modules = _lowered_modules(folder, engine, draft, weights, graph_batches)
     elif engine.build.backend == "eager":
         bind(module, weights, str(folder / draft.folder / WEIGHTS_NAME))
@@ -156,10 +156,10 @@ def _lowered_modules(
     def session(name: str) -> GraphSession:
         return _graph_session(folder, engine, files[name], weights)
 
-    def graph(name: str, of: DraftConfig, kinds: Sequence[MaskKind] | None = None) -> LinearGraph:
+    def graph(name: str, of: DraftConfig, kinds: Sequence[MaskKind] | None = None) -> SlotGraph:
         assert of.decoder is not None
         layers, wanted = of.decoder.num_layers, mask_kinds(of) if kinds is None else kinds
-        return _linear_graph(folder, engine, files[name], weights, layers, wanted, graph_batches)
+        return _slot_graph(folder, engine, files[name], weights, layers, wanted, graph_batches)
 
     if MARGINALS_GRAPH in files:
         return {DRAFT_ROLLOUT: MarginalsNetwork(session(MARGINALS_GRAPH))}
@@ -227,7 +227,7 @@ def _graph_session(
     return OnnxSession(folder / name, weights, num_caches)
 
 
-def _linear_graph(
+def _slot_graph(
     folder: Path,
     engine: EngineConfig,
     name: str,
@@ -235,9 +235,9 @@ def _linear_graph(
     num_layers: int,
     kinds: Sequence[MaskKind],
     graph_batches: Sequence[int],
-) -> LinearGraph:
+) -> SlotGraph:
     num_caches = 2 * num_layers
-    return LinearGraph(
+    return SlotGraph(
         _graph_session(folder, engine, name, weights, num_caches, graph_batches),
         engine.layout.tokens_per_block,
         engine.speculative_rows,

@@ -1,4 +1,4 @@
-"""KVTensors: the memory of one model's caches, paged or linear."""
+"""KVTensors: the memory of one model's caches, paged or slots."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMPACTED_AT_ONCE = 4096
 
 
 class KVTensors:
-    """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a linear
+    """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
     layout, whose blocks are slots, ``[slots, Hkv, length, D]``.
 
-    A linear cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
+    A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class KVTensors:
         device: torch.device,
     ) -> None:
         self._block_size = layout.tokens_per_block
-        self._heads = config.num_kv_heads if layout.is_linear else 1
+        self._heads = config.num_kv_heads if layout.is_slots else 1
         k, v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype, device)
         self._k, self._v = k, v
-        if layout.is_linear:
+        if layout.is_slots:
             shape = (num_blocks, config.num_kv_heads, layout.tokens_per_block, config.head_dim)
             self._k, self._v = ([cache.view(shape) for cache in caches] for caches in (k, v))
 

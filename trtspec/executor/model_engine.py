@@ -39,7 +39,7 @@ class ModelEngine(CountedEngine):
 
     Rows are packed on the host and go to the engine's device in one copy. With buckets, the calls
     of generating steps are padded: the rollouts of an engine that has one, else the forward calls.
-    Those over linear caches are padded in their sessions, slot by slot.
+    Those over slot caches are padded in their sessions, slot by slot.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class ModelEngine(CountedEngine):
         self._kv_token_bytes = config.kv_elements_per_token * dtype.itemsize
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
-        # Rows for a linear cache are padded on the host, and go to the device as they are then.
-        self._row_staging = Staging(torch.device("cpu")) if layout.is_linear else self._staging
+        # Rows for a slot cache are padded on the host, and go to the device as they are then.
+        self._row_staging = Staging(torch.device("cpu")) if layout.is_slots else self._staging
         self.caches = KVTensors(config, dtype, layout, num_blocks, self._device)
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
@@ -256,7 +256,7 @@ class ModelEngine(CountedEngine):
         """The bucket for packed rows, where calls of this kind are padded here."""
         if (
             self._buckets is None
-            or self.layout.is_linear
+            or self.layout.is_slots
             or rolls_out != (self._rollout is not None)
         ):
             return None

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from trtspec.backends.slots.kv_cache import LinearKVCacheManager
+from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 
-KVCache = KVCacheManager | LinearKVCacheManager
+KVCache = KVCacheManager | SlotKVCacheManager
 
 
 class DraftCache:

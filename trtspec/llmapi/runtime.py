@@ -11,7 +11,7 @@ import torch
 
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.session import Session
-from trtspec.backends.slots.kv_cache import LinearKVCacheManager
+from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import CacheLayout, KvCacheConfig
@@ -109,7 +109,7 @@ def open_executor(
     device = engine.build.device
     sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
     padding = graphs.enable_padding if graphs else False
-    # Calls over linear caches are captured inside their sessions, which pad them.
+    # Calls over slot caches are captured inside their sessions, which pad them.
     inner_sizes = sizes if padding else ()
     for name in ("target", *(draft.folder for draft in drafts)):
         check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
@@ -139,8 +139,8 @@ def open_executor(
     if device == "cuda":
         _capture_graphs([target, *opened], buckets)
     reuse = kv.enable_block_reuse
-    if reuse and layout.is_linear:
-        logger.info("prefix reuse is off: backend %s has linear caches", engine.build.backend)
+    if reuse and layout.is_slots:
+        logger.info("prefix reuse is off: backend %s has slot caches", engine.build.backend)
         reuse = False
     elif reuse and needs.reads_every_row:
         logger.info("prefix reuse is off: %s reads every row", getattr(speculation, "method", None))
@@ -185,9 +185,9 @@ def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
 
 def _kv_cache(
     layout: CacheLayout, num_blocks: int, reuse: bool, lookahead: int = 0
-) -> KVCacheManager | LinearKVCacheManager:
-    if layout.is_linear:
-        return LinearKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
+) -> KVCacheManager | SlotKVCacheManager:
+    if layout.is_slots:
+        return SlotKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
     return KVCacheManager(num_blocks, layout.tokens_per_block, reuse, lookahead=lookahead)
 
 
@@ -268,7 +268,7 @@ def _with_graphs(
     session: Session, engine: EngineConfig, buckets: RowBuckets | None, num_layers: int
 ) -> Session:
     """The session, on CUDA with graphs for the buckets, unless those are inside it."""
-    if engine.build.device == "cpu" or engine.build.has_linear_cache or buckets is None:
+    if engine.build.device == "cpu" or engine.build.has_slots or buckets is None:
         return session
     sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
     return CudaGraphSession(session, sizes, 2 * num_layers)
@@ -304,16 +304,16 @@ def _cache_blocks(
         states = len(engine.capture_layers) * engine.target.hidden_size
         token_bytes += states * element_bytes(engine.build.dtype)
     batch = limits.max_batch_size
-    # A slot of a linear cache has room for a sequence and its drafts.
-    is_linear = engine.layout.is_linear
-    wanted = batch * (size if is_linear else limits.max_seq_len + size)
+    # A slot of a slot cache has room for a sequence and its drafts.
+    is_slots = engine.layout.is_slots
+    wanted = batch * (size if is_slots else limits.max_seq_len + size)
     free = free_memory(engine.build.device)
     affordable = int(free * kv.free_memory_fraction) // token_bytes
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
         raise EngineError(
             f"the KV cache would hold {tokens} tokens, less than one "
-            f"{'slot' if is_linear else 'block'} of {size}; raise "
+            f"{'slot' if is_slots else 'block'} of {size}; raise "
             f"max_tokens or free_memory_fraction of kv_cache_config ({token_bytes} bytes a token)"
         )
     logger.info(
@@ -323,6 +323,6 @@ def _cache_blocks(
         token_bytes,
     )
     extra = [needs.max_nodes, *(cache.slots for cache in needs.caches)]
-    if kv.max_tokens is not None or is_linear:
+    if kv.max_tokens is not None or is_slots:
         extra = [0] * len(extra)
     return [tokens // size + batch * -(-rows // size) for rows in extra]

@@ -7,7 +7,7 @@
 namespace trtspec {
 
 // What the caches have in common: the paged one of KVCacheManager, whose contract this is, and the
-// linear one of LinearKVCacheManager.
+// slot one of SlotKVCacheManager.
 class KVCache {
  public:
   virtual ~KVCache() = default;

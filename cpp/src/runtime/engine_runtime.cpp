@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 #include <trtspec/kv_cache_manager.hpp>
-#include <trtspec/linear_kv_cache_manager.hpp>
+#include <trtspec/slot_kv_cache_manager.hpp>
 #include <trtspec/runtime/open_engine.hpp>
 #include <utility>
 
@@ -32,8 +32,8 @@ std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, s
 
 std::unique_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
                                     bool enable_reuse, std::int64_t lookahead = 0) {
-  if (layout.is_linear) {
-    return std::make_unique<LinearKVCacheManager>(num_blocks, layout.tokens_per_block);
+  if (layout.is_slots) {
+    return std::make_unique<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
   }
   return std::make_unique<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
                                           lookahead);
@@ -158,19 +158,19 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
   if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_elements_per_token();
   token_bytes *= folder.element_bytes();
   const std::int64_t wanted =
-      limits.max_batch_size * (layout.is_linear ? size : limits.max_seq_len + size);
+      limits.max_batch_size * (layout.is_slots ? size : limits.max_seq_len + size);
   const auto affordable =
       static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction) / token_bytes;
   const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
   if (tokens < size) {
     throw Error("the KV cache would hold " + std::to_string(tokens) +
-                " tokens, less than one " + (layout.is_linear ? "slot" : "block") + " of " +
+                " tokens, less than one " + (layout.is_slots ? "slot" : "block") + " of " +
                 std::to_string(size) +
                 "; raise kv_cache_max_tokens or kv_cache_free_memory_fraction (" +
                 std::to_string(token_bytes) + " bytes a token)");
   }
   const auto spare = [&](std::int64_t rows) {
-    return options.max_tokens || layout.is_linear
+    return options.max_tokens || layout.is_slots
                ? 0
                : limits.max_batch_size * ((rows + size - 1) / size);
   };

@@ -12,7 +12,7 @@ EngineInputs EngineInputs::of(std::span<const at::Tensor> inputs, std::size_t nu
           inputs.subspan(kRows, inputs.size() - kRows - num_caches), inputs.last(num_caches)};
 }
 
-TargetNetwork::TargetNetwork(LinearGraph graph, std::size_t num_caches)
+TargetNetwork::TargetNetwork(SlotGraph graph, std::size_t num_caches)
     : graph_(std::move(graph)), num_caches_(num_caches) {}
 
 std::vector<at::Tensor> TargetNetwork::run(std::vector<at::Tensor> inputs) {

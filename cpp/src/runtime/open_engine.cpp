@@ -41,10 +41,10 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
 SessionEngine::Parts EngineOpener::target() const {
   const DecoderShape& shape = folder_.target;
   std::unique_ptr<Session> session;
-  if (folder_.build.has_linear_cache()) {
+  if (folder_.build.has_slots()) {
     const std::size_t caches = num_caches(shape);
     session = std::make_unique<TargetNetwork>(
-        linear_graph(folder_.target_graph(), target_weights_, shape, caches), caches);
+        slot_graph(folder_.target_graph(), target_weights_, shape, caches), caches);
   } else {
     session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
   }
@@ -59,7 +59,7 @@ SessionEngine::Parts EngineOpener::draft() const {
   const Weights own = open_weights(folder_.draft_weights(), folder_.draft_record,
                                    libraries_.tensorrt ? StoredIn::file : StoredIn::memory);
   DraftSessions sessions;
-  if (folder_.build.has_linear_cache()) {
+  if (folder_.build.has_slots()) {
     sessions = folder_.draft->num_modules > 0 ? lowered_modules(own) : lowered_draft(own);
   } else {
     sessions = compiled_draft(own);
@@ -94,7 +94,7 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
   const auto path = [&](const char* name) { return folder_.draft_graph(name); };
   auto network = std::make_shared<DraftNetwork>(
       DraftNetwork::Parts{
-          .pass = linear_graph(path("pass"), weights, draft.decoder, caches),
+          .pass = slot_graph(path("pass"), weights, draft.decoder, caches),
           .head = graph(path("head"), weights),
           .fuse = draft.eagle ? graph(path("fuse"), weights) : nullptr,
           .token_map = find(own, "token_map"),
@@ -126,7 +126,7 @@ EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) co
       weights[prefix + kBorrowed + name] = tensor;
     }
     depths.emplace_back(
-        DraftNetwork::Parts{.pass = linear_graph(folder_.draft_graph("pass-" + number), weights,
+        DraftNetwork::Parts{.pass = slot_graph(folder_.draft_graph("pass-" + number), weights,
                                                  draft.decoder, caches / count),
                             .head = graph(folder_.draft_graph("head-" + number), weights),
                             .fuse = nullptr,
@@ -147,11 +147,11 @@ std::unique_ptr<Session> EngineOpener::graph(const std::string& path,
   return std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights);
 }
 
-LinearGraph EngineOpener::linear_graph(const std::string& path, const Weights& weights,
-                                       const DecoderShape& shape, std::size_t num_caches) const {
-  LinearShape linear{.length = folder_.layout().tokens_per_block,
-                     .widest = folder_.speculative_rows(),
-                     .windows = shape.windows};
+SlotGraph EngineOpener::slot_graph(const std::string& path, const Weights& weights,
+                                   const DecoderShape& shape, std::size_t num_caches) const {
+  SlotShape slots{.length = folder_.layout().tokens_per_block,
+                  .widest = folder_.speculative_rows(),
+                  .windows = shape.windows};
   if (libraries_.tensorrt) {
     auto session = std::make_unique<TensorRTSession>(libraries_.tensorrt, path, num_caches);
     if (session->max_batch() < max_batch_size_) {
@@ -159,13 +159,13 @@ LinearGraph EngineOpener::linear_graph(const std::string& path, const Weights& w
                   " requests in a call, max_batch_size is " + std::to_string(max_batch_size_) +
                   "; lower it, or rebuild the engine with trtspec-build");
     }
-    return LinearGraph(std::move(session), std::move(linear), device_);
+    return SlotGraph(std::move(session), std::move(slots), device_);
   }
   auto session =
       std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
   const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
-  linear.cuts_masks = !mask.empty() && mask.back() < 0;
-  return LinearGraph(std::move(session), std::move(linear), device_);
+  slots.cuts_masks = !mask.empty() && mask.back() < 0;
+  return SlotGraph(std::move(session), std::move(slots), device_);
 }
 
 }  // namespace trtspec

@@ -35,7 +35,7 @@ std::vector<Group> groups_of(const RowPlaces& rows, std::int64_t length) {
   for (std::int64_t request = 0; request < rows.context_lens.size(0); ++request) {
     const std::int64_t first = starts[request], end = starts[request + 1];
     if (first == end) continue;
-    if (slots[first] < 0) throw std::logic_error("a row of a linear cache has no slot");
+    if (slots[first] < 0) throw std::logic_error("a row of a slot cache has no slot");
     groups.push_back({slots[first] / length, first, end - first, slots[first] % length,
                       contexts[request], is_tree[request] ? masks + first * words : nullptr});
   }
@@ -60,7 +60,7 @@ void mark_seen(const Group& group, std::int64_t row, std::int64_t position, std:
 
 // How many positions the masks of a call have.
 std::int64_t mask_length(std::span<const Group> groups, std::int64_t num_rows,
-                         const LinearShape& shape) {
+                         const SlotShape& shape) {
   if (!shape.cuts_masks) return shape.length;
   std::int64_t end = 0;
   for (const Group& group : groups) end = std::max(end, group.start + num_rows);
@@ -68,7 +68,7 @@ std::int64_t mask_length(std::span<const Group> groups, std::int64_t num_rows,
 }
 
 PaddedCall make_call(std::span<const Group> groups, const RowPlaces& rows,
-                     const LinearShape& shape) {
+                     const SlotShape& shape) {
   const auto* positions = rows.positions.const_data_ptr<std::int64_t>();
   std::int64_t first_slot = groups[0].slot, last_slot = groups[0].slot;
   std::int64_t num_rows = 0, num_packed = 0;
@@ -141,7 +141,7 @@ at::Tensor PaddedCall::pad(const at::Tensor& values) const {
   return padded.view(sizes);
 }
 
-std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const LinearShape& shape) {
+std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const SlotShape& shape) {
   std::vector<Group> narrow;
   std::vector<Group> wide;
   for (const Group& group : groups_of(rows, shape.length)) {

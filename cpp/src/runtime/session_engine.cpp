@@ -29,7 +29,7 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
       parts_(std::move(parts)) {
   std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
                                      shape_.head_dim};
-  if (layout_.is_linear) std::swap(sizes[1], sizes[2]);
+  if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
   for (std::int64_t i = 0; i < 2 * shape_.num_layers; ++i) {
     caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
   }
@@ -69,15 +69,15 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
   if (src_slots.size() != dst_slots.size()) {
     throw std::logic_error("compact: as many source as destination slots are needed");
   }
-  // A linear cache is one of slots * heads blocks with one head each: it is moved head by head.
+  // A slot cache is one of slots * heads blocks with one head each: it is moved head by head.
   std::vector<std::int64_t> of_heads[2];
-  if (layout_.is_linear) {
+  if (layout_.is_slots) {
     of_heads[0] = rows_of_heads(src_slots);
     of_heads[1] = rows_of_heads(dst_slots);
     src_slots = of_heads[0];
     dst_slots = of_heads[1];
   }
-  const std::int64_t row_elements = caches_.front().stride(layout_.is_linear ? 2 : 1);
+  const std::int64_t row_elements = caches_.front().stride(layout_.is_slots ? 2 : 1);
   device_->move_rows(caches_, row_elements, src_slots, dst_slots);
 }
 

@@ -1,4 +1,4 @@
-// Padded calls of a linear cache see and write what the packed rows do, and a graph over them
+// Padded calls of a slot cache see and write what the packed rows do, and a graph over them
 // returns what a graph over packed rows would.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 #include <set>
-#include <trtspec/runtime/linear_graph.hpp>
+#include <trtspec/runtime/slot_graph.hpp>
 #include <trtspec/runtime/padding.hpp>
 #include <utility>
 #include <vector>
@@ -165,7 +165,7 @@ void test_a_graph_takes_packed_rows(unsigned seed) {
   for (std::int64_t row = rows - 1; row >= 0; row -= 3) wanted.push_back(row);
   const at::Tensor cache = at::zeros({kSlots, 1, kLength, 1}, at::kLong);
   cache.fill_(-1);
-  trtspec::LinearGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}},
+  trtspec::SlotGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}},
                              std::make_shared<trtspec::HostDevice>());
   const std::vector<at::Tensor> outputs =
       graph.run(ids, scene.places, {&cache, 1},

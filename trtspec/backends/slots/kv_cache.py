@@ -1,4 +1,4 @@
-"""LinearKVCacheManager: a slot of its own for every sequence, in place of blocks."""
+"""SlotKVCacheManager: a slot of its own for every sequence, in place of blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Sequence:
     committed: int = 0
 
 
-class LinearKVCacheManager:
+class SlotKVCacheManager:
     """The contract of `KVCacheManager` over ``num_slots`` slots of ``length`` rows each.
 
     A slot is one block, as long as a sequence can become: a sequence takes the lowest free one with
@@ -37,7 +37,7 @@ class LinearKVCacheManager:
         """``lookahead``: how many tokens after a row it depends on; drafters ask for it."""
         if num_slots < 1 or length < 1:
             raise ConfigError(
-                f"a linear KV cache of {num_slots} slots of {length} rows; both must be at least 1"
+                f"a slot KV cache of {num_slots} slots of {length} rows; both must be at least 1"
             )
         self.num_blocks = num_slots
         self.block_size = length

@@ -1,6 +1,6 @@
-"""The networks as ONNX graphs see them: modules over padded rows and linear caches, for export.
+"""The networks as ONNX graphs see them: modules over padded rows and slot caches, for export.
 
-A padded call has S rows of each of B sequences (see `LinearRows`). Besides the outputs that a
+A padded call has S rows of each of B sequences (see `SlotRows`). Besides the outputs that a
 module's ``forward`` names, all caches come out as they are after the call, keys first.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trtspec.backends.slots.rows import LinearRows, MaskKind
+from trtspec.backends.slots.rows import MaskKind, SlotRows
 from trtspec.models.causal_lm import CausalLM
 
 
-class LinearModel(nn.Module):
+class SlotModel(nn.Module):
     """A language model whose logits are wanted."""
 
     def __init__(self, model: CausalLM, kinds: Sequence[MaskKind]) -> None:
@@ -37,12 +37,12 @@ class LinearModel(nn.Module):
         """``input_ids`` and ``positions [B, S] i64``, ``write_indices [B] i64``, a mask
         ``[B, 1, S, L'] bool`` of each kind; ``logits_rows [R] i64`` counts through all B * S rows.
         Returns what `CausalLM.forward` does, and the caches."""
-        rows = LinearRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
+        rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         outputs = self.model(input_ids.flatten(), rows, logits_rows, k_caches, v_caches)
         return (*outputs, *rows.k_caches, *rows.v_caches)
 
 
-class LinearPass(nn.Module):
+class SlotPass(nn.Module):
     """One pass of a draft network (see `DraftNetwork.draft`)."""
 
     def __init__(self, model: nn.Module, kinds: Sequence[MaskKind], part: str = "") -> None:
@@ -61,7 +61,7 @@ class LinearPass(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Inputs as in `LinearModel`. Returns the rows that its head reads ``[B * S, H]``, and the
+        """Inputs as in `SlotModel`. Returns the rows that its head reads ``[B * S, H]``, and the
         caches."""
         return self.run(input_ids, positions, write_indices, masks, None, k_caches, v_caches)
 
@@ -76,7 +76,7 @@ class LinearPass(nn.Module):
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """The pass of a network that reads features or of one that does not."""
-        rows = LinearRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
+        rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         flat = None if features is None else features.flatten(0, 1)
         network: Any = self.model.get_submodule(self.part)
         following, ready = network.draft(input_ids.flatten(), flat, rows, k_caches, v_caches)
@@ -84,7 +84,7 @@ class LinearPass(nn.Module):
         return (*outputs, *rows.k_caches, *rows.v_caches)
 
 
-class LinearFeaturePass(LinearPass):
+class SlotFeaturePass(SlotPass):
     """One pass of a draft network that reads features.
 
     An exporter gives dynamic dimensions their names only where no argument is None or empty, so
@@ -101,12 +101,12 @@ class LinearFeaturePass(LinearPass):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """As `LinearPass.forward`, with ``features [B, S, H]``; behind what the head reads come the
+        """As `SlotPass.forward`, with ``features [B, S, H]``; behind what the head reads come the
         next features ``[B * S, H]``."""
         return self.run(input_ids, positions, write_indices, masks, features, k_caches, v_caches)
 
 
-class LinearContext(nn.Module):
+class SlotContext(nn.Module):
     """The writing of context rows of a network that makes keys and values of states alone (see
     `DFlashDraft.forward`)."""
 
@@ -122,9 +122,9 @@ class LinearContext(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """Inputs as in `LinearModel`, with the target's states ``hidden_in [B, S, n * H_t]``.
+        """Inputs as in `SlotModel`, with the target's states ``hidden_in [B, S, n * H_t]``.
         Returns what is made of them ``[B * S, H]``, and the caches."""
-        rows, flat = LinearRows(positions, write_indices, {}), hidden_in.flatten(0, 1)
+        rows, flat = SlotRows(positions, write_indices, {}), hidden_in.flatten(0, 1)
         (context,) = self.model(rows.positions, rows, flat, k_caches, v_caches)
         return (context, *rows.k_caches, *rows.v_caches)
 
@@ -133,7 +133,7 @@ class Method(nn.Module):
     """One method of a network that needs neither rows nor caches."""
 
     def __init__(self, model: nn.Module, name: str, part: str = "") -> None:
-        """``part``: see `LinearPass`."""
+        """``part``: see `SlotPass`."""
         super().__init__()
         self.model = model
         self.name = name

@@ -29,7 +29,7 @@ class GraphSession(Protocol):
         ...
 
 
-class LinearGraph:
+class SlotGraph:
     """A graph over padded rows that takes packed ones.
 
     The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
@@ -104,7 +104,7 @@ class LinearGraph:
 class TargetNetwork(nn.Module):
     """A target whose ``forward`` is that of `CausalLM`."""
 
-    def __init__(self, graph: LinearGraph) -> None:
+    def __init__(self, graph: SlotGraph) -> None:
         super().__init__()
         self._graph = graph
 
@@ -125,7 +125,7 @@ class PassNetwork(nn.Module):
 
     def __init__(
         self,
-        graph: LinearGraph,
+        graph: SlotGraph,
         head: GraphSession,
         token_map: Tensor | None,
         fuse: GraphSession | None = None,
@@ -179,8 +179,8 @@ class BlockNetwork(nn.Module):
 
     def __init__(
         self,
-        context: LinearGraph,
-        blocks: LinearGraph,
+        context: SlotGraph,
+        blocks: SlotGraph,
         head: GraphSession,
         token_map: Tensor | None,
     ) -> None:

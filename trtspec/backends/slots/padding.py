@@ -1,4 +1,4 @@
-"""From packed rows and their bookkeeping to the padded calls of a linear cache."""
+"""From packed rows and their bookkeeping to the padded calls of a slot cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PaddedCall:
 
     packed: the packed rows that it serves ``[n] i64``. places: where each of them stands among the
     num_slots * S rows ``[n] i64``. positions ``[num_slots, S] i64``, write_indices ``[num_slots]
-    i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `LinearRows`.
+    i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `SlotRows`.
     begins: slots whose sequence begins with this call.
     """
 

@@ -1,4 +1,4 @@
-"""Rows over a linear cache: padded to the same number for every sequence, in standard ONNX ops."""
+"""Rows over a slot cache: padded to the same number for every sequence, in standard ONNX ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MaskKind(NamedTuple):
 
 
 @dataclass
-class LinearRows:
+class SlotRows:
     """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `export_ops`).
 
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a

@@ -17,14 +17,14 @@ _COLUMNS = len(SamplingColumns._fields)
 
 
 class KernelSession:
-    """Has the inputs and outputs of `LinearVerify` where there can be no plugins, as in
+    """Has the inputs and outputs of `SlotVerify` where there can be no plugins, as in
     TensorRT-RTX: masks are made before the plain graph runs, and its logits sampled and trees
     walked behind it, all where the tensors are."""
 
     def __init__(
         self, session: GraphSession, windows: Sequence[int], length: int, width: int
     ) -> None:
-        """``session``: over the graph of `LinearModel` with these ``windows``. ``length``: of a
+        """``session``: over the graph of `SlotModel` with these ``windows``. ``length``: of a
         cache slot. ``width``: most rows of a tree."""
         self._session = session
         self._windows = tuple(windows)

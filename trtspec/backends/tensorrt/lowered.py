@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from trtspec.backends.slots.rows import LinearRows, MaskKind
+from trtspec.backends.slots.rows import MaskKind, SlotRows
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.sampling import SamplingColumns
 
 
-class LinearVerify(nn.Module):
+class SlotVerify(nn.Module):
     """A language model that makes its masks of packed ancestors, samples every row whose logits are
     wanted, and walks the trees: by the plugins of `plugin_ops`."""
 
     def __init__(self, model: CausalLM, kinds: Sequence[MaskKind], length: int, width: int) -> None:
-        """``kinds``: see `LinearModel`. ``length``: positions of a cache slot. ``width``: most
+        """``kinds``: see `SlotModel`. ``length``: positions of a cache slot. ``width``: most
         rows of a tree."""
         super().__init__()
         self.model = model
@@ -43,7 +43,7 @@ class LinearVerify(nn.Module):
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """``input_ids``, ``positions``, ``write_indices``, ``logits_rows`` and the caches as in
-        `LinearModel`; ``slot_mapping [B, S] i64``, ``query_start [B + 1]``, ``context_lens`` and
+        `SlotModel`; ``slot_mapping [B, S] i64``, ``query_start [B + 1]``, ``context_lens`` and
         ``is_tree [B] i32`` and ``tree_mask [B, S, W] i64`` as in `plugin_ops.tree_mask`;
         ``columns``, those of `SamplingColumns`, and ``parents [R] i32`` of the rows
         ``logits_rows``; ``row_start [B + 1] i32``: which of these are a request's tree.
@@ -65,7 +65,7 @@ class LinearVerify(nn.Module):
             )
             for kind in self.kinds
         }
-        rows = LinearRows(positions, write_indices, masks)
+        rows = SlotRows(positions, write_indices, masks)
         ids = input_ids.flatten()
         outputs = self.model(ids, rows, logits_rows, k_caches, v_caches)
         sampled = plugin_ops.keyed_sample(outputs[0], SamplingColumns(*columns))

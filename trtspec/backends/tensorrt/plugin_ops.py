@@ -35,7 +35,7 @@ def tree_mask(
     dtype: torch.dtype,
     sliding_window: int,
 ) -> Tensor:
-    """``TreeMask``: what rows see of a linear cache of ``length`` positions, ``[B, 1, S, length]``
+    """``TreeMask``: what rows see of a slot cache of ``length`` positions, ``[B, 1, S, length]``
     of ``dtype``, 0 for seen and -inf for hidden.
 
     ``padded [B, S] i64`` says how many rows a request has in the mask; ``positions`` and

@@ -33,7 +33,7 @@ struct DecoderShape {
   std::int64_t num_kv_heads;
   std::int64_t head_dim;
   std::vector<std::int64_t> eos_token_ids;
-  // The sliding windows of its layers in tokens, rising, 0 for none: a linear cache has a mask of
+  // The sliding windows of its layers in tokens, rising, 0 for none: a slot cache has a mask of
   // each.
   std::vector<std::int64_t> windows;
 
@@ -81,7 +81,7 @@ struct BuildLimits {
   std::int64_t weight_group_size = 0;  // input features that share a scale of these; 0: all
 
   // Whether a sequence has one slot of the cache in place of blocks.
-  bool has_linear_cache() const { return backend != Backend::aoti; }
+  bool has_slots() const { return backend != Backend::aoti; }
 };
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
@@ -132,7 +132,7 @@ struct EngineFolder {
   // than this version: throws Error, naming what was built for and what is here.
   void check_tensorrt(const std::string& compute_capability, const std::string& version) const;
 
-  // Block tables reach past max_seq_len by the rows a step writes before it accepts them; a linear
+  // Block tables reach past max_seq_len by the rows a step writes before it accepts them; a slot
   // cache by those and by as many rows of padding.
   CacheLayout layout() const;
   // Most rows behind a request's committed tokens: those verified, or those of a rollout.

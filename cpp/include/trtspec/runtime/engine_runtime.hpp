@@ -59,7 +59,7 @@ const char* name_of(Speculation::Method method);
 Speculation::Method method_named(std::string_view name);
 
 struct KvCacheOptions {
-  bool enable_block_reuse = true;  // of paged caches; linear ones share nothing
+  bool enable_block_reuse = true;  // of paged caches; slots share nothing
   // Tokens that the caches hold at most, over all requests; none: as many as free_memory_fraction
   // of the available memory takes, and never more than full requests in a full batch can use.
   std::optional<std::int64_t> max_tokens;

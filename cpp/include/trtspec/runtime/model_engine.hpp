@@ -11,13 +11,13 @@
 
 namespace trtspec {
 
-// The fixed sizes of an engine's inputs. is_linear: a sequence has one slot of tokens_per_block
+// The fixed sizes of an engine's inputs. is_slots: a sequence has one slot of tokens_per_block
 // positions in place of blocks.
 struct CacheLayout {
   std::int64_t tokens_per_block;
   std::int64_t blocks_per_sequence;
   std::int64_t mask_words;
-  bool is_linear = false;
+  bool is_slots = false;
 };
 
 // The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree

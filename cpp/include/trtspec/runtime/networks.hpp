@@ -1,10 +1,10 @@
-// Networks made of lowered graphs: they take packed rows over linear caches.
+// Networks made of lowered graphs: they take packed rows over slot caches.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <trtspec/runtime/linear_graph.hpp>
+#include <trtspec/runtime/slot_graph.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <vector>
 
@@ -25,11 +25,11 @@ struct EngineInputs {
 // A target over its graph.
 class TargetNetwork final : public Session {
  public:
-  TargetNetwork(LinearGraph graph, std::size_t num_caches);
+  TargetNetwork(SlotGraph graph, std::size_t num_caches);
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override;
 
  private:
-  LinearGraph graph_;
+  SlotGraph graph_;
   std::size_t num_caches_;
 };
 
@@ -38,7 +38,7 @@ class TargetNetwork final : public Session {
 class DraftNetwork {
  public:
   struct Parts {
-    LinearGraph pass;
+    SlotGraph pass;
     std::unique_ptr<Session> head;
     std::unique_ptr<Session> fuse;  // null for a language model
     at::Tensor token_map;    // the target's id of each column of the logits; undefined: the column

@@ -6,7 +6,7 @@
 #include <string>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/libraries.hpp>
-#include <trtspec/runtime/linear_graph.hpp>
+#include <trtspec/runtime/slot_graph.hpp>
 #include <trtspec/runtime/session_engine.hpp>
 #include <trtspec/runtime/weights.hpp>
 
@@ -41,7 +41,7 @@ class EngineOpener {
   DraftSessions lowered_draft(const Weights& own) const;
   DraftSessions lowered_modules(const Weights& own) const;
   std::unique_ptr<Session> graph(const std::string& path, const Weights& weights) const;
-  LinearGraph linear_graph(const std::string& path, const Weights& weights,
+  SlotGraph slot_graph(const std::string& path, const Weights& weights,
                            const DecoderShape& shape, std::size_t num_caches) const;
 
   const EngineFolder& folder_;

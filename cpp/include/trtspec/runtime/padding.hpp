@@ -1,4 +1,4 @@
-// Padding: from packed rows and their bookkeeping to the padded calls of a linear cache.
+// Padding: from packed rows and their bookkeeping to the padded calls of a slot cache.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,10 +41,10 @@ struct PaddedCall {
   at::Tensor pad(const at::Tensor& values) const;
 };
 
-// The shape of a graph over a linear cache: positions of a slot, most rows of a request that shares
+// The shape of a graph over a slot cache: positions of a slot, most rows of a request that shares
 // a call, the sliding windows of its layers (see DecoderShape), and whether its masks, and with
 // them what it attends to, may end before the cache does.
-struct LinearShape {
+struct SlotShape {
   std::int64_t length;
   std::int64_t widest;
   std::vector<std::int64_t> windows;
@@ -61,7 +61,7 @@ struct LinearShape {
 // row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
 // positions are multiplied by zero. Masks that are cut end, in steps of kMaskStep, where no row of
 // a request looks or is padded to; a row of padding behind that sees the last position.
-std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const LinearShape& shape);
+std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const SlotShape& shape);
 
 // Few lengths of masks, for what is kept of each.
 constexpr std::int64_t kMaskStep = 64;

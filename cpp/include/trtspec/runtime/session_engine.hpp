@@ -28,7 +28,7 @@ struct Passes {
 
 // Packs rows, owns the K/V caches, counts and times its calls. Not thread-safe.
 //
-// A cache is [blocks, block_size, kv_heads, head_dim] or, in a linear layout, whose blocks are
+// A cache is [blocks, block_size, kv_heads, head_dim] or, in a slot layout, whose blocks are
 // slots, [slots, kv_heads, length, head_dim].
 class SessionEngine final : public ModelEngine {
  public:
@@ -68,7 +68,7 @@ class SessionEngine final : public ModelEngine {
                                    const SamplingColumns& sampling, const at::Tensor& hidden);
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
-  // Of each row, the rows of its heads in a linear cache, in the order of the rows.
+  // Of each row, the rows of its heads in a slot cache, in the order of the rows.
   std::vector<std::int64_t> rows_of_heads(std::span<const std::int64_t> slots) const;
 
   CacheLayout layout_;

@@ -1,4 +1,4 @@
-#include "trtspec/runtime/linear_graph.hpp"
+#include "trtspec/runtime/slot_graph.hpp"
 
 #include <ATen/ops/zeros.h>
 
@@ -45,11 +45,11 @@ at::Tensor zeros_like_rows(const at::Tensor& output, std::int64_t rows) {
 
 }  // namespace
 
-LinearGraph::LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
+SlotGraph::SlotGraph(std::unique_ptr<Session> session, SlotShape shape,
                          std::shared_ptr<Device> device)
     : session_(std::move(session)), shape_(std::move(shape)), device_(std::move(device)) {}
 
-std::vector<at::Tensor> LinearGraph::run(const at::Tensor& input_ids, const RowPlaces& rows,
+std::vector<at::Tensor> SlotGraph::run(const at::Tensor& input_ids, const RowPlaces& rows,
                                          std::span<const at::Tensor> caches, const Extra& extra) {
   const std::int64_t num_rows = input_ids.size(0);
   std::vector<at::Tensor> results;

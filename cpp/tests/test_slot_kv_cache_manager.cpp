@@ -1,5 +1,5 @@
-// Slots of a linear cache: who has which, how long, and what is refused.
-#include <trtspec/linear_kv_cache_manager.hpp>
+// Slots of a slot cache: who has which, how long, and what is refused.
+#include <trtspec/slot_kv_cache_manager.hpp>
 
 #include <algorithm>
 #include <map>
@@ -11,18 +11,18 @@
 
 namespace {
 
-using trtspec::LinearKVCacheManager;
+using trtspec::SlotKVCacheManager;
 using Tokens = std::vector<std::int64_t>;
 
 constexpr std::int64_t kLength = 10;
 
-std::int32_t slot_of(const LinearKVCacheManager& cache, std::int64_t request) {
+std::int32_t slot_of(const SlotKVCacheManager& cache, std::int64_t request) {
   const auto table = cache.block_table(request);
   return table.empty() ? -1 : table[0];
 }
 
 void test_slots() {
-  LinearKVCacheManager cache(3, kLength);
+  SlotKVCacheManager cache(3, kLength);
   const Tokens tokens(kLength, 7);
   for (std::int64_t request : {5, 6, 7, 8}) cache.begin(request, tokens, 0);
   CHECK_EQ(cache.match(tokens), 0);
@@ -47,7 +47,7 @@ void test_slots() {
 }
 
 void test_lengths() {
-  LinearKVCacheManager cache(1, kLength);
+  SlotKVCacheManager cache(1, kLength);
   const Tokens tokens(8, 7);
   cache.begin(1, tokens, 0);
   CHECK(cache.reserve(1, 6));
@@ -66,9 +66,9 @@ void test_lengths() {
 }
 
 void test_refusals() {
-  CHECK_THROWS(LinearKVCacheManager(0, 4));
-  CHECK_THROWS(LinearKVCacheManager(4, 0));
-  LinearKVCacheManager cache(2, kLength);
+  CHECK_THROWS(SlotKVCacheManager(0, 4));
+  CHECK_THROWS(SlotKVCacheManager(4, 0));
+  SlotKVCacheManager cache(2, kLength);
   CHECK_THROWS(cache.committed(1));
   CHECK_THROWS(cache.begin(1, Tokens{1, 2}, 1));
   cache.begin(2, Tokens{1, 2}, 0);
@@ -80,7 +80,7 @@ void test_refusals() {
 // Any calls in any order: no slot is lost or given twice, and a sequence keeps its own.
 void test_random_calls(unsigned seed) {
   std::mt19937 random(seed);
-  LinearKVCacheManager cache(3, kLength);
+  SlotKVCacheManager cache(3, kLength);
   const Tokens tokens(kLength, 1);
   std::map<std::int64_t, std::int32_t> slots;
   std::int64_t next = 0;

@@ -56,7 +56,7 @@ def questions(fed: Sequence[Fed], temperature: float) -> list[Tensor]:
 
 
 class Pair:
-    """One engine as modules over a paged cache, and as a graph over a linear one that samples and
+    """One engine as modules over a paged cache, and as a graph over a slot one that samples and
     accepts by plugins, or by the same ops beside it."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Pair:
     def groups(self, llm: LLM, fed: Sequence[Fed]) -> list[RowGroup]:
         """Rows of requests by number, whose blocks, or slot, are theirs alone."""
         layout = llm.config.layout
-        each = 1 if layout.is_linear else layout.blocks_per_sequence
+        each = 1 if layout.is_slots else layout.blocks_per_sequence
         return [
             RowGroup(
                 tokens,

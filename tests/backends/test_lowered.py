@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup
-from trtspec.backends.slots.networks import LinearGraph
+from trtspec.backends.slots.networks import SlotGraph
 from trtspec.backends.slots.rows import MaskKind
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.models.attention import PackedRows
@@ -36,7 +36,7 @@ Fed = tuple[int, list[int], int, TokenTree | None]
 
 
 class Pair:
-    """One engine as modules over a paged cache, and as graphs over a linear one."""
+    """One engine as modules over a paged cache, and as graphs over a slot one."""
 
     tolerance = TOLERANCE
 
@@ -51,7 +51,7 @@ class Pair:
 
     def groups(self, llm: LLM, fed: Sequence[Fed]) -> list:
         """Rows of requests by number, whose blocks, or slot, are theirs alone."""
-        each = llm.config.layout.blocks_per_sequence if not llm.config.layout.is_linear else 1
+        each = llm.config.layout.blocks_per_sequence if not llm.config.layout.is_slots else 1
         return [
             RowGroup(
                 tokens,
@@ -163,7 +163,7 @@ def test_a_new_sequence_clears_its_slot() -> None:
         def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
             return [torch.zeros(inputs[0].numel(), 3)]
 
-    graph = LinearGraph(Nothing(), 8, 4, [MaskKind()])
+    graph = SlotGraph(Nothing(), 8, 4, [MaskKind()])
     caches = [torch.full((3, 2, 8, 4), float("nan")) for _ in range(2)]
 
     def feed(slot: int, start: int) -> None:

@@ -1,4 +1,4 @@
-// LinearGraph: a graph over padded rows that takes packed ones.
+// SlotGraph: a graph over padded rows that takes packed ones.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@ namespace trtspec {
 
 // The caches are [slots, Hkv, length, D]. A sequence's first call clears its slot: whatever was
 // left there, NaN included, is then gone.
-class LinearGraph {
+class SlotGraph {
  public:
   // `device`: where its caches lie, and the logits that it returns.
-  LinearGraph(std::unique_ptr<Session> session, LinearShape shape,
+  SlotGraph(std::unique_ptr<Session> session, SlotShape shape,
               std::shared_ptr<Device> device);
 
   // What a call reads beside its rows: for a network over states their features [T, H], for a
@@ -31,7 +31,7 @@ class LinearGraph {
 
  private:
   std::unique_ptr<Session> session_;
-  LinearShape shape_;
+  SlotShape shape_;
   std::shared_ptr<Device> device_;
 };
 

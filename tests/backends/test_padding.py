@@ -1,4 +1,4 @@
-"""Padded calls of a linear cache see and write what the packed rows do."""
+"""Padded calls of a slot cache see and write what the packed rows do."""
 
 from __future__ import annotations
 

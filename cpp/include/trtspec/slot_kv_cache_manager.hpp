@@ -1,4 +1,4 @@
-// LinearKVCacheManager: a slot of its own for every sequence, in place of blocks.
+// SlotKVCacheManager: a slot of its own for every sequence, in place of blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace trtspec {
 // A slot is one block, as long as a sequence can become: a sequence takes the lowest free one with
 // its first row and keeps it to its end, so its rows are contiguous, and running sequences lie
 // close together. Nothing is shared: match finds no prefix.
-class LinearKVCacheManager final : public KVCache {
+class SlotKVCacheManager final : public KVCache {
  public:
   // Throws std::invalid_argument for sizes below 1.
-  LinearKVCacheManager(std::int64_t num_slots, std::int64_t length);
+  SlotKVCacheManager(std::int64_t num_slots, std::int64_t length);
 
   std::int64_t num_blocks() const override { return num_slots_; }
   std::int64_t block_size() const override { return length_; }

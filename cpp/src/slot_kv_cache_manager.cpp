@@ -1,4 +1,4 @@
-#include "trtspec/linear_kv_cache_manager.hpp"
+#include "trtspec/slot_kv_cache_manager.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -10,15 +10,15 @@ namespace trtspec {
 namespace {
 
 [[noreturn]] void refuse(std::int64_t request, const std::string& what) {
-  throw std::logic_error("linear KV cache: request " + std::to_string(request) + " " + what);
+  throw std::logic_error("slot KV cache: request " + std::to_string(request) + " " + what);
 }
 
 }  // namespace
 
-LinearKVCacheManager::LinearKVCacheManager(std::int64_t num_slots, std::int64_t length)
+SlotKVCacheManager::SlotKVCacheManager(std::int64_t num_slots, std::int64_t length)
     : num_slots_(num_slots), length_(length) {
   if (num_slots < 1 || length < 1) {
-    throw std::invalid_argument("a linear KV cache of " + std::to_string(num_slots) +
+    throw std::invalid_argument("a slot KV cache of " + std::to_string(num_slots) +
                                 " slots of " + std::to_string(length) +
                                 " rows; both must be at least 1");
   }
@@ -27,23 +27,23 @@ LinearKVCacheManager::LinearKVCacheManager(std::int64_t num_slots, std::int64_t 
   }
 }
 
-void LinearKVCacheManager::begin(std::int64_t request, std::span<const std::int64_t>,
+void SlotKVCacheManager::begin(std::int64_t request, std::span<const std::int64_t>,
                                  std::int64_t num_cached) {
   if (num_cached != 0 || !sequences_.try_emplace(request).second) {
     refuse(request, "begins twice, or on " + std::to_string(num_cached) + " cached rows");
   }
 }
 
-std::span<const std::int32_t> LinearKVCacheManager::block_table(std::int64_t request) const {
+std::span<const std::int32_t> SlotKVCacheManager::block_table(std::int64_t request) const {
   const Sequence& sequence = of(request);
   return {&sequence.slot, sequence.slot < 0 ? std::size_t{0} : std::size_t{1}};
 }
 
-std::int64_t LinearKVCacheManager::room(std::int64_t request) const {
+std::int64_t SlotKVCacheManager::room(std::int64_t request) const {
   return of(request).slot >= 0 || !free_.empty() ? length_ : 0;
 }
 
-bool LinearKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) {
+bool SlotKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) {
   Sequence& sequence = of(request);
   if (num_tokens > room(request)) return false;
   if (sequence.slot < 0 && num_tokens > 0) {
@@ -53,7 +53,7 @@ bool LinearKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens
   return true;
 }
 
-void LinearKVCacheManager::commit(std::int64_t request, std::span<const std::int64_t> tokens,
+void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64_t> tokens,
                                   std::int64_t first, std::int64_t num_committed) {
   Sequence& sequence = of(request);
   const std::int64_t known = first + static_cast<std::int64_t>(tokens.size());
@@ -67,7 +67,7 @@ void LinearKVCacheManager::commit(std::int64_t request, std::span<const std::int
   sequence.committed = sequence.reserved = num_committed;
 }
 
-std::int64_t LinearKVCacheManager::rewind(std::int64_t request, std::int64_t num_tokens) {
+std::int64_t SlotKVCacheManager::rewind(std::int64_t request, std::int64_t num_tokens) {
   Sequence& sequence = of(request);
   if (num_tokens < 0 || num_tokens > sequence.committed) {
     refuse(request, "has " + std::to_string(sequence.committed) + " rows, not " +
@@ -77,13 +77,13 @@ std::int64_t LinearKVCacheManager::rewind(std::int64_t request, std::int64_t num
   return num_tokens;
 }
 
-void LinearKVCacheManager::free(std::int64_t request) {
+void SlotKVCacheManager::free(std::int64_t request) {
   const std::int32_t slot = of(request).slot;
   sequences_.erase(request);
   if (slot >= 0) free_.insert(slot);
 }
 
-void LinearKVCacheManager::check_invariants() const {
+void SlotKVCacheManager::check_invariants() const {
   std::set<std::int32_t> all = free_;
   for (const auto& [request, sequence] : sequences_) {
     const std::int64_t limit = sequence.slot < 0 ? 0 : length_;
@@ -95,17 +95,17 @@ void LinearKVCacheManager::check_invariants() const {
     }
   }
   if (static_cast<std::int64_t>(all.size()) != num_slots_) {
-    throw std::logic_error("linear KV cache: a slot is lost");
+    throw std::logic_error("slot KV cache: a slot is lost");
   }
 }
 
-const LinearKVCacheManager::Sequence& LinearKVCacheManager::of(std::int64_t request) const {
+const SlotKVCacheManager::Sequence& SlotKVCacheManager::of(std::int64_t request) const {
   const auto found = sequences_.find(request);
   if (found == sequences_.end()) refuse(request, "has not begun");
   return found->second;
 }
 
-LinearKVCacheManager::Sequence& LinearKVCacheManager::of(std::int64_t request) {
+SlotKVCacheManager::Sequence& SlotKVCacheManager::of(std::int64_t request) {
   return const_cast<Sequence&>(std::as_const(*this).of(request));
 }
 

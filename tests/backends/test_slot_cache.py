@@ -1,4 +1,4 @@
-"""The books of a linear cache under random schedules, and its rows when they are moved."""
+"""The books of a slot cache under random schedules, and its rows when they are moved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from trtspec.backends.slots.kv_cache import LinearKVCacheManager
+from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
@@ -20,7 +20,7 @@ CONFIG = ModelConfig("llama", 16, 16, 16, 2, 4, 2, 4, 1e-5, 64)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_schedules(seed: int) -> None:
     """No slot is lost or shared, a refusal changes nothing, and lengths are what was committed."""
-    rng, cache = random.Random(seed), LinearKVCacheManager(3, LENGTH)
+    rng, cache = random.Random(seed), SlotKVCacheManager(3, LENGTH)
     committed: dict[int, int] = {}
     for step in range(200):
         action = rng.random()
@@ -53,7 +53,7 @@ def test_random_schedules(seed: int) -> None:
 
 
 def test_the_lowest_free_slot_is_taken() -> None:
-    cache = LinearKVCacheManager(3, LENGTH)
+    cache = SlotKVCacheManager(3, LENGTH)
     for request in range(3):
         cache.begin(request, [], 0)
         assert cache.reserve(request, 1)
@@ -68,7 +68,7 @@ def test_the_lowest_free_slot_is_taken() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    cache = LinearKVCacheManager(1, LENGTH)
+    cache = SlotKVCacheManager(1, LENGTH)
     with pytest.raises(RuntimeError, match="request 3 has not begun"):
         cache.committed(3)
     cache.begin(3, [], 0)
@@ -81,21 +81,21 @@ def test_misuse_is_refused() -> None:
     cache.begin(4, [], 0)
     assert cache.room(4) == 0 and not cache.reserve(4, 1)
     with pytest.raises(ConfigError, match="0 slots"):
-        LinearKVCacheManager(0, LENGTH)
+        SlotKVCacheManager(0, LENGTH)
 
 
 def test_rows_move_with_all_their_heads() -> None:
-    """The same moves in a paged cache and in a linear one, both as slots of LENGTH rows."""
-    layouts = [CacheLayout(LENGTH, 1, 1), CacheLayout(LENGTH, 1, 1, is_linear=True)]
-    paged, linear = (KVTensors(CONFIG, torch.float32, x, 3, torch.device("cpu")) for x in layouts)
+    """The same moves in a paged cache and in a slot one, both as slots of LENGTH rows."""
+    layouts = [CacheLayout(LENGTH, 1, 1), CacheLayout(LENGTH, 1, 1, is_slots=True)]
+    paged, slots = (KVTensors(CONFIG, torch.float32, x, 3, torch.device("cpu")) for x in layouts)
     noise = torch.Generator().manual_seed(1)
-    for a, b in zip(paged.all, linear.all, strict=True):
+    for a, b in zip(paged.all, slots.all, strict=True):
         a.copy_(torch.randn(a.shape, generator=noise))
         b.copy_(a.transpose(1, 2))
     source, wanted = torch.tensor([3, 5, 25, 30]), torch.tensor([1, 2, 24, 25])
     before = [a.clone() for a in paged.all]
     paged.compact(source, wanted)
-    linear.compact(source, wanted)
-    for a, b, old in zip(paged.all, linear.all, before, strict=True):
+    slots.compact(source, wanted)
+    for a, b, old in zip(paged.all, slots.all, before, strict=True):
         assert torch.equal(a, b.transpose(1, 2))
         assert not torch.equal(a, old)
