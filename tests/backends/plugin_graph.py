@@ -16,7 +16,7 @@ from torch import Tensor
 
 import trtspec.engine.open as opened
 import trtspec.llmapi.runtime as runtime
-from trtspec.backends.slots.networks import GraphSession
+from trtspec.backends.session import GraphSession
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION
 from trtspec.config.build import BuildConfig
 from trtspec.engine.lowering import TARGET_GRAPH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import trtspec.backends.cuda_graph as module
 from trtspec.backends.cuda_graph import CudaGraphSession
+from trtspec.backends.inputs import EngineInputs, RowInputs
 from trtspec.errors import EngineError
 
 
@@ -20,11 +21,12 @@ class Adder:
     def __init__(self) -> None:
         self.calls = 0
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
         self.calls += 1
-        ids, cache = inputs[0], inputs[-1]
+        assert inputs.rows is not None
+        ids, (cache,) = inputs.rows.input_ids, inputs.caches
         cache[: len(ids)] = ids
-        return [ids * 10 + inputs[5].sum()]
+        return [ids * 10 + inputs.rows.context_lens.sum()]
 
 
 class Replay:
@@ -51,39 +53,48 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return pools
 
 
-def call(rows: int, requests: int, cache: Tensor, first: int = 0) -> list[Tensor]:
+def call(rows: int, requests: int, cache: Tensor, first: int = 0) -> EngineInputs:
     ids = torch.arange(first, first + rows)
-    return [ids, *[ids.clone() for _ in range(4)], torch.ones(requests, dtype=torch.int64), cache]
+    others = [ids.clone() for _ in RowInputs._fields]
+    given = RowInputs._make(others)._replace(
+        input_ids=ids, context_lens=torch.ones(requests, dtype=torch.int64)
+    )
+    return EngineInputs(given, caches=(cache,))
+
+
+def ids_of(inputs: EngineInputs) -> Tensor:
+    assert inputs.rows is not None
+    return inputs.rows.input_ids
 
 
 def test_only_known_sizes_are_captured(recording: list[Any]) -> None:
     plain, cache = Adder(), torch.zeros(16, dtype=torch.int64)
-    session = CudaGraphSession(plain, [(4, 1), (8, 2)], 1)
+    session = CudaGraphSession(plain, [(4, 1), (8, 2)])
     for rows, requests in ((4, 1), (8, 2), (3, 1), (4, 2), (4, 1), (8, 2), (8, 2)):
         inputs = call(rows, requests, cache, first=rows + requests)
         (found,) = session.run(inputs)
-        assert torch.equal(found, inputs[0] * 10 + requests)
-        assert torch.equal(cache[:rows], inputs[0])
+        assert torch.equal(found, ids_of(inputs) * 10 + requests)
+        assert torch.equal(cache[:rows], ids_of(inputs))
     assert session.num_graphs == 2
     assert recording == [None, "pool"]
 
 
 def test_stable_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(16, dtype=torch.int64)
-    session = CudaGraphSession(Adder(), [(4, 1)], 1)
+    session = CudaGraphSession(Adder(), [(4, 1)])
     inputs = call(4, 1, cache)
     session.run(inputs)
-    inputs[0].add_(5)
+    ids_of(inputs).add_(5)
     monkeypatch.setattr(Tensor, "copy_", None)  # the fake's own replay would fail as well
     captured = session._captured[4, 1]
-    assert session._fill(captured, inputs)
+    assert session._fill(captured, inputs, 4)
     with pytest.raises(TypeError):
-        session._fill(captured, call(4, 1, cache))
+        session._fill(captured, call(4, 1, cache), 4)
 
 
 def test_other_caches_run_plainly() -> None:
     first, second = (torch.zeros(8, dtype=torch.int64) for _ in range(2))
-    session = CudaGraphSession(Adder(), [(4, 1)], 1)
+    session = CudaGraphSession(Adder(), [(4, 1)])
     session.run(call(4, 1, first, 1))
     session.run(call(4, 1, second, 2))
     assert first[:4].tolist() == [1, 2, 3, 4] and second[:4].tolist() == [2, 3, 4, 5]
@@ -91,12 +102,13 @@ def test_other_caches_run_plainly() -> None:
 
 def test_other_shapes_and_failures_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(8, dtype=torch.int64)
-    session = CudaGraphSession(Adder(), [(4, 1), (8, 1)], 1)
+    session = CudaGraphSession(Adder(), [(4, 1), (8, 1)])
     inputs = call(4, 1, cache)
     session.run(inputs)
-    inputs[3] = torch.zeros(2, dtype=torch.int64)
+    assert inputs.rows is not None
+    odd = inputs.rows._replace(block_tables=torch.zeros(2, dtype=torch.int64))
     with pytest.raises(EngineError, match=r"captured with an input of shape \[4\]"):
-        session.run(inputs)
+        session.run(inputs._replace(rows=odd))
 
     def fail(run: Any, pool: Any) -> Any:
         raise RuntimeError("out of memory")

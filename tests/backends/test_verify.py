@@ -14,9 +14,9 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.sampler import Judgement
+from trtspec.executor.sampler import Judgement, Questions
 from trtspec.ops.acceptance import accept
-from trtspec.ops.sampling import sample
+from trtspec.ops.sampling import SamplingColumns, sample
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -35,14 +35,14 @@ Fed = tuple[int, list[int], int, TokenTree | None, bool]
 """Of a request: its number, tokens, context, tree, and whether its last token is judged."""
 
 
-def questions(fed: Sequence[Fed], temperature: float) -> list[Tensor]:
+def questions(fed: Sequence[Fed], temperature: float) -> Questions:
     """What `Sampler.questions` makes, of requests with seeds of their own."""
     judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
     counts = [1 + len(tree) for _, tree in judged]
     rows = np.concatenate([tree.rows for _, tree in judged], axis=1)
     seeds = np.repeat([7 * number + 1 for number, _ in judged], counts)
     total = sum(counts)
-    return [
+    columns = SamplingColumns(
         torch.full((total,), temperature),
         torch.full((total,), 20, dtype=torch.int32),
         torch.full((total,), 0.95),
@@ -50,9 +50,12 @@ def questions(fed: Sequence[Fed], temperature: float) -> list[Tensor]:
         torch.from_numpy(seeds),
         torch.zeros(total, dtype=torch.int64),
         torch.from_numpy(rows[2] + 3),
+    )
+    return Questions(
+        columns,
         torch.from_numpy(rows[1].astype(np.int32)),
         torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
-    ]
+    )
 
 
 class Pair:
@@ -84,10 +87,10 @@ class Pair:
         ]
 
     def expected(
-        self, fed: Sequence[Fed], asked: Sequence[Tensor]
+        self, fed: Sequence[Fed], asked: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
         logits, hidden = inside.target(self.eager).forward(self.groups(self.eager, fed))
-        *columns, parents, row_start = asked
+        columns, parents, row_start = asked
         sampled = sample(logits, *columns)
         drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
         return logits, hidden, Judgement(sampled, *accept(sampled, drafted, parents, row_start))
@@ -113,7 +116,7 @@ class Pair:
         for _ in range(3):
             asked = questions(fed, temperature)
             sampled = self.expected(fed, asked)[2].sampled.tolist()
-            starts = iter(asked[-1].tolist())
+            starts = iter(asked.row_start.tolist())
             fed = [
                 (*request[:3], lucky_tree(request[3], sampled[next(starts) :]), True)
                 if request[4]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from trtspec.backends.aoti.session import AotiSession
+from trtspec.backends.inputs import EngineInputs
 from trtspec.builder.compile import compile_graph
 from trtspec.config.model import RopeConfig
 from trtspec.engine.drafts import Graph
@@ -45,6 +46,10 @@ class Network(nn.Module):
         return (rotate(y.view(-1, SIZE // HEAD, HEAD), turns),)
 
 
+def given(x: Tensor, positions: Tensor) -> EngineInputs:
+    return EngineInputs(hidden_in=x, caches=(positions,))
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AotiSession]:
     rows = Dim("rows", min=1, max=1024)
@@ -63,7 +68,7 @@ def test_it_says_what_the_module_says(compiled: tuple[Path, AotiSession]) -> Non
     for rows in (1, 3, 40):
         x, positions = torch.randn(rows, SIZE), torch.arange(100, 100 + rows)
         (expected,) = Network()(x, positions)
-        (got,) = session.run([x, positions])
+        (got,) = session.run(given(x, positions))
         # The compiler's cosines differ in the last bit, and so does what is rounded behind them.
         torch.testing.assert_close(
             got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
@@ -89,9 +94,9 @@ def test_an_op_that_fails_says_why(
 ) -> None:
     _, session = compiled
     with pytest.raises(RuntimeError) as failure:
-        session.run([torch.randn(3, SIZE + 1), torch.arange(3)])
+        session.run(given(torch.randn(3, SIZE + 1), torch.arange(3)))
     assert "linear: x must have shape" in str(failure.value) + capfd.readouterr().err
-    (again,) = session.run([torch.randn(3, SIZE), torch.arange(3)])
+    (again,) = session.run(given(torch.randn(3, SIZE), torch.arange(3)))
     assert again.isfinite().all()
 
 
@@ -103,7 +108,7 @@ def test_weights_go_with_the_last_session(compiled: tuple[Path, AotiSession]) ->
     del weights, first
     gc.collect()
     x, positions = torch.randn(3, SIZE), torch.arange(3)
-    (got,) = second.run([x, positions])
+    (got,) = second.run(given(x, positions))
     torch.testing.assert_close(got, Network()(x, positions)[0], rtol=1e-4, atol=1e-3)
     del second
     gc.collect()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.resources import ResourceManager
@@ -141,9 +142,9 @@ def _no_compaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
-    def pack_blind(*arguments: Any) -> tuple[list[Tensor], Tensor]:
-        (*rows, is_tree, mask), logits_rows = pack(*arguments)
-        return [*rows, is_tree, torch.full_like(mask, -1)], logits_rows
+    def pack_blind(*arguments: Any) -> tuple[RowInputs, Tensor]:
+        rows, logits_rows = pack(*arguments)
+        return rows._replace(tree_mask=torch.full_like(rows.tree_mask, -1)), logits_rows
 
     patch.setattr(toy_engine, "pack", pack_blind)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
@@ -172,9 +173,13 @@ class ToyEngine:
         following = mix(mix(salt ^ token, position + 1), state)
         return Seen(state + following & WORD, position + 2, total)
 
-    def _feed(self, rows: Sequence[Tensor], hidden: Tensor | None) -> list[Seen]:
-        ids, positions, slots, _, starts, context, is_tree, _ = (x.tolist() for x in rows)
-        tables, masks = rows[3].numpy().astype(np.int64), rows[7].numpy().view(np.uint64)
+    def _feed(self, rows: RowInputs, hidden: Tensor | None) -> list[Seen]:
+        ids, slots = rows.input_ids.tolist(), rows.slot_mapping.tolist()
+        positions = rows.positions.tolist()
+        starts, context = rows.query_start.tolist(), rows.context_lens.tolist()
+        is_tree = rows.is_tree.tolist()
+        tables = rows.block_tables.numpy().astype(np.int64)
+        masks = rows.tree_mask.numpy().view(np.uint64)
         assert hidden is None or len(hidden) == len(ids)
         states = hidden.to(torch.int64).tolist() if hidden is not None else None
         size = self.layout.tokens_per_block

@@ -84,7 +84,7 @@ def test_padding_alone() -> None:
     packed, _ = pack(GROUPS, LAYOUT)
     assert [x.dtype for x in padded] == [x.dtype for x in packed]
     assert [x.shape[1:] for x in padded] == [x.shape[1:] for x in packed]
-    assert padded[2].tolist() == [-1] * 6 and padded[4].tolist() == [0] * 3
+    assert padded.slot_mapping.tolist() == [-1] * 6 and padded.query_start.tolist() == [0] * 3
 
 
 def test_extend() -> None:
@@ -128,7 +128,7 @@ def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int]]:
     run, sizes = session.run, []
 
     def watched(inputs: Any) -> Any:
-        sizes.append((len(inputs[0]), len(inputs[5])))
+        sizes.append((len(inputs.rows.input_ids), len(inputs.rows.context_lens)))
         return run(inputs)
 
     session.run = watched

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.errors import EngineError
 
 _WARM_UPS = 2
-# Where a call's inputs hold one row each, and one request each (see `trtspec.backends.session`).
-_INPUT_IDS, _CONTEXT_LENS = 0, 5
 
 
 class Replayable(Protocol):
@@ -27,9 +26,12 @@ class Replayable(Protocol):
 
 @dataclass(frozen=True)
 class _Captured:
+    """A call on buffers of its own. addresses, caches: where those lie, and the caches."""
+
     graph: Replayable
     inputs: list[Tensor]
     addresses: list[int]
+    caches: list[int]
     outputs: list[Tensor]
 
 
@@ -43,14 +45,11 @@ class CudaGraphSession:
     sizes (prompts) run in the session itself, and so do those with other caches than the first.
     """
 
-    def __init__(
-        self, session: Session, sizes: Collection[tuple[int, int]], num_caches: int
-    ) -> None:
-        """``sizes``: (rows, requests) of the calls to capture. ``num_caches``: the last inputs of a
-        call, which are the cache tensors."""
+    def __init__(self, session: Session, sizes: Collection[tuple[int, int]]) -> None:
+        """``session``: of an engine that takes rows. ``sizes``: (rows, requests) of the calls to
+        capture."""
         self._session = session
         self._sizes = frozenset(sizes)
-        self._num_caches = num_caches
         self._captured: dict[tuple[int, int], _Captured] = {}
         self._pool: Any = None  # of all graphs: only one runs at a time, and outputs stay alive
 
@@ -58,35 +57,35 @@ class CudaGraphSession:
     def num_graphs(self) -> int:
         return len(self._captured)
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
         """See `Session.run`.
 
         Raises:
             EngineError: the call cannot be captured, or inputs of this size had other shapes.
         """
-        size = inputs[_INPUT_IDS].shape[0], inputs[_CONTEXT_LENS].shape[0]
+        assert inputs.rows is not None, "calls without rows are not captured"
+        size = len(inputs.rows.input_ids), len(inputs.rows.context_lens)
         if size not in self._sizes:
             return self._session.run(inputs)
         captured = self._captured.get(size)
         if captured is None:
-            captured = self._captured[size] = self._capture(list(inputs))
-        if not self._fill(captured, inputs):
+            captured = self._captured[size] = self._capture(inputs, size[0])
+        if not self._fill(captured, inputs, size[0]):
             return self._session.run(inputs)
         captured.graph.replay()
         return list(captured.outputs)
 
-    def _fill(self, captured: _Captured, inputs: Sequence[Tensor]) -> bool:
+    def _fill(self, captured: _Captured, inputs: EngineInputs, rows: int) -> bool:
         """Bring the inputs into the graph's buffers; False if they come with other caches."""
-        addresses = [tensor.data_ptr() for tensor in inputs]
-        rows = len(inputs) - self._num_caches
-        if addresses[rows:] != captured.addresses[rows:]:
+        if _addresses(inputs.caches) != captured.caches:
             return False
-        if addresses == captured.addresses:
+        others = inputs._replace(caches=()).flat()
+        if _addresses(others) == captured.addresses:
             return True
-        for own, given in zip(captured.inputs[:rows], inputs, strict=False):
+        for own, given in zip(captured.inputs, others, strict=True):
             if own.shape != given.shape:
                 raise EngineError(
-                    f"a call of {inputs[_INPUT_IDS].shape[0]} rows was captured with an input of "
+                    f"a call of {rows} rows was captured with an input of "
                     f"shape {list(own.shape)} and now has {list(given.shape)}; run with "
                     "cuda_graph_config=False, and report it"
                 )
@@ -94,17 +93,21 @@ class CudaGraphSession:
                 own.copy_(given)
         return True
 
-    def _capture(self, inputs: list[Tensor]) -> _Captured:
+    def _capture(self, inputs: EngineInputs, rows: int) -> _Captured:
         try:
             graph, outputs, self._pool = record(lambda: self._session.run(inputs), self._pool)
         except RuntimeError as error:
-            rows = inputs[_INPUT_IDS].shape[0]
             raise EngineError(
                 f"an engine call of {rows} rows could not be captured as a CUDA graph ({error}); "
                 "run with cuda_graph_config=False, or lower free_memory_fraction of "
                 "kv_cache_config if memory ran out"
             ) from error
-        return _Captured(graph, inputs, [tensor.data_ptr() for tensor in inputs], outputs)
+        own = inputs._replace(caches=()).flat()
+        return _Captured(graph, own, _addresses(own), _addresses(inputs.caches), outputs)
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[Replayable, list[Tensor], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import RowInputs
 from trtspec.config.kv import CacheLayout
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
@@ -40,8 +41,8 @@ class RowGroup:
         return 1 + self.num_rows - len(self.tokens) if self.last_logits else 0
 
 
-def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[list[Tensor], Tensor]:
-    """Return the eight row inputs of an engine call, and the logits rows (int64, in order).
+def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[RowInputs, Tensor]:
+    """Return the rows of an engine call, and the logits rows (int64, in order).
 
     RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
     trees = (group.tree or TokenTree.empty() for group in groups)
@@ -53,7 +54,7 @@ def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[list[Tensor],
         [tree.native for tree in trees],
         [group.last_logits for group in groups],
     )
-    return rows, logits_rows
+    return RowInputs._make(rows), logits_rows
 
 
 @cache

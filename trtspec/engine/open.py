@@ -11,17 +11,16 @@ from torch import Tensor, nn
 
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.onnx.session import OnnxSession
-from trtspec.backends.session import ModuleSession, Session
+from trtspec.backends.session import GraphSession, ModuleSession, Session
 from trtspec.backends.slots.networks import (
     BlockNetwork,
-    GraphSession,
     MarginalsNetwork,
     PassNetwork,
     SlotGraph,
     TargetNetwork,
 )
 from trtspec.backends.slots.rows import MaskKind
-from trtspec.backends.slots.verify import VerifyNetwork
+from trtspec.backends.slots.verify import VerifyGraph, VerifyNetwork, VerifySession
 from trtspec.backends.tensorrt.kernel_session import KernelSession
 from trtspec.backends.tensorrt.plugins import load_plugins
 from trtspec.backends.tensorrt.session import TensorRTSession
@@ -197,10 +196,11 @@ def _verify_network(
         load_plugins()
     length, widest = engine.layout.tokens_per_block, engine.speculative_rows
     num_caches = 2 * engine.target.num_layers
-    session = _graph_session(folder, engine, TARGET_GRAPH, weights, num_caches, graph_batches)
+    graph = _graph_session(folder, engine, TARGET_GRAPH, weights, num_caches, graph_batches)
+    session: VerifySession = VerifyGraph(graph)
     if not engine.build.accepts_in_engine:
         windows = [kind.window for kind in mask_kinds(engine.target)]
-        session = KernelSession(session, windows, length, widest)
+        session = KernelSession(graph, windows, length, widest)
     return VerifyNetwork(session, length, widest, engine.build.device, graph_batches)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import RowInputs
 from trtspec.config.kv import CacheLayout
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
@@ -46,20 +47,19 @@ class RowBuckets:
         return next(fitting, None)
 
 
-def pad(packed: Sequence[Tensor], bucket: Bucket) -> list[Tensor]:
-    """The eight row inputs of a call (see `pack`) in the size of ``bucket``, which has room."""
-    ids, positions, slots, tables, starts, context, is_tree, masks = packed
+def pad(packed: RowInputs, bucket: Bucket) -> RowInputs:
+    """The rows of a call (see `pack`) in the size of ``bucket``, which has room."""
     rows, requests = bucket.rows, bucket.requests
-    return [
-        extend(ids, rows, 0),
-        extend(positions, rows, 0),
-        extend(slots, rows, -1),
-        extend(tables, requests, -1),
-        extend(starts, requests + 1, int(starts[-1])),
-        extend(context, requests, 0),
-        extend(is_tree, requests, 0),
-        extend(masks, rows, 0),
-    ]
+    return RowInputs(
+        input_ids=extend(packed.input_ids, rows, 0),
+        positions=extend(packed.positions, rows, 0),
+        slot_mapping=extend(packed.slot_mapping, rows, -1),
+        block_tables=extend(packed.block_tables, requests, -1),
+        query_start=extend(packed.query_start, requests + 1, int(packed.query_start[-1])),
+        context_lens=extend(packed.context_lens, requests, 0),
+        is_tree=extend(packed.is_tree, requests, 0),
+        tree_mask=extend(packed.tree_mask, rows, 0),
+    )
 
 
 def unpad(outputs: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
@@ -76,19 +76,19 @@ def extend(values: Tensor, count: int, fill: int) -> Tensor:
     return extended
 
 
-def no_rows(layout: CacheLayout) -> list[Tensor]:
-    """The row inputs of a call without requests, from which `pad` makes one of padding alone."""
+def no_rows(layout: CacheLayout) -> RowInputs:
+    """The rows of a call without requests, from which `pad` makes one of padding alone."""
     none = torch.zeros(0, dtype=torch.int64)
-    return [
-        none,
-        none,
-        none,
-        torch.zeros((0, layout.blocks_per_sequence), dtype=torch.int32),
-        torch.zeros(1, dtype=torch.int32),
-        torch.zeros(0, dtype=torch.int32),
-        torch.zeros(0, dtype=torch.bool),
-        torch.zeros((0, layout.mask_words), dtype=torch.int64),
-    ]
+    return RowInputs(
+        input_ids=none,
+        positions=none,
+        slot_mapping=none,
+        block_tables=torch.zeros((0, layout.blocks_per_sequence), dtype=torch.int32),
+        query_start=torch.zeros(1, dtype=torch.int32),
+        context_lens=torch.zeros(0, dtype=torch.int32),
+        is_tree=torch.zeros(0, dtype=torch.bool),
+        tree_mask=torch.zeros((0, layout.mask_words), dtype=torch.int64),
+    )
 
 
 def greedy_sampling(requests: int) -> SamplingColumns:

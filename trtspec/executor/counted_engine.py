@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging
 from trtspec.executor.timer import EngineTimer
@@ -45,7 +44,7 @@ class CountedEngine:
         return None
 
     def _call(
-        self, session: Session, inputs: Sequence[Tensor], weight_bytes: int, kv_bytes: int = 0
+        self, session: Session, inputs: EngineInputs, weight_bytes: int, kv_bytes: int = 0
     ) -> list[Tensor]:
         """Run once, which reads so many bytes."""
         with self._timer.measured():

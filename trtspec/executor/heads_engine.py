@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.backends.staging import to_host
 from trtspec.executor.counted_engine import CountedEngine
+from trtspec.ops.sampling import SamplingColumns
 
 
 class HeadsEngine(CountedEngine):
@@ -28,7 +30,8 @@ class HeadsEngine(CountedEngine):
         columns of `SamplingColumns`. Returns ``tokens``, ``parents`` and ``scores``, each
         ``[B, N-1]``, on the host.
         """
-        columns = self._staging.to_device(sampling)
-        outputs = self._call(self._rollout, [hidden, *columns], self._pass_bytes)
+        columns = SamplingColumns._make(self._staging.to_device(sampling))
+        inputs = EngineInputs(root_states=hidden, columns=columns)
+        outputs = self._call(self._rollout, inputs, self._pass_bytes)
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores

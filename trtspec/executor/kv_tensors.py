@@ -40,9 +40,9 @@ class KVTensors:
             self._k, self._v = ([cache.view(shape) for cache in caches] for caches in (k, v))
 
     @property
-    def all(self) -> list[Tensor]:
+    def all(self) -> tuple[Tensor, ...]:
         """Keys of every layer, then values."""
-        return [*self._k, *self._v]
+        return (*self._k, *self._v)
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every cache.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import EngineInputs, RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
@@ -24,12 +25,11 @@ from trtspec.executor.buckets import (
 )
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.sampler import Judgement
+from trtspec.executor.sampler import Judgement, Questions
+from trtspec.ops.sampling import SamplingColumns
 
-_NO_QUESTIONS = (
-    *greedy_sampling(0),
-    torch.zeros(0, dtype=torch.int32),
-    torch.zeros(1, dtype=torch.int32),
+_NO_QUESTIONS = Questions(
+    greedy_sampling(0), torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
 )
 """To an engine that judges, where nothing is to be judged."""
 
@@ -96,10 +96,10 @@ class ModelEngine(CountedEngine):
         return logits, hidden
 
     def judge(
-        self, groups: Sequence[RowGroup], questions: Sequence[Tensor]
+        self, groups: Sequence[RowGroup], questions: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
         """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
-        logits are wanted. ``questions``: see `Sampler.questions`."""
+        logits are wanted. ``questions``: of `Sampler.questions`."""
         rows, logits_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, rolls_out=False)
         cached = _cached_tokens(groups)
@@ -120,8 +120,8 @@ class ModelEngine(CountedEngine):
             return
         assert hidden is not None, "what is fed apart reads the target's states"
         rows, _ = pack(groups, self.layout)
-        inputs = [*self._row_staging.to_device(rows), hidden]
-        self._run(self._session, inputs, _cached_tokens(groups), 1)
+        inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
+        self._run(self._session, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1)
 
     def rollout(
         self,
@@ -182,33 +182,37 @@ class ModelEngine(CountedEngine):
 
     def _forward(
         self,
-        rows: list[Tensor],
+        rows: RowInputs,
         logits_rows: Tensor,
         bucket: Bucket | None,
-        questions: Sequence[Tensor],
+        questions: Questions,
         cached_tokens: int,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that judges its verdict."""
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.rows if bucket else max(len(logits_rows), 1)
-        asked = [extend(logits_rows, wanted, 0)]
-        counts = [len(logits_rows), len(rows[0])]
+        inputs = EngineInputs(
+            rows=rows if bucket is None else pad(rows, bucket),
+            logits_rows=extend(logits_rows, wanted, 0),
+        )
+        counts = [len(logits_rows), len(rows.input_ids)]
+        judged = len(questions.row_start) - 1
         if self.judges:
-            *columns, row_start = questions
-            judged = len(row_start) - 1
             requests = bucket.requests if bucket else judged
-            asked += [extend(column, wanted, 0) for column in columns]
-            asked.append(extend(row_start, requests + 1, int(row_start[-1])))
-            verdict = [len(columns[0]), judged, judged]
-        if bucket is not None:
-            rows = pad(rows, bucket)
-        inputs = self._row_staging.to_device([*rows, *asked], stable=bucket is not None)
+            starts = questions.row_start
+            inputs = inputs._replace(
+                columns=SamplingColumns._make(extend(x, wanted, 0) for x in questions.columns),
+                parents=extend(questions.parents, wanted, 0),
+                row_start=extend(starts, requests + 1, int(starts[-1])),
+            )
+        inputs = _to_device(inputs, self._row_staging, stable=bucket is not None)
         assert self._session is not None, "a draft may have no forward call"
         outputs = self._run(self._session, inputs, cached_tokens, 1)
+        judgement: list[Tensor] = []
         if self.judges:
-            outputs, judgement = outputs[:-3], unpad(outputs[-3:], verdict)
-        else:
-            judgement = []
+            *outputs, sampled, accepted, emitted = outputs
+            verdict = [len(questions.parents), judged, judged]
+            judgement = unpad([sampled, accepted, emitted], verdict)
         if wanted != counts[0] or bucket is not None:
             outputs = unpad(outputs, counts[: len(outputs)])
         logits, *hidden = outputs
@@ -228,7 +232,7 @@ class ModelEngine(CountedEngine):
 
     def _roll_out(
         self,
-        rows: list[Tensor],
+        rows: RowInputs,
         last_rows: Tensor,
         sampling: Sequence[Tensor],
         hidden: Tensor | None,
@@ -242,17 +246,17 @@ class ModelEngine(CountedEngine):
         if session is None:
             raise RuntimeError("this engine was loaded without such a rollout")
         count = len(last_rows)
-        inputs = [*rows, last_rows, *sampling]
+        columns = SamplingColumns._make(sampling)
         if bucket is not None:
-            columns = (extend(column, bucket.requests, 0) for column in (last_rows, *sampling))
-            inputs = [*pad(rows, bucket), *columns]
+            rows, last_rows = pad(rows, bucket), extend(last_rows, bucket.requests, 0)
+            columns = SamplingColumns._make(extend(x, bucket.requests, 0) for x in columns)
             hidden = self._pad_states(hidden, bucket)
-        states = [] if hidden is None else [hidden]
-        staged = self._staging.to_device(inputs, stable=bucket is not None)
-        outputs = self._run(session, [*staged, *states], cached_tokens, passes)
+        inputs = EngineInputs(rows=rows, last_rows=last_rows, columns=columns)
+        inputs = _to_device(inputs, self._staging, stable=bucket is not None)
+        outputs = self._run(session, inputs._replace(hidden_in=hidden), cached_tokens, passes)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 
-    def _find_bucket(self, rows: Sequence[Tensor], rolls_out: bool) -> Bucket | None:
+    def _find_bucket(self, rows: RowInputs, rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""
         if (
             self._buckets is None
@@ -260,8 +264,7 @@ class ModelEngine(CountedEngine):
             or rolls_out != (self._rollout is not None)
         ):
             return None
-        ids, context_lens = rows[0], rows[5]
-        return self._buckets.find(len(context_lens), len(ids))
+        return self._buckets.find(len(rows.context_lens), len(rows.input_ids))
 
     def _pad_states(self, hidden: Tensor | None, bucket: Bucket) -> Tensor | None:
         """The states in memory that stays where it is, zeros behind them."""
@@ -276,14 +279,19 @@ class ModelEngine(CountedEngine):
         return padded
 
     def _run(
-        self, session: Session, inputs: list[Tensor], cached_tokens: int, passes: int
+        self, session: Session, inputs: EngineInputs, cached_tokens: int, passes: int
     ) -> list[Tensor]:
         return self._call(
             session,
-            [*inputs, *self.caches.all],
+            inputs._replace(caches=self.caches.all),
             passes * self._pass_bytes,
             passes * cached_tokens * self._kv_token_bytes,
         )
+
+
+def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineInputs:
+    """All of them in one copy; see `Staging.to_device`."""
+    return inputs.filled(staging.to_device(inputs.flat(), stable=stable))
 
 
 def _cached_tokens(groups: Sequence[RowGroup]) -> int:

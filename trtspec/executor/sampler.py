@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
 from trtspec.ops.acceptance import accept
-from trtspec.ops.sampling import COLUMN_DTYPES, sample
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns, sample
 from trtspec.ops.tree import TokenTree
 
 
@@ -51,6 +52,16 @@ class Judgement:
     sampled: Tensor
     accepted_rows: Tensor
     num_emitted: Tensor
+
+
+class Questions(NamedTuple):
+    """What an engine that samples and accepts by itself is asked about a step's rows: the sampling
+    ``columns [R]`` of those whose logits are wanted, their ``parents [R] i32`` in their trees, and
+    ``row_start [J + 1] i32`` of the requests to judge; on the host."""
+
+    columns: SamplingColumns
+    parents: Tensor
+    row_start: Tensor
 
 
 class SamplingRows:
@@ -114,14 +125,13 @@ class Sampler:
 
     def questions(
         self, requests: Sequence[Request], trees: Sequence[TokenTree]
-    ) -> list[Tensor] | None:
-        """For an engine that samples and accepts by itself: the seven columns of its rows, the
-        ``parents [R] i32`` and ``row_start [J + 1] i32`` of their trees, on the host. None if it
-        cannot judge this step: an option changes the logits first, or a rule what is sampled."""
+    ) -> Questions | None:
+        """For an engine that samples and accepts by itself. None if it cannot judge this step: an
+        option changes the logits first, or a rule what is sampled."""
         if self._rule is not None or any(needs_logits_processing(r.params) for r in requests):
             return None
         columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
-        return [*columns, parents, row_start]
+        return Questions(SamplingColumns._make(columns), parents, row_start)
 
     def verify(
         self,

@@ -214,7 +214,7 @@ def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
 def _open_target(
     engine: EngineConfig, num_blocks: int, session: Session, buckets: RowBuckets | None
 ) -> ModelEngine:
-    session = _with_graphs(session, engine, buckets, engine.target.num_layers)
+    session = _with_graphs(session, engine, buckets)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         engine.target,
@@ -243,10 +243,10 @@ def _open_draft(
     decoder, rollout = draft.network.decoder, sessions[DRAFT_ROLLOUT]
     if decoder is None:
         return HeadsEngine(rollout, device, pass_bytes)
-    rollout = _with_graphs(rollout, engine, buckets, decoder.num_layers)
+    rollout = _with_graphs(rollout, engine, buckets)
     step = sessions.get(DRAFT_STEP)
     if step is not None:
-        step = _with_graphs(step, engine, buckets, decoder.num_layers)
+        step = _with_graphs(step, engine, buckets)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         decoder,
@@ -264,14 +264,12 @@ def _open_draft(
     )
 
 
-def _with_graphs(
-    session: Session, engine: EngineConfig, buckets: RowBuckets | None, num_layers: int
-) -> Session:
+def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:
     """The session, on CUDA with graphs for the buckets, unless those are inside it."""
     if engine.build.device == "cpu" or engine.build.has_slots or buckets is None:
         return session
     sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
-    return CudaGraphSession(session, sizes, 2 * num_layers)
+    return CudaGraphSession(session, sizes)
 
 
 def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None) -> None:

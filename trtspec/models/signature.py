@@ -33,7 +33,7 @@ class Signature:
     dims: tuple[Any, ...]
 
     def unflatten(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-        """A flat list of inputs (see `trtspec.backends.session`) as the forward's arguments."""
+        """A flat list of inputs (see `trtspec.backends.inputs`) as the forward's arguments."""
         leaves, structure = pytree.tree_flatten(self.args)
         given = iter(inputs)
         filled = [None if leaf is None else next(given) for leaf in leaves]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from trtspec.backends.inputs import EngineInputs
 from trtspec.errors import EngineError
 from trtspec.ops import native as native  # registers the custom ops
 
@@ -45,8 +46,9 @@ class AotiSession:
         # The package's own __call__ re-parses its call signature every time (about 0.2 ms).
         self._boxed_run = self._model.loader.boxed_run
 
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs: list[Tensor] = self._boxed_run(list(inputs))
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
+        """See `Session.run`."""
+        outputs: list[Tensor] = self._boxed_run(inputs.flat())
         return outputs
 
 

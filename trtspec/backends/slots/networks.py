@@ -9,24 +9,15 @@ agree to the bit with the target's.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding
 from trtspec.backends.slots.rows import MaskKind
 from trtspec.backends.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
-
-
-class GraphSession(Protocol):
-    """Runs one graph of `trtspec.engine.lowering`."""
-
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Run on the graph's inputs in order; caches among them are written in place. Returns the
-        outputs but for the caches."""
-        ...
 
 
 class SlotGraph:

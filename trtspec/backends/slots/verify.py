@@ -1,31 +1,104 @@
 """A target whose graph samples and accepts: it takes packed rows, ancestors and sampling values,
 and says which rows of every tree the target accepts.
 
-Its graph has the inputs of a backend's own module that samples and accepts. Slots stand for
-requests there: each has its rows, of the tree as well, in the order of the slots, or none.
+Slots stand for requests in its graph: each has its rows, of the tree as well, in the order of the
+slots, or none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from trtspec.backends.slots.networks import GraphSession
+from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding
 from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
 
+class PaddedInputs(NamedTuple):
+    """S rows of each of B slots, and what they see.
+
+    The fields are those of `trtspec.backends.inputs.RowInputs` by slots: input_ids, positions,
+    slot_mapping and tree_mask ``[B, S, ...]``, query_start ``[B + 1]``, context_lens and is_tree
+    ``[B] i32``; and write_indices ``[B] i64`` (see `SlotRows`).
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    write_indices: Tensor
+    slot_mapping: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    is_tree: Tensor
+    tree_mask: Tensor
+
+
+class VerifyInputs(NamedTuple):
+    """What a target that samples and accepts is given.
+
+    logits_rows ``[R] i64`` counts through all B * S rows; columns and parents are of these, and
+    row_start ``[B + 1] i32`` says which of them are a slot's tree. caches: as in `EngineInputs`, of
+    these slots.
+    """
+
+    rows: PaddedInputs
+    logits_rows: Tensor
+    columns: SamplingColumns
+    parents: Tensor
+    row_start: Tensor
+    caches: tuple[Tensor, ...] = ()
+
+    def flat(self) -> list[Tensor]:
+        """In the order of the graph's inputs."""
+        asked = (self.logits_rows, *self.columns, self.parents, self.row_start)
+        return [*self.rows, *asked, *self.caches]
+
+    def filled(self, tensors: Sequence[Tensor]) -> VerifyInputs:
+        """The same fields with other tensors, which come in the order of `flat`."""
+        given = iter(tensors)
+        return VerifyInputs(
+            rows=PaddedInputs._make(islice(given, len(self.rows))),
+            logits_rows=next(given),
+            columns=SamplingColumns._make(islice(given, len(self.columns))),
+            parents=next(given),
+            row_start=next(given),
+            caches=tuple(given),
+        )
+
+
+class VerifySession(Protocol):
+    """Runs a target that samples and accepts."""
+
+    def run(self, inputs: VerifyInputs) -> list[Tensor]:
+        """Run once; caches are written in place. Returns logits, states if it was built to,
+        ``sampled [R]``, ``accepted_rows [B, width]`` and ``num_emitted [B]``."""
+        ...
+
+
+class VerifyGraph:
+    """A `VerifySession` over a graph that does all of it itself."""
+
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
+
+    def run(self, inputs: VerifyInputs) -> list[Tensor]:
+        """See `VerifySession.run`."""
+        return self._session.run(inputs.flat())
+
+
 class VerifyNetwork(nn.Module):
-    """Runs a target's graph with plugins, see `trtspec.engine.lowering`."""
+    """Feeds packed rows to a `VerifySession`."""
 
     def __init__(
         self,
-        session: GraphSession,
+        session: VerifySession,
         length: int,
         widest: int,
         device: str,
@@ -71,20 +144,20 @@ class VerifyNetwork(nn.Module):
                     cache[slot].zero_()
             trees = _trees(call, logits_rows, row_start)
             trees = replace(trees, places=self._padding.pad_places(call, trees.places))
-            given = [
-                *(call.pad(input_ids), call.positions, call.write_indices),
-                *_seen(call, rows),
-                trees.places,
-                *(trees.take(column) for column in (*columns, parents)),
-                trees.row_start,
-            ]
-            last = call.first_slot + call.num_slots
-            host = [trees.wanted, trees.judged, trees.slots, call.packed, call.places]
-            arrived = self._staging.to_device([*host, *given])
-            wanted, judged, slots, packed, places = arrived[: len(host)]
-            outputs = self._session.run(
-                [*arrived[len(host) :], *(cache[call.first_slot : last] for cache in caches)]
+            given = VerifyInputs(
+                rows=_padded(call, input_ids, rows),
+                logits_rows=trees.places,
+                columns=SamplingColumns._make(trees.take(column) for column in columns),
+                parents=trees.take(parents),
+                row_start=trees.row_start,
             )
+            last = call.first_slot + call.num_slots
+            wanted, judged, slots, packed, places, *arrived = self._staging.to_device(
+                [trees.wanted, trees.judged, trees.slots, call.packed, call.places, *given.flat()]
+            )
+            given = given.filled(arrived)
+            own = tuple(cache[call.first_slot : last] for cache in caches)
+            outputs = self._session.run(given._replace(caches=own))
             logits, *states, call_sampled, call_accepted, call_emitted = outputs
             if not results:
                 results = [logits.new_zeros((count, *logits.shape[1:]))]
@@ -120,21 +193,22 @@ class _Trees:
         return taken
 
 
-def _seen(call: PaddedCall, rows: PackedRows) -> Sequence[Tensor]:
-    """What says which positions the rows of a call see: ``slot_mapping``, ``query_start``,
-    ``context_lens``, ``is_tree`` and ``tree_mask`` of the graph."""
+def _padded(call: PaddedCall, input_ids: Tensor, rows: PackedRows) -> PaddedInputs:
     request = torch.bucketize(call.packed, rows.query_start[1:].long(), right=True)
     slots = call.places // call.num_rows
     contexts = torch.zeros(call.num_slots, dtype=torch.int32)
     contexts[slots] = rows.context_lens[request]
     trees = torch.zeros(call.num_slots, dtype=torch.int32)
     trees[slots] = rows.is_tree[request].int()
-    return (
-        call.pad(rows.slot_mapping + 1) - 1,
-        torch.arange(call.num_slots + 1, dtype=torch.int32) * call.num_rows,
-        contexts,
-        trees,
-        call.pad(rows.tree_mask),
+    return PaddedInputs(
+        input_ids=call.pad(input_ids),
+        positions=call.positions,
+        write_indices=call.write_indices,
+        slot_mapping=call.pad(rows.slot_mapping + 1) - 1,
+        query_start=torch.arange(call.num_slots + 1, dtype=torch.int32) * call.num_rows,
+        context_lens=contexts,
+        is_tree=trees,
+        tree_mask=call.pad(rows.tree_mask),
     )
 
 
