@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trtspec.version import __version__
 
 if TYPE_CHECKING:
+    from trtspec.backends.tensorrt.options import TensorRTConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         PEagleDecodingConfig,
         SuffixDecodingConfig,
     )
-    from trtspec.config.tensorrt import TensorRTConfig
     from trtspec.errors import TrtspecError
     from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
@@ -85,7 +85,7 @@ _HOMES = {
     "PardDecodingConfig": "trtspec.config.speculative",
     "PEagleDecodingConfig": "trtspec.config.speculative",
     "SuffixDecodingConfig": "trtspec.config.speculative",
-    "TensorRTConfig": "trtspec.config.tensorrt",
+    "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",
 }
 

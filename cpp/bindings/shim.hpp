@@ -1,7 +1,7 @@
 // Ops as C functions, which compiled engines call without torch's dispatcher: what would unpack and
 // look up their arguments takes microseconds a call, on the one thread that runs meanwhile. Their
 // names and parameters are those that AOTInductor derives from an op's schema; see
-// trtspec/builder/compile.py.
+// trtspec/backends/aoti/compile.py.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/utils.h>

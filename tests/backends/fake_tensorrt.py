@@ -12,7 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntFlag
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,10 +25,10 @@ from torch import Tensor
 
 from trtspec.backends.onnx.session import OnnxSession, _size
 from trtspec.backends.tensorrt import cuda_stream, package
-from trtspec.builder.tensorrt import _profiles
-from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.backends.tensorrt.build import profiles as profiles_of
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.graphs import graph_names
+from trtspec.engine.graphs import engine_shape, graph_names
 
 VERSION = "1.7.0"
 GPU = "the fake GPU"
@@ -397,8 +397,8 @@ def as_tensorrt(folder: Path, options: TensorRTConfig = _PLAIN) -> EngineConfig:
     """Make an engine folder of backend onnx one of backend tensorrt, on a device that is the CPU,
     with engines that the fake runs."""
     engine = EngineConfig.read(folder, runs_here=False)
-    build = replace(engine.build, backend="tensorrt", tensorrt=options)
-    environment = replace(engine.environment, tensorrt=f"tensorrt_rtx {VERSION}")
+    build = replace(engine.build, backend="tensorrt", backend_options=asdict(options))
+    environment = replace(engine.environment, own={"tensorrt": f"tensorrt_rtx {VERSION}"})
     engine = replace(engine, build=build, environment=environment)
     engine.write(folder)
     for name in graph_names(engine):
@@ -411,7 +411,7 @@ def write_plan(engine: EngineConfig, graph: Path, **changes: Any) -> None:
     whole = (engine.layout.tokens_per_block,) * 3
     inputs = onnx.load(str(graph), load_external_data=False).graph.input
     profiles = []
-    for limits in _profiles(engine):
+    for limits in profiles_of(engine_shape(engine)):
         shapes = {}
         for value in inputs:
             dims = value.type.tensor_type.shape.dim
@@ -425,7 +425,7 @@ def write_plan(engine: EngineConfig, graph: Path, **changes: Any) -> None:
         "version": VERSION,
         "num_caches": sum("_cache_" in value.name for value in inputs),
         "profiles": profiles,
-        "stripped": engine.build.tensorrt.strip_plan,
+        "stripped": engine.build.backend_options["strip_plan"],
         **changes,
     }
     graph.with_suffix(".engine").write_text(json.dumps(plan))

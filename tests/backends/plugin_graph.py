@@ -14,12 +14,14 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch import Tensor
 
-import trtspec.engine.open as opened
-import trtspec.llmapi.runtime as runtime
-from trtspec.backends.session import GraphSession
+from trtspec.backends.onnx import OnnxBackend
+from trtspec.backends.parts import Part
+from trtspec.backends.registry import backends
+from trtspec.backends.session import GraphSession, Session
+from trtspec.backends.shape import EngineShape, Graph
+from trtspec.backends.slots.backend import SlotParts
+from trtspec.backends.tensorrt.judging import lower_with_plugins, open_judging
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION
-from trtspec.config.build import BuildConfig
-from trtspec.engine.lowering import TARGET_GRAPH
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree_mask import tree_mask
@@ -101,30 +103,54 @@ class ReferenceSession:
         assert sizes["batch_ends"] == sizes["batch"] + 1
 
 
+class Judging(OnnxBackend):
+    """Backend onnx whose target samples and accepts as TensorRT's does: by plugins in its graph, on
+    the reference evaluator, or by kernels beside it, as with TensorRT-RTX. sessions: over the
+    target's graphs."""
+
+    def __init__(self, with_plugins: bool) -> None:
+        self.with_plugins = with_plugins
+        self.sessions: list[ReferenceSession] = []
+
+    def judges(self, engine: EngineShape) -> bool:
+        return True
+
+    def lower_target(self, engine: EngineShape, part: Part) -> Graph:
+        if self.with_plugins:
+            return lower_with_plugins(engine, part)
+        return super().lower_target(engine, part)
+
+    def open_target(self, parts: SlotParts) -> Session:
+        return open_judging(parts, self.with_plugins)
+
+    def open_graph(
+        self,
+        file: Path,
+        engine: EngineShape,
+        weights: Mapping[str, Tensor],
+        num_caches: int,
+        graph_batches: Sequence[int],
+    ) -> GraphSession:
+        if not self.with_plugins or file.name != "target.onnx":
+            return super().open_graph(file, engine, weights, num_caches, graph_batches)
+        self.sessions.append(ReferenceSession(file, num_caches))
+        return self.sessions[-1]
+
+
 def accept_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
-    """From now on, backend onnx has the target's graph with plugins, on the reference evaluator;
-    the list grows by its sessions."""
-    sessions: list[ReferenceSession] = []
-    real = opened._graph_session
-
-    def graph_session(folder: Path, engine: Any, name: str, *args: Any) -> GraphSession:
-        if name != TARGET_GRAPH:
-            return real(folder, engine, name, *args)
-        sessions.append(ReferenceSession(folder / name, args[1]))
-        return sessions[-1]
-
-    monkeypatch.setattr(
-        BuildConfig, "accepts_in_engine", property(lambda self: self.backend == "onnx")
-    )
-    monkeypatch.setattr(opened, "_graph_session", graph_session)
-    monkeypatch.setattr(opened, "load_plugins", lambda: None)
-    return sessions
+    """From now on, backend onnx has the target's graph with plugins; the list grows by its
+    sessions."""
+    return _install(monkeypatch, Judging(with_plugins=True))
 
 
-def accept_beside_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, backend onnx has what plugins do beside the target's graph, as TensorRT-RTX."""
-    for module in (opened, runtime):
-        monkeypatch.setattr(module, "judges", lambda engine: engine.build.backend == "onnx")
+def accept_beside_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
+    """From now on, backend onnx has what plugins do beside the target's graph."""
+    return _install(monkeypatch, Judging(with_plugins=False))
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, backend: Judging) -> list[ReferenceSession]:
+    monkeypatch.setitem(backends(), backend.name, backend)  # type: ignore[arg-type]
+    return backend.sessions
 
 
 HOW = {"plugins": accept_in_engine, "kernels": accept_beside_engine}

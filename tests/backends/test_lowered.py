@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup
+from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.networks import SlotGraph
-from trtspec.backends.slots.rows import MaskKind
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.models.attention import PackedRows
 from trtspec.ops.tree import TokenTree

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
+from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls, rounded
-from trtspec.backends.slots.rows import MaskKind
 from trtspec.models.attention import PackedRows
 from trtspec.ops.attention import _visible_positions
 

@@ -10,9 +10,8 @@ import pytest
 
 import trtspec.backends.tensorrt.package as package
 import trtspec.backends.tensorrt.plugins as plugins
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGINS
-from trtspec.config.build import BuildConfig
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
 
@@ -53,37 +52,26 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def build(asked: bool | None) -> BuildConfig:
-    return BuildConfig(backend="tensorrt", tensorrt=TensorRTConfig(plugins=asked))
-
-
 def test_used_where_they_can_be(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     install(monkeypatch, "tensorrt")
     for asked, used in ((None, True), (True, True), (False, False)):
-        decided, _ = plugins.with_plugins(build(asked))
-        assert decided.accepts_in_engine is used and decided.tensorrt.plugins is used
+        decided, _ = plugins.decide_plugins(TensorRTConfig(plugins=asked))
+        assert decided.plugins is used
     library.unlink()
-    decided, (reason,) = plugins.with_plugins(build(None))
-    assert decided.tensorrt.plugins is False and "-DTENSORRT_ROOT" in reason
+    decided, (reason,) = plugins.decide_plugins(TensorRTConfig(plugins=None))
+    assert decided.plugins is False and "-DTENSORRT_ROOT" in reason
     with pytest.raises(ConfigError, match=r"libtrtspec_plugins.so is missing; build it .*cmake"):
-        plugins.with_plugins(build(True))
+        plugins.decide_plugins(TensorRTConfig(plugins=True))
 
 
 def test_rtx_has_no_plugins(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     install(monkeypatch, "tensorrt_rtx")
-    decided, (reason,) = plugins.with_plugins(build(None))
-    assert decided.tensorrt.plugins is False and "no plugin layers" in reason
+    decided, (reason,) = plugins.decide_plugins(TensorRTConfig(plugins=None))
+    assert decided.plugins is False and "no plugin layers" in reason
     with pytest.raises(ConfigError, match=r"plugins were asked for, but tensorrt_rtx 11.0 has no"):
-        plugins.with_plugins(build(True))
+        plugins.decide_plugins(TensorRTConfig(plugins=True))
     with pytest.raises(ConfigError, match="the engine uses trtspec's plugins, but tensorrt_rtx"):
         plugins.load_plugins()
-
-
-def test_other_backends_are_left_alone() -> None:
-    config = BuildConfig()
-    assert plugins.with_plugins(config) == (config, []) and not config.accepts_in_engine
-    with pytest.raises(ConfigError, match="they need backend 'tensorrt'"):
-        BuildConfig(tensorrt=TensorRTConfig(plugins=True))
 
 
 def test_the_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from trtspec import build
 from trtspec.backends.onnx.session import OnnxSession
 from trtspec.backends.tensorrt import cuda_stream, package
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.session import TensorRTSession
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError, EngineError
 
@@ -184,8 +184,9 @@ def test_a_folder_that_cannot_be_written_to(
 
 @pytest.mark.parametrize("option", ["strip_plan", "refit"])
 def test_weights_of_the_folder(folder: Path, fake: FakeTensorRT, option: str) -> None:
-    engine = as_tensorrt(folder, TensorRTConfig(**{option: True}))
-    Pair(folder, refits=engine.build.tensorrt.refits_at_load).check(2, 3)
+    options = TensorRTConfig(**{option: True})
+    as_tensorrt(folder, options)
+    Pair(folder, refits=options.refits_at_load).check(2, 3)
     assert fake.refitted == ["target.onnx"]
     fake.unknown_weights = ["model.lm_head.weight"]
     with pytest.raises(EngineError, match=r"1 weights are missing, first 'model.lm_head.weight'"):

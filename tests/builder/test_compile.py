@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from trtspec.backends.aoti.compile import compile_graph
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.inputs import EngineInputs
-from trtspec.builder.compile import compile_graph
+from trtspec.backends.shape import Graph
 from trtspec.config.model import RopeConfig
-from trtspec.engine.drafts import Graph
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.signature import Signature
 from trtspec.ops.linear import linear, pack_linear
@@ -59,7 +59,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AotiSessio
     )
     package = tmp_path_factory.mktemp("compile") / "network.pt2"
     network = Network()
-    compile_graph(Graph(network, signature), package, "cpu")
+    graph = Graph("network", "target", package.name, lambda: network, lambda: signature)
+    compile_graph(graph, package, "cpu")
     return package, AotiSession(package, dict(network.state_dict()))
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+import trtspec.backends.onnx.export as exporter
 import trtspec.backends.tensorrt.package as package
-import trtspec.builder.onnx as exporter
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig

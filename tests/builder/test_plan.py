@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import checkpoint_converters
-import trtspec.builder.plan as module
-import trtspec.engine.folder as folder_module
+import trtspec.backends.base as base
+import trtspec.backends.environment as environments
+import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
@@ -99,10 +100,10 @@ def test_engines_of_other_gpus_are_other_engines(
     """The graphs and the engine are keyed by the device and its architecture; the plan names it."""
     target = models.folder("llama")
     plans = [plan_of(target)]
-    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
+    monkeypatch.setattr(base, "device_problem", lambda device: None)
     for capability in ("8.0", "9.0"):
-        monkeypatch.setattr(folder_module, "compute_capability", lambda c=capability: c)
-        monkeypatch.setattr(folder_module, "gpu_name", lambda: "NVIDIA H200")
+        monkeypatch.setattr(environments, "compute_capability", lambda c=capability: c)
+        monkeypatch.setattr(environments, "gpu_name", lambda: "NVIDIA H200")
         plans.append(plan_of(target, device="cuda"))
     assert len({plan.fingerprint for plan in plans}) == 3
     assert "build    eager on cuda (NVIDIA H200, 9.0), float32" in plans[-1].describe()
@@ -115,14 +116,14 @@ def test_engines_of_other_tensorrts_are_other_engines(
 ) -> None:
     """Though their graphs are the same."""
     pytest.importorskip("onnxscript")
-    monkeypatch.setattr(module, "check_compute_capability", lambda capability: None)
-    monkeypatch.setattr(module, "with_plugins", lambda build: (build, []))
+    monkeypatch.setattr(tensorrt, "check_compute_capability", lambda capability: None)
+    monkeypatch.setattr(tensorrt, "decide_plugins", lambda options: (options, []))
     fingerprints = set()
     for version, capability in (("1.6", "8.9"), ("1.7", "8.9"), ("1.7", "9.0")):
-        monkeypatch.setattr(module, "tensorrt_version", lambda v=version: v)
-        monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
-        monkeypatch.setattr(folder_module, "compute_capability", lambda c=capability: c)
-        monkeypatch.setattr(folder_module, "gpu_name", lambda: "a GPU")
+        monkeypatch.setattr(tensorrt, "tensorrt_version", lambda v=version: v)
+        monkeypatch.setattr(tensorrt, "device_problem", lambda *_, **__: None)
+        monkeypatch.setattr(environments, "compute_capability", lambda c=capability: c)
+        monkeypatch.setattr(environments, "gpu_name", lambda: "a GPU")
         build = BuildConfig("float16", backend="tensorrt")
         fingerprints.add(plan_build(models.folder("llama"), build).fingerprint)
     assert len(fingerprints) == 3

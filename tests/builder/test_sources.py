@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import trtspec
+from trtspec.backends.registry import backend_named
 from trtspec.builder import graph_cache, sources
 from trtspec.child_python import python_command, python_environment
 
 PACKAGE = Path(trtspec.__path__[0])
+MAKERS = graph_cache.graph_makers(backend_named("auto"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def key_of(copy: Path) -> Callable[[], str]:
 
 
 def of(package: Path) -> list[Path]:
-    return sources.sources_of(graph_cache._MAKERS, graph_cache._BY_VALUE, package)
+    return graph_cache.graph_sources(MAKERS, package)
 
 
 def loaded_for_graphs() -> list[str]:
@@ -44,7 +46,7 @@ def loaded_for_graphs() -> list[str]:
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "print(*(name for name in sys.modules if name.startswith('trtspec.')))"
     )
-    command = python_command("-c", code, "trtspec.engine.drafts", "trtspec.builder.compile")
+    command = python_command("-c", code, "trtspec.engine.drafts", "trtspec.backends.aoti.compile")
     done = subprocess.run(
         command, env=python_environment(), capture_output=True, text=True, check=True
     )
@@ -119,4 +121,4 @@ def test_a_name_counts_too(copy: Path) -> None:
 
 
 def test_the_key_of_a_graph_is_made_of_them() -> None:
-    assert graph_cache._source_hash() == sources.hash_of(of(PACKAGE))
+    assert graph_cache.source_hash(MAKERS) == sources.hash_of(of(PACKAGE))

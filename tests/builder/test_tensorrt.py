@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from trtspec import LLM
-from trtspec.builder.build import REPORT_NAME, build_engine
+from trtspec.backends.tensorrt.build import REPORT_NAME
+from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import BuildError, ConfigError, EngineError
 
 from ..e2e.every_method import METHODS
@@ -28,14 +27,14 @@ pytestmark = pytest.mark.slow
 
 EAGLE3 = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
 DFLASH = {"method": "dflash", "model": "trtspec-tiny-dflash", "num_speculative_tokens": 3}
-ADA = TensorRTConfig(compute_capability="8.9")
+ADA = {"compute_capability": "8.9"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded target, its EAGLE-3 draft and its DFlash draft in float16, for a GPU that is not
     here."""
-    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=ADA)
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", backend_options=ADA)
     speculation = parse_speculative_config(hybrid(EAGLE3, DFLASH))
     plan = plan_build("trtspec-tiny", config, speculation)
     built = build_engine(plan, tmp_path_factory.mktemp("trt") / "engine")
@@ -67,7 +66,7 @@ def test_a_context_is_written_without_attention(folder: Path) -> None:
 def test_mtp_modules(models: TinyModels, tmp_path: Path) -> None:
     """Each of them is an engine."""
     checkpoint, speculation = METHODS["modules"](models, tmp_path)
-    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=ADA)
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", backend_options=ADA)
     plan = plan_build(checkpoint, config, parse_speculative_config(speculation))
     built = build_engine(plan, tmp_path / "engine")
     for depth in range(3):
@@ -97,8 +96,8 @@ def test_it_does_not_run_here(folder: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("option", ["strip_plan", "refit"])
 def test_engines_without_weights_need_a_gpu(folder: Path, tmp_path: Path, option: str) -> None:
-    options = replace(ADA, **{option: True})
-    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", tensorrt=options)
+    options = {**ADA, option: True}
+    config = BuildConfig("float16", max_seq_len=128, backend="tensorrt", backend_options=options)
     plan = plan_build("trtspec-tiny", config, parse_speculative_config(EAGLE3))
     words = (
         f"with --{option}: .* only on a machine with a GPU.*leave --{option} out, or build where"
@@ -110,8 +109,8 @@ def test_engines_without_weights_need_a_gpu(folder: Path, tmp_path: Path, option
 
 def test_what_cannot_be_built_is_refused_before_anything_is_read() -> None:
     for options, words in (
-        (TensorRTConfig(), "there is no GPU here to build for; say which with --compute_capab"),
-        (TensorRTConfig(compute_capability="9.0"), "does not build for compute capability 9.0"),
+        ({}, "there is no GPU here to build for; say which with --compute_capab"),
+        ({"compute_capability": "9.0"}, "does not build for compute capability 9.0"),
     ):
         with pytest.raises(ConfigError, match=words):
-            plan_build("trtspec-tiny", BuildConfig(backend="tensorrt", tensorrt=options))
+            plan_build("trtspec-tiny", BuildConfig(backend="tensorrt", backend_options=options))

@@ -15,9 +15,10 @@ import pytest
 
 import trtspec
 from trtspec import LLM
+from trtspec.backends.registry import backends
 from trtspec.bench.methods import read_methods
 from trtspec.commands import bench, build, doctor, serve
-from trtspec.config.build import BACKENDS, DEVICES
+from trtspec.config.build import DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.config.speculative import METHODS, NO_METHOD, parse_speculative_config
 from trtspec.errors import ConfigError
@@ -57,7 +58,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "quickstart": quickstart,
 }
 LISTS = {
-    "backend": BACKENDS,
+    "backend": backends(),
     "device": DEVICES,
     "dtype": DTYPES,
     "weight_dtype": weight_dtypes(),
@@ -110,7 +111,7 @@ def rows(text: str, header: str) -> set[str]:
 def test_tables_of_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert rows(text, "| method | what it needs") == set(METHODS)
-    assert rows(text, "| `--backend` |") == set(BACKENDS)
+    assert rows(text, "| `--backend` |") == set(backends())
 
 
 @pytest.mark.parametrize("key", ["method", "decoding_type", "speculative_algorithm"])

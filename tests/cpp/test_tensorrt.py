@@ -146,9 +146,9 @@ REFUSED: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         edited(build__max_batch_size=9),
         ("target.engine takes at most 4 requests", "max_batch_size is 9", "trtspec-build"),
     ),
-    "plugins": (edited(build__tensorrt__plugins=True), ("plugins", "--no-plugins")),
-    "stripped": (edited(build__tensorrt__strip_plan=True), ("Python only", "--strip_plan")),
-    "refit": (edited(build__tensorrt__refit=True), ("Python only", "--refit")),
+    "plugins": (edited(build__backend_options__plugins=True), ("plugins", "--no-plugins")),
+    "stripped": (edited(build__backend_options__strip_plan=True), ("Python only", "--strip_plan")),
+    "refit": (edited(build__backend_options__refit=True), ("Python only", "--refit")),
     "no_engine": (removed("target.engine"), ("target.engine cannot be read", "trtspec-build")),
     "no_draft": (removed("draft-head.engine"), ("draft-head.engine cannot", "trtspec-build")),
 }

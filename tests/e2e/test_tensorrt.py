@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import trtspec.engine.open as opening
+import trtspec.backends.tensorrt.backend as opening
 from trtspec import LLM, build
 from trtspec.backends.slots import networks
 from trtspec.backends.staging import Staging

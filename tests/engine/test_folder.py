@@ -13,14 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import trtspec.engine.folder as module
+import trtspec.backends.base as base
+import trtspec.backends.environment as environments
+import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec import LLM
+from trtspec.backends.environment import Environment
+from trtspec.backends.registry import backend_named
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
-from trtspec.engine.device import device_problem
-from trtspec.engine.folder import EngineConfig, Environment, is_engine_folder
+from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, EngineError
 
 from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt
@@ -123,22 +126,23 @@ def test_a_device_that_is_not_here(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("trtspec.ops.native.HAS_CUDA_OPS", False)
-    monkeypatch.setattr("trtspec.engine.device.register_cuda_ops", lambda: False)
+    monkeypatch.setattr("trtspec.backends.device.register_cuda_ops", lambda: False)
     with pytest.raises(EngineError, match=rf"{built} this installation .* has no CUDA ops .*nvcc"):
         open_folder(folder)
     edit(folder, lambda data: data["build"].update(backend="tensorrt"))
     with pytest.raises(EngineError, match=r"no CUDA ops .* trtspec\[cuda\], or rebuild"):
         open_folder(folder)
-    monkeypatch.setattr("trtspec.engine.device.register_cuda_ops", lambda: True)
-    assert device_problem("cuda", "tensorrt") is None, "the kernels are compiled when needed"
-    assert device_problem("cuda") is not None
+    monkeypatch.setattr("trtspec.backends.device.register_cuda_ops", lambda: True)
+    problems = {name: backend_named(name).device_problem("cuda") for name in ("tensorrt", "aoti")}
+    assert problems["tensorrt"] is None, "the kernels are compiled when needed"
+    assert problems["aoti"] is not None
 
 
 def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The architecture must match, the name need not."""
-    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
-    monkeypatch.setattr(module, "compute_capability", lambda: "8.6")
-    monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA RTX A4000")
+    monkeypatch.setattr(base, "device_problem", lambda device: None)
+    monkeypatch.setattr(environments, "compute_capability", lambda: "8.6")
+    monkeypatch.setattr(environments, "gpu_name", lambda: "NVIDIA RTX A4000")
     gpu = {"gpu": "NVIDIA A10", "compute_capability": "8.6"}
     edit(folder, lambda data: data["build"].update(device="cuda", backend="aoti"))
     edit(folder, lambda data: data["environment"].update(gpu))
@@ -152,11 +156,11 @@ def test_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tensorrt_engine_of_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPU and version must match, what else was there at the build need not."""
-    monkeypatch.setattr(module, "device_problem", lambda device, backend: None)
-    monkeypatch.setattr(module, "compute_capability", lambda: "9.0")
-    monkeypatch.setattr(module, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(module, "require_cuda_python", lambda: None)
-    monkeypatch.setattr(module, "tensorrt_version", lambda: "tensorrt_rtx 1.7.1")
+    monkeypatch.setattr(tensorrt, "device_problem", lambda *_, **__: None)
+    monkeypatch.setattr(environments, "compute_capability", lambda: "9.0")
+    monkeypatch.setattr(environments, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(tensorrt, "require_cuda_python", lambda: None)
+    monkeypatch.setattr(tensorrt, "tensorrt_version", lambda: "tensorrt_rtx 1.7.1")
     built = {"compute_capability": "9.0", "tensorrt": "tensorrt_rtx 1.7.1", "torch": "1.0"}
     edit(folder, lambda data: data["build"].update(device="cuda", backend="tensorrt"))
     edit(folder, lambda data: data["environment"].update(built))

@@ -9,13 +9,14 @@ import pytest
 
 import trtspec.engine.graphs as graphs
 from trtspec import LLM, SamplingParams
+from trtspec.backends.aoti.compile import compile_graph
+from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.builder.build import build_engine
-from trtspec.builder.compile import compile_graph
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import parse_speculative_config
-from trtspec.engine.folder import WEIGHTS_NAME, read_weights
-from trtspec.engine.graphs import make_graph, module_of
+from trtspec.engine.folder import read_weights
+from trtspec.engine.graphs import engine_graphs
 from trtspec.formats.registry import IN_ROWS
 
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
@@ -74,7 +75,6 @@ def compile_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def place(engine: Any, names: Any, folder: Path) -> None:
         for name in names:
-            module = module_of(engine, name)
-            compile_graph(make_graph(engine, name, module), folder / name, engine.build.device)
+            compile_graph(engine_graphs(engine)[name], folder / name, engine.build.device)
 
     monkeypatch.setattr("trtspec.builder.build.place_graphs", place)

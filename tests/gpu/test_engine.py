@@ -10,7 +10,7 @@ import torch
 
 from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
-from trtspec.engine.device import compute_capability, device_problem
+from trtspec.backends.device import compute_capability, device_problem
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3

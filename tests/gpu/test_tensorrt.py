@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams, TensorRTConfig, build
+from trtspec.backends.device import compute_capability, device_problem
 from trtspec.backends.tensorrt.cuda_stream import cudart
 from trtspec.backends.tensorrt.package import tensorrt_version, trt
 from trtspec.backends.tensorrt.session import TensorRTSession
-from trtspec.engine.device import compute_capability, device_problem
 from trtspec.errors import BuildError
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
 from ..e2e.helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens
 
-_PROBLEM = device_problem("cuda", "tensorrt") or (
+_PROBLEM = device_problem("cuda", compiles_kernels=True) or (
     "TensorRT is not installed"
     if trt is None
     else "cuda-python is not installed"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM
-from trtspec.engine.device import free_memory
+from trtspec.backends.device import free_memory
 from trtspec.errors import EngineError
 from trtspec.llmapi import runtime
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.engine.device import free_memory
+from trtspec.backends.device import free_memory
 from trtspec.ops.bandwidth import read_bandwidth
 from trtspec.ops.linear import linear, pack_linear
 

@@ -12,21 +12,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from checkpoint_converters import Checkpoint, load_checkpoint
+from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
-from trtspec.builder.onnx import TARGET_WEIGHTS, link_weights
 from trtspec.builder.pair import open_draft
 from trtspec.builder.plan import BuildPlan, DraftSource
 from trtspec.builder.scratch import scratch_folder
-from trtspec.builder.tensorrt import build_engines
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.engine.engine_draft import EngineDraft
-from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, WEIGHTS_NAME, EngineConfig
+from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, EngineConfig
 from trtspec.engine.graphs import (
     draft_constants,
     draft_module,
-    draft_of,
+    engine_shape,
     graph_names,
     own_state,
     target_module,
@@ -35,9 +34,6 @@ from trtspec.engine.memory import weight_format
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
-
-REPORT_NAME = "layers.txt"
-"""What TensorRT made of the graphs, in the engine folder."""
 
 
 def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path:
@@ -72,7 +68,7 @@ def cached_engine(plan: BuildPlan) -> Path:
 
 def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
-    (folder / "target").mkdir()
+    (folder / TARGET).mkdir()
     checkpoint = load_checkpoint(plan.target_dir)
     # The plan may know of an end token that only the tokenizer names.
     config = replace(checkpoint.config, eos_token_ids=engine.target.eos_token_ids)
@@ -80,7 +76,7 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     with progress("pack weights of the target"):
         target = target_module(engine)
         target.load_weights(checkpoint)
-        _save(target.state_dict(), folder / "target")
+        _save(target.state_dict(), folder / TARGET)
     kept = weight_format(engine.build)
     if kept.is_rounded:
         logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
@@ -92,17 +88,9 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
             _write_draft(engine, draft, source, checkpoint, folder / draft.folder)
-    if engine.build.backend != "eager":
+    if engine.backend.makes_artifacts:
         place_graphs(engine, graph_names(engine), folder)
-    if engine.build.has_slots:
-        for name in graph_names(engine):
-            found = draft_of(engine, name)
-            own = TARGET_WEIGHTS if found is None else f"{found[0].folder}/{WEIGHTS_NAME}"
-            link_weights(folder / name, folder, own)
-    if engine.build.backend == "tensorrt":
-        reports = build_engines(engine, graph_names(engine), folder)
-        text = "\n".join(report.describe() for report in reports)
-        (folder / REPORT_NAME).write_text(text + "\n")
+    engine.backend.finish(engine_shape(engine), folder)
     # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
     (folder / TOKENIZER_FOLDER).mkdir()
     for name in (*TOKENIZER_FILES, "config.json"):

@@ -18,12 +18,8 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-import torch._inductor.compile_fx  # noqa: F401  it would be imported by the first graph
-from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-from trtspec.builder.compile import compile_graph
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.graphs import make_graph, module_of
+from trtspec.engine.graphs import engine_graphs
 from trtspec.errors import TrtspecError
 from trtspec.ops.host import usable_cpus
 
@@ -34,7 +30,7 @@ def main() -> int:
     """1, with what its compiler said, as soon as a graph fails; others may be under way then."""
     job = json.load(sys.stdin)
     engine = EngineConfig.from_dict(job["engine"])
-    pick_vec_isa()  # torch keeps what it finds
+    engine.backend.prepare_compiler()
     waiting = [(name, Path(package)) for name, package in job["packages"].items()]
     if len(waiting) == 1:
         ((name, package),) = waiting
@@ -69,8 +65,7 @@ def _fail(name: str, said: str) -> int:
 
 
 def _compile(engine: EngineConfig, name: str, package: Path) -> None:
-    graph = make_graph(engine, name, module_of(engine, name))
-    compile_graph(graph, package, engine.build.device)
+    engine.backend.compile(engine_graphs(engine)[name], package, engine.build.device)
 
 
 def _compile_and_exit(engine: EngineConfig, name: str, package: Path, log: Path) -> NoReturn:

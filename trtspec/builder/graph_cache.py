@@ -14,66 +14,88 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 
+from trtspec.backends.base import Backend
+from trtspec.backends.environment import Environment
 from trtspec.builder.locate import cache_root
-from trtspec.builder.onnx import export_graph
-from trtspec.builder.sources import hash_of, sources_of
+from trtspec.builder.sources import PACKAGE, hash_of, sources_of
 from trtspec.child_python import python_command, python_environment
 from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
-from trtspec.engine.folder import EngineConfig, Environment
-from trtspec.engine.graphs import draft_of, module_of
-from trtspec.engine.lowering import lower
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import draft_of, engine_graphs
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 from trtspec.ops.host import usable_cpus
 
-_MAKERS = ("trtspec.builder.compile_worker", "trtspec.builder.onnx")
-"""The modules that make a graph. Its code comes from these and from all that they import."""
+_MAKERS = ("trtspec.builder.compile_worker",)
+"""Besides a backend, the modules that make a graph. Its code comes from these and from all that
+they import."""
 
-_BY_VALUE = ("trtspec.engine.folder", "trtspec.engine.engine_draft")
-"""What only reads and writes an engine's contract: all that a graph takes of that is among the
-values in its key. A file that is missing here costs a compilation, never a stale graph."""
+_BY_VALUE = (
+    "trtspec.engine.folder",
+    "trtspec.engine.engine_draft",
+    "trtspec.backends.registry",
+)
+"""What only reads and writes an engine's contract, or finds its backend: all that a graph takes of
+that is among the values in its key. A file that is missing here costs a compilation, never a stale
+graph."""
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
     """A key over everything the compiled code depends on: shapes, source and environment."""
-    target = _shape(engine.target.to_dict())
-    build = engine.build
-    # An ONNX graph is the same for all devices.
-    device = "cpu" if build.has_slots else build.device
-    facts: list[object] = [build.backend, device, build.dtype, asdict(engine.layout), target]
-    facts += [build.weight_dtype, build.weight_group_size]
-    found = draft_of(engine, name)
-    if found is None:
-        facts += [name, engine.capture_layers]
-        if build.accepts_in_engine:
-            facts.append(engine.speculative_rows)
-    else:
-        draft, own_name = found  # wherever it lies
-        facts += [own_name, draft.network.kind, _shape(draft.network.to_dict())]
+    graph, build = engine_graphs(engine)[name], engine.build
+    device = "cpu" if engine.backend.is_portable else build.device
+    facts: list[object] = [engine.backend.name, device, build.dtype, asdict(engine.layout)]
+    facts += [_shape(engine.target.to_dict()), build.weight_dtype, build.weight_group_size]
+    facts += [graph.name, graph.facts]
+    draft = draft_of(engine, graph)
+    if draft is None:
+        facts.append(engine.capture_layers)
+    else:  # wherever it lies
+        facts += [draft.network.kind, _shape(draft.network.to_dict())]
         tree = draft.speculation.tree
-        if own_name == DRAFT_ROLLOUT:
+        if graph.name == DRAFT_ROLLOUT:
             facts.append(asdict(tree))
-        elif own_name == DRAFT_STEP:
+        elif graph.name == DRAFT_STEP:
             facts.append(asdict(tree.first_step))
     environment = Environment.here(device).facts
-    text = json.dumps([facts, _source_hash(), environment], sort_keys=True)
+    text = json.dumps(
+        [facts, source_hash(type(engine.backend).__module__), environment], sort_keys=True
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def graph_makers(backend: Backend) -> tuple[str, ...]:
+    """The modules of a backend that say what its graphs are, and compile them."""
+    own = type(backend).__module__
+    return (own, backend.compiler) if backend.compiler else (own,)
+
+
+def graph_sources(makers: Sequence[str], package: Path = PACKAGE) -> list[Path]:
+    """The files of the package whose code makes graphs, by a backend's `graph_makers`."""
+    return sources_of((*_MAKERS, *makers), _BY_VALUE, package)
+
+
 @cache
-def _source_hash() -> str:
-    """Of the files that make graphs, which the running process has imported already."""
-    return hash_of(sources_of(_MAKERS, _BY_VALUE))
+def source_hash(makers: tuple[str, ...]) -> str:
+    """Of `graph_sources`, and of makers that another package brings."""
+    digest = hash_of(graph_sources(makers))
+    for maker in makers:
+        spec = find_spec(maker)
+        file = Path(spec.origin if spec and spec.origin else "")
+        if file.is_file() and not file.is_relative_to(PACKAGE):
+            digest += hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    return digest
 
 
 def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:
-    """Put the packages of these graphs into an engine folder; those never seen are compiled, as
+    """Put the artifacts of these graphs into an engine folder; those never seen are compiled, as
     many at a time as there are cores.
 
     Raises:
-        BuildError: no C++ compiler, or a compilation failed.
+        BuildError: a compiler is missing, or a compilation failed.
     """
     root = cache_root() / "compiled"
     stored = {name: root / f"{graph_key(engine, name)}{Path(name).suffix}" for name in names}
@@ -82,7 +104,7 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
         if name not in missing:
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
-        make_all = _export_all if engine.build.has_slots else _compile_all
+        make_all = _compile_all if engine.backend.compiles_apart else _compile_here
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as scratch:
             packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}
@@ -94,15 +116,16 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
         shutil.copyfile(package, folder / name)
 
 
-def _export_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """Export here: a process for each graph would take longer to start than to export."""
+def _compile_here(engine: EngineConfig, packages: dict[str, Path]) -> None:
+    graphs = engine_graphs(engine)
+    engine.backend.require_compiler()
     for name, package in packages.items():
-        export_graph(lower(engine, name, module_of(engine, name)), package)
+        engine.backend.compile(graphs[name], package, engine.build.device)
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
     """In processes of their own, side by side."""
-    _require_compiler()
+    engine.backend.require_compiler()
     if engine.build.device == "cpu":
         _run_worker(engine, packages)
         return
@@ -147,12 +170,3 @@ def _shape(config: dict[str, object]) -> dict[str, object]:
     nested = {k: _shape(v) for k, v in config.items() if isinstance(v, dict)}
     kept = {k: v for k, v in config.items() if k not in ("bos_token_id", "eos_token_ids")}
     return {**kept, **nested}
-
-
-def _require_compiler() -> None:
-    names = (os.environ.get("CXX", ""), "g++", "clang++")
-    if not any(shutil.which(name) for name in names if name):
-        raise BuildError(
-            "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example "
-            "the Debian package g++"
-        )

@@ -10,18 +10,11 @@ from pathlib import Path
 import checkpoint_converters
 from checkpoint_converters import DraftCheckpoint, content_of, read_config
 from checkpoint_converters.content_hash import hash_files
-from trtspec.backends.onnx.session import require_onnxruntime
-from trtspec.backends.tensorrt.package import (
-    buildable_capabilities,
-    check_compute_capability,
-    tensorrt_version,
-)
-from trtspec.backends.tensorrt.plugins import with_plugins
+from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.auto import resolve_auto
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
-from trtspec.builder.onnx import require_onnx
 from trtspec.builder.pair import (
     check_draft_depth,
     check_draft_kind,
@@ -40,13 +33,13 @@ from trtspec.config.speculative import (
     HybridDecodingConfig,
     speculative_to_dict,
 )
+from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
-from trtspec.engine.device import device_problem
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
-from trtspec.engine.folder import EngineConfig, Environment
+from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
-from trtspec.errors import ConfigError, TrtspecError
+from trtspec.errors import TrtspecError
 from trtspec.log import logger
 
 _GIB = 1 << 30
@@ -131,13 +124,18 @@ def plan_build(
     Raises:
         CheckpointError: a checkpoint, or its tokenizer, that cannot be read.
         ConfigError: values, or a pair of models, that do not fit, or a device that is not there.
+        BuildError: a package is missing that the backend builds with.
     """
+    options_of(backend_named(config.backend), config.backend_options)
     target_dir = find_model(checkpoint)
     target, ends = _with_tokenizer(read_config(target_dir), target_dir, skip_tokenizer_init)
     speculative = resolve_auto(speculative, target)
     build, reasons = resolve_build(config, target, speculative)
-    environment = _environment(build)
-    build, why = with_plugins(build)
+    backend = backend_named(build.backend)
+    options = options_of(backend, build.backend_options)
+    environment = backend.environment_to_build(build.device, options)
+    options, why = backend.complete(options)
+    build = replace(build, backend_options=to_dict(options))
     reasons += [*why, *ends]
     if speculative is not None:
         check_draft_depth(target, speculative)
@@ -185,8 +183,7 @@ def plan_build(
     converters = sorted(Path(checkpoint_converters.__path__[0]).glob("*.py"))
     facts: list[object] = [fingerprints, asdict(build), hash_files(converters)]
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
-    if build.backend == "tensorrt":  # graphs are the same for all versions and GPUs
-        facts.append(environment.facts)
+    facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on the trees that are made of them.
     facts += [asdict(draft.speculation) for draft in engine.drafts]
     if hybrid is not None:
@@ -235,32 +232,6 @@ def _plan_draft(
         check_pair(target_dir, target, source.folder, network, skip_damaged)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
     return source, EngineDraft(network, contract, folder), found, choice
-
-
-def _environment(build: BuildConfig) -> Environment:
-    """What the engine will depend on; ConfigError if it cannot be built here."""
-    if build.has_slots:
-        require_onnx()
-    if build.backend == "onnx":
-        require_onnxruntime()
-    capability = build.tensorrt.compute_capability
-    if build.backend == "tensorrt":
-        version = tensorrt_version()
-        check_compute_capability(capability)
-        if capability is not None:
-            return replace(Environment.here(), compute_capability=capability, tensorrt=version)
-        if device_problem(build.device, build.backend) is not None:
-            raise ConfigError(
-                f"there is no GPU here to build for; say which with --compute_capability "
-                f"({version} builds for {', '.join(buildable_capabilities() or ['none'])})"
-            )
-        return replace(Environment.here(build.device), tensorrt=version)
-    problem = device_problem(build.device, build.backend)
-    if problem is not None:
-        raise ConfigError(
-            f"device {build.device!r} was asked for, but {problem}, or give device 'cpu'"
-        )
-    return Environment.here(build.device)
 
 
 def _device_part(engine: EngineConfig) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
-from trtspec.config.build import BACKENDS_WITH_OPS, ONNX_DTYPES, BuildConfig
+from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
+from trtspec.config.build import BuildConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
+from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.registry import resolve_weights
 
 PREFILL_ROWS = 2048
-_NO_BFLOAT16 = "ONNX Runtime has no bfloat16 kernels for CPUs"
 
 
 def resolve_build(
@@ -24,37 +23,27 @@ def resolve_build(
     what was asked for does not fit the model or the drafts; values that were given are never
     changed."""
     reasons: list[str] = []
+    backend = backend_named(config.backend)
+    options = options_of(backend, config.backend_options)
     dtype = config.dtype
     if dtype == "auto":
         dtype = model.dtype
         reasons.append(f"dtype {dtype}: that of the checkpoint")
-        if config.backend == "onnx" and dtype not in ONNX_DTYPES:
-            dtype = "float32"
-            reasons[-1] = f"dtype float32: {_NO_BFLOAT16}"
-    elif config.backend == "onnx" and dtype not in ONNX_DTYPES:
+        if dtype not in backend.dtypes:
+            dtype = backend.dtypes[0]
+            reasons[-1] = f"dtype {dtype}: {backend.no_dtype}"
+    elif dtype not in backend.dtypes:
         raise ConfigError(
-            f"dtype {dtype!r} is not available on backend 'onnx': {_NO_BFLOAT16}; "
-            f"use {' or '.join(ONNX_DTYPES)}, or backend 'aoti'"
+            f"dtype {dtype!r} is not available on backend {backend.name!r}: {backend.no_dtype}; "
+            f"use {' or '.join(backend.dtypes)}, or backend {DEFAULT!r}"
         )
-    device = config.device
-    if device == "auto":
-        found = torch.cuda.is_available() and config.backend != "onnx"
-        device = "cuda" if found else "cpu"
-        reasons.append(f"device {device}: torch finds {'a' if found else 'no'} CUDA device")
-        if config.backend == "onnx":
-            reasons[-1] = f"device {device}: where backend onnx runs"
-    elif device == "cuda" and config.backend == "onnx":
-        raise ConfigError(
-            "backend 'onnx' runs on the CPU, device 'cuda' was asked for; give device 'cpu', or "
-            "backend 'aoti'"
-        )
+    device, reason = backend.resolve_device(config.device)
+    if reason is not None:
+        reasons.append(f"device {device}: {reason}")
+    backend.check_options(options, dtype)
 
-    if config.backend == "tensorrt":
-        config.tensorrt.check_dtype(dtype)
-        device = "cuda"
-        reasons.append("device cuda: where TensorRT engines run")
-
-    place = Place(config.backend, device, not config.has_slots, BACKENDS_WITH_OPS)
+    with_ops = tuple(each.name for each in backends().values() if each.runs_ops)
+    place = Place(backend.name, device, backend.runs_ops, with_ops)
     weight_dtype, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
 
@@ -110,6 +99,8 @@ def resolve_build(
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens,
         device=device,
+        backend=backend.name,
+        backend_options=to_dict(options),
         weight_dtype=weight_dtype,
     )
     return resolved, reasons

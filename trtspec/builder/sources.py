@@ -9,11 +9,12 @@ from pathlib import Path
 
 import trtspec
 
-_PACKAGE = Path(trtspec.__path__[0])
+PACKAGE = Path(trtspec.__path__[0])
+"""The folder of the running package."""
 
 
 def sources_of(
-    modules: Iterable[str], unfollowed: Collection[str] = (), package: Path = _PACKAGE
+    modules: Iterable[str], unfollowed: Collection[str] = (), package: Path = PACKAGE
 ) -> list[Path]:
     """The files of these modules of the package and of all that they import from it, however
     indirectly and wherever in a file, sorted. Modules that are ``unfollowed`` are left out, with
@@ -31,7 +32,7 @@ def sources_of(
     return sorted(found.values())
 
 
-def hash_of(files: Iterable[Path], package: Path = _PACKAGE) -> str:
+def hash_of(files: Iterable[Path], package: Path = PACKAGE) -> str:
     """Of their names within the package and of what they say."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
@@ -43,7 +44,7 @@ def hash_of(files: Iterable[Path], package: Path = _PACKAGE) -> str:
 def _file_of(module: str, package: Path) -> Path | None:
     """None for what is no module of the package."""
     top, *inside = module.split(".")
-    if top != _PACKAGE.name or not inside:
+    if top != PACKAGE.name or not inside:
         return None
     path = package.joinpath(*inside)
     candidates = (path.with_suffix(".py"), path / "__init__.py")

@@ -5,25 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from trtspec.builder.build import REPORT_NAME, build_engine
+from trtspec.backends.base import Backend
+from trtspec.backends.registry import backend_named, backends
+from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import DecodingConfig, methods_taking, parse_speculative_config
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import weight_group_sizes
 from trtspec.log import log_to_stderr
-
-_TENSORRT = (
-    "compute_capability", "builder_optimization_level", "profiling_verbosity",
-    "timing_cache", "strip_plan", "refit", "plugins",
-)  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -110,34 +107,6 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         help="the same by vLLM's numbers, which name inputs",
     )
-    group = parser.add_argument_group("backend tensorrt")
-    group.add_argument(
-        "--compute_capability", help="of the GPU to build for, such as 8.9; the one here without it"
-    )
-    group.add_argument(
-        "--builder_optimization_level", "--builder_opt", type=int, help="0 (builds fastest) to 5"
-    )
-    group.add_argument("--profiling_verbosity", help="layer_names_only (default), detailed or none")
-    group.add_argument("--timing_cache", "--input_timing_cache", help="file of kernel times")
-    group.add_argument(
-        "--plugins",
-        action=argparse.BooleanOptionalAction,
-        help="whether the target's engine makes masks, samples and accepts, by trtspec's plugins "
-        "(default: where they can be used: TensorRT, not RTX, and the plugins were built)",
-    )
-    group.add_argument(
-        "--strip_plan",
-        action="store_true",
-        help="engines without weights, read from the folder's weight files when they are loaded",
-    )
-    group.add_argument(
-        "--refit",
-        action="store_true",
-        help="engines that take other weights, of replaced weight files, when they are loaded",
-    )
-    group.add_argument(
-        "--report", action="store_true", help="print layers, precision and fused attention"
-    )
     add(
         "--skip_tokenizer_init",
         action="store_true",
@@ -148,6 +117,11 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="hash the checkpoints again, whatever is remembered of them since an earlier build",
     )
+    for backend in backends().values():
+        if option_names(backend):
+            group = parser.add_argument_group(f"backend {backend.name}")
+            backend.add_flags(group)
+    add("--report", action="store_true", help="print what the backend made of the graphs")
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
@@ -188,6 +162,18 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
     return parse_speculative_config({"method": mode, **given})
 
 
+def option_names(backend: Backend) -> list[str]:
+    """Its options, which its flags are named by."""
+    return [entry.name for entry in fields(backend.options_class)]
+
+
+def backend_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of backends that were given, as plain values."""
+    names = [name for backend in backends().values() for name in option_names(backend)]
+    given = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def weight_options(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of BuildConfig that the flags about weights describe; ConfigError for flags that
     contradict each other."""
@@ -216,11 +202,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
-        engines = TensorRTConfig(**{name: getattr(args, name) for name in _TENSORRT})
-        weights = weight_options(args)
-        config = BuildConfig(dtype=args.dtype, tensorrt=engines, **weights, **limits)
-        if args.report and config.backend != "tensorrt":
-            raise ConfigError(f"--report needs --backend tensorrt, not {config.backend}")
+        options, weights = backend_options(args), weight_options(args)
+        config = BuildConfig(dtype=args.dtype, backend_options=options, **weights, **limits)
+        backend = backend_named(config.backend)
+        if args.report and backend.report is None:
+            able = " or ".join(each.name for each in backends().values() if each.report)
+            raise ConfigError(f"--report needs --backend {able}, not {backend.name}")
         plan = plan_build(
             args.checkpoint_dir,
             config,
@@ -232,8 +219,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.dry_run:
             folder = build_engine(plan, args.output_dir, force=args.force)
             print(f"built    {folder}")
-            if args.report:
-                print((folder / REPORT_NAME).read_text(), end="")
+            if args.report and backend.report is not None:
+                print((folder / backend.report).read_text(), end="")
     except TrtspecError as error:
         print(f"trtspec-build: {error}", file=sys.stderr)
         return 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.config.build import BACKENDS, DEVICES, BuildConfig
+from trtspec.backends.registry import DEFAULT, backends
+from trtspec.config.build import DEVICES, BuildConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.speculative import METHODS, NO_METHOD
 from trtspec.formats.registry import weight_dtypes
@@ -19,7 +20,7 @@ def one_of(names: Sequence[str], default: str | None = None) -> str:
 _DEFAULTS = BuildConfig()
 
 DTYPE = one_of((_DEFAULTS.dtype, *DTYPES), _DEFAULTS.dtype)
-BACKEND = one_of(BACKENDS, _DEFAULTS.backend)
+BACKEND = one_of(tuple(backends()), DEFAULT)
 DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one"
 WEIGHT_DTYPE = (
     f"of linear layers: {one_of(weight_dtypes(), _DEFAULTS.weight_dtype)}; auto: the checkpoint's "

@@ -8,16 +8,8 @@ from typing import Any
 
 from trtspec.config.model import DTYPES
 from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.errors import ConfigError
 
-BACKENDS = ("aoti", "onnx", "tensorrt", "eager")
-SLOT_BACKENDS = ("onnx", "tensorrt")
-"""Those whose graphs have standard attention over slot caches in place of paged ones."""
-BACKENDS_WITH_OPS = tuple(name for name in BACKENDS if name not in SLOT_BACKENDS)
-"""The others: their graphs call the ops of trtspec."""
-ONNX_DTYPES = ("float32", "float16")
-"""What ONNX Runtime's kernels for CPUs compute in."""
 DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
@@ -30,7 +22,6 @@ _DTYPE_ALIASES = {
     "fp16": "float16",
     "half": "float16",
 }
-_BACKENDS_ELSEWHERE = ("pytorch", "_autodeploy")
 
 
 @strict_config(
@@ -52,10 +43,9 @@ class BuildConfig:
     max_batch_size: requests in one step. max_seq_len: prompt and output of one request, in tokens;
     None: what the model was made for. max_num_tokens: rows in one step, prefill chunks and draft
     nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
-    of the KV cache, a power of two. backend: aoti (compiled), onnx (a standard ONNX graph, run by
-    ONNX Runtime on the CPU, with a slot KV cache: tokens_per_block does not count), tensorrt
-    (engines for a GPU, of that graph, made as ``tensorrt`` says) or eager (the same modules
-    uncompiled, for tests and debugging). device: cpu, cuda (the first device that
+    of the KV cache, a power of two; it does not count where a sequence has one slot in place of
+    blocks. backend: one of `trtspec.backends` by name, or auto, its default. backend_options: of
+    that backend alone, as plain values. device: cpu, cuda (the first device that
     CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one). weight_dtype: in what linear
     layers keep their weights: auto (that of the checkpoint), a format of `trtspec.formats` by name,
     or dtype. weight_group_size: how many input features of an output share a scale of a format that
@@ -68,9 +58,9 @@ class BuildConfig:
     max_seq_len: int | None = None
     max_num_tokens: int | None = None
     tokens_per_block: int = 16
-    backend: str = "aoti"
+    backend: str = "auto"
     device: str = "cpu"
-    tensorrt: TensorRTConfig = field(default_factory=TensorRTConfig)
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
     weight_dtype: str = "auto"
     weight_group_size: int = 0
 
@@ -93,33 +83,12 @@ class BuildConfig:
             raise ConfigError(
                 f"tokens_per_block={block} must be a power of two up to {MAX_TOKENS_PER_BLOCK}"
             )
-        if self.backend not in BACKENDS:
-            absent = " is not available in this version" * (self.backend in _BACKENDS_ELSEWHERE)
-            raise ConfigError(
-                f"backend {self.backend!r}{absent or ' is unknown'}"
-                f"{nearest(self.backend, BACKENDS)} (available: {', '.join(BACKENDS)})"
-            )
-        if self.backend != "tensorrt" and self.tensorrt != TensorRTConfig():
-            raise ConfigError(
-                f"options of TensorRT were given ({self.tensorrt}) with backend {self.backend!r}; "
-                "they need backend 'tensorrt'"
-            )
         if self.device not in DEVICES:
             numbered = "; choose one of several GPUs with CUDA_VISIBLE_DEVICES"
             raise ConfigError(
                 f"device {self.device!r} is unknown{numbered * self.device.startswith('cuda:')}"
                 f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether a sequence has one slot of the cache in place of blocks."""
-        return self.backend in SLOT_BACKENDS
-
-    @property
-    def accepts_in_engine(self) -> bool:
-        """Whether the target's engine makes its masks, samples and accepts, by plugins."""
-        return self.backend == "tensorrt" and bool(self.tensorrt.plugins)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` takes them back."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.extract_hidden_states import KvTransferConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.strict import Foreign, strict_config
-from trtspec.config.tensorrt import TensorRTConfig
+from trtspec.config.strict import Foreign, strict_config, to_dict
 from trtspec.errors import ConfigError
 
 _ONE_DEVICE = "an engine runs on one device"
@@ -18,6 +19,7 @@ _ALIASES = {
     "max_num_seqs": "max_batch_size",
     "max_num_batched_tokens": "max_num_tokens",
     "block_size": "tokens_per_block",
+    "tensorrt_config": "backend_options",
 }
 _FOREIGN = {
     "tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
@@ -51,11 +53,11 @@ class LLMConfig:
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype`` and ``weight_group_size``
     describe the engine to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
-    seeds drawn for requests without one reproducible. ``tensorrt_config``: a TensorRTConfig or its
-    options, of a build with backend tensorrt. ``skip_tokenizer_init``: prompts are token
-    ids and outputs have no text. ``kv_transfer_config``: vLLM's, for the method
-    extract_hidden_states. ``verify_checkpoint``: hash the files that an engine is built from again,
-    whatever is remembered of them since an earlier start.
+    seeds drawn for requests without one reproducible. ``backend_options`` (or
+    ``tensorrt_config``): of the backend, as a mapping or as its config object.
+    ``skip_tokenizer_init``: prompts are token ids and outputs have no text. ``kv_transfer_config``:
+    vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the files that an
+    engine is built from again, whatever is remembered of them since an earlier start.
 
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
@@ -71,7 +73,7 @@ class LLMConfig:
     device: str | None = None
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
     cuda_graph_config: CudaGraphConfig | bool | None = None
-    tensorrt_config: TensorRTConfig = field(default_factory=TensorRTConfig)
+    backend_options: Any = None
     enforce_eager: bool = False
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
@@ -82,6 +84,7 @@ class LLMConfig:
     verify_checkpoint: bool = False
 
     def __post_init__(self) -> None:
+        _plain_options(self.backend_options)
         if self.enforce_eager and self.cuda_graph_config:
             raise ConfigError(
                 "enforce_eager=True runs without CUDA graphs, but cuda_graph_config asks for them; "
@@ -94,7 +97,8 @@ class LLMConfig:
         weights = ("weight_dtype", "weight_group_size")
         named = {name: getattr(self, name) for name in (*names, "device", *weights)}
         given = {name: value for name, value in named.items() if value is not None}
-        return BuildConfig(dtype=self.dtype, tensorrt=self.tensorrt_config, **given)
+        options = _plain_options(self.backend_options)
+        return BuildConfig(dtype=self.dtype, backend_options=options, **given)
 
     def graph_config(self, device: str) -> CudaGraphConfig | None:
         """The graphs, or the padding alone, of an engine on that device; None for neither."""
@@ -103,3 +107,17 @@ class LLMConfig:
             return asked
         wanted = device == "cuda" if asked is None else asked
         return CudaGraphConfig() if wanted and not self.enforce_eager else None
+
+
+def _plain_options(given: Any) -> dict[str, Any]:
+    """A backend's options as plain values; the backend judges them."""
+    if given is None:
+        return {}
+    if is_dataclass(given) and not isinstance(given, type):
+        return to_dict(given)
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"backend_options must be a mapping of options, got {type(given).__name__} "
+            f"{given!r:.80}"
+        )
+    return dict(given)

@@ -6,8 +6,8 @@
     draft/             weights.safetensors; rollout.pt2, and what feeds a cache of its own:
                        step.pt2, a rollout of one step (none beside another of one), or model.pt2
     draft_2/ ...       the same of further drafts (hybrid)
-    *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
-                       files, and TensorRT's engines of them
+    *.onnx, *.engine   graphs over slot caches, whose initialisers lie in the weight files, and
+                       TensorRT's engines of them
     *.runtime_cache    kernels that TensorRT-RTX compiled when it ran an engine
     tokenizer/         tokenizer files of the target
 
@@ -23,18 +23,18 @@ read into large pages; a draft that borrows its target's embedding or head binds
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from trtspec.backends.tensorrt.cuda_stream import require_cuda_python
-from trtspec.backends.tensorrt.package import tensorrt_version
+from trtspec.backends.base import Backend
+from trtspec.backends.environment import Environment
+from trtspec.backends.registry import backend_named
+from trtspec.backends.shape import WEIGHTS_NAME as WEIGHTS_NAME
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.hybrid import HybridDecodingConfig
@@ -42,65 +42,17 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.config.strict import from_dict
-from trtspec.engine.device import compute_capability, device_problem, gpu_name
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
-from trtspec.ops import OPS_VERSION
 
 FORMAT_VERSION = 5
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "weights.safetensors"
 TOKENIZER_FOLDER = "tokenizer"
-
-_COMPILED_FOR: Mapping[str, frozenset[str]] = {
-    "onnx": frozenset(),
-    "eager": frozenset(),
-    "tensorrt": frozenset({"compute_capability", "tensorrt"}),
-}
-"""Facts of an environment that must match, where that is not all of them."""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What compiled code depends on; a folder runs only where all of it matches, but for the name
-    of the GPU. The last three are None for an engine that runs on the CPU, the last one for all but
-    TensorRT's."""
-
-    torch: str
-    machine: str
-    vector_isa: str
-    ops: int
-    compute_capability: str | None = None
-    gpu: str | None = None
-    tensorrt: str | None = None
-
-    @classmethod
-    def here(cls, device: str = "cpu") -> Environment:
-        """This machine's, for an engine on ``device``, which `device_problem` has nothing
-        against."""
-        on_gpu = device == "cuda"
-        return cls(
-            torch=torch.__version__.split("+")[0],
-            machine=platform.machine(),
-            vector_isa=torch.backends.cpu.get_cpu_capability(),
-            ops=OPS_VERSION,
-            compute_capability=compute_capability() if on_gpu else None,
-            gpu=gpu_name() if on_gpu else None,
-        )
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What must match."""
-        return {key: value for key, value in self.to_dict().items() if key != "gpu"}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without those that the device does not have."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -122,6 +74,11 @@ class EngineConfig:
     hybrid: HybridDecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
     weights: Mapping[str, WeightRecord] = field(default_factory=dict, compare=False)
+
+    @property
+    def backend(self) -> Backend:
+        """What compiled it and runs it."""
+        return backend_named(self.build.backend)
 
     @property
     def draft(self) -> DraftConfig | None:
@@ -169,7 +126,7 @@ class EngineConfig:
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
         rows = self.speculative_rows
         tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
-        if self.build.has_slots:
+        if self.backend.has_slots:
             return CacheLayout(tokens + rows, 1, mask_words, is_slots=True)
         return CacheLayout(
             tokens_per_block=self.build.tokens_per_block,
@@ -218,7 +175,7 @@ class EngineConfig:
             drafts=drafts,
             build=from_dict(BuildConfig, data["build"]),
             fingerprints=data["fingerprints"],
-            environment=from_dict(Environment, data["environment"]),
+            environment=Environment.from_dict(data["environment"]),
             hybrid=hybrid,
             extract_layers=tuple(data.get("extract_layers", ())),
             weights=data["weights"],
@@ -256,23 +213,14 @@ class EngineConfig:
 
     def _check_environment(self, folder: Path) -> None:
         device = self.build.device
-        problem = device_problem(device, self.build.backend)
+        problem = self.backend.device_problem(device)
         if problem is not None:
             gpu, capability = self.environment.gpu, self.environment.compute_capability
-            other = "--backend onnx" if self.build.backend == "tensorrt" else "--device cpu"
             raise EngineError(
                 f"{folder} was built for {device} ({gpu}, compute capability {capability}), but "
-                f"{problem}, or rebuild the engine with {other}"
+                f"{problem}, or rebuild the engine with {self.backend.elsewhere}"
             )
-        built, here = self.environment.facts, Environment.here(device).facts
-        if self.build.backend == "tensorrt":
-            require_cuda_python()
-            here["tensorrt"] = tensorrt_version()
-        wrong = [
-            f"{key} {built[key]} (here {here.get(key)})"
-            for key in built
-            if key in _COMPILED_FOR.get(self.build.backend, built) and built[key] != here.get(key)
-        ]
+        wrong = self.backend.misfits(self.environment, device)
         if wrong:
             raise EngineError(
                 f"{folder} was compiled for {', '.join(wrong)}; rebuild it with trtspec-build"

@@ -1,44 +1,91 @@
-"""The graphs of an engine: which module is compiled under which name, and for which inputs."""
+"""The graphs of an engine, as its backend is told of them: an `EngineShape`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from trtspec.engine.drafts import Built, Graph
+from trtspec.backends.parts import Part, PartRole, mask_kinds
+from trtspec.backends.shape import (
+    BORROWED,
+    LEVELS,
+    TARGET,
+    EngineShape,
+    Graph,
+    NetworkShape,
+)
+from trtspec.engine.drafts import Built
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.lowering import lowered_draft_of, lowered_graph_names
 from trtspec.engine.memory import weight_format
-from trtspec.errors import EngineError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import model_signature
 
-TARGET_MODEL = "target/model.pt2"
+MODEL = "model.pt2"
+"""The target's graph over paged caches."""
 
-BORROWED = "target."
-LEVELS = "levels."
-"""Parts of the names of constants that are no part of a draft's module: tensors of the target that
-it, or a module inside it, borrows, and, at the beginning, the index tensors of a static tree."""
+
+def engine_shape(engine: EngineConfig) -> EngineShape:
+    """What a backend needs to know of an engine."""
+    build, drafts = engine.build, engine.drafts
+    assert build.max_seq_len is not None and build.max_num_tokens is not None, "it is resolved"
+    return EngineShape(
+        dtype_name=build.dtype,
+        device=build.device,
+        layout=engine.layout,
+        rows=engine.speculative_rows,
+        verify_rows=max((draft.speculation.num_draft_tokens for draft in drafts), default=1),
+        lookahead=max((draft.lookahead or 0 for draft in drafts), default=0),
+        max_batch_size=build.max_batch_size,
+        max_seq_len=build.max_seq_len,
+        max_num_tokens=build.max_num_tokens,
+        capture_layers=engine.capture_layers,
+        target=_target_shape(engine),
+        drafts=tuple(draft_shape(engine, draft) for draft in drafts),
+        options=build.backend_options,
+    )
+
+
+def _target_shape(engine: EngineConfig) -> NetworkShape:
+    make = partial(target_module, engine)
+    dtype, layout, target = built_dtype(engine), engine.layout, engine.target
+    graph = Graph(
+        MODEL, TARGET, f"{TARGET}/{MODEL}", make, lambda: model_signature(target, dtype, layout)
+    )
+    part = Part(PartRole.TARGET, "", target, masks=mask_kinds(target))
+    return NetworkShape(TARGET, target, make, (graph,), (part,))
+
+
+def draft_shape(engine: EngineConfig, draft: EngineDraft) -> NetworkShape:
+    """A draft of an engine."""
+    make, kind, network = partial(draft_module, engine, draft), draft.kind, draft.network
+    built = Built(built_dtype(engine), engine.layout, draft.speculation.tree)
+    graphs = []
+    for name, file in draft.graphs.items():
+        made = kind.graphs[name](network, built)
+        graphs.append(Graph(name, draft.folder, file, make, made.sign, made.over, made.passes))
+    states = len(network.capture_layers) * engine.target.hidden_size
+    parts, stand_in = kind.parts(network, states), partial(kind.stand_in, network)
+    return NetworkShape(draft.folder, network.decoder, make, tuple(graphs), parts, stand_in)
+
+
+def engine_graphs(engine: EngineConfig) -> dict[str, Graph]:
+    """The graphs of an engine folder by their artifacts, relative to it."""
+    return {graph.file: graph for graph in engine.backend.graphs(engine_shape(engine))}
 
 
 def graph_names(engine: EngineConfig) -> list[str]:
     """The artifacts of an engine folder, relative to it."""
-    if engine.build.has_slots:
-        return lowered_graph_names(engine)
-    return [TARGET_MODEL, *(name for draft in engine.drafts for name in draft.graphs.values())]
+    return list(engine_graphs(engine))
 
 
-def draft_of(engine: EngineConfig, name: str) -> tuple[EngineDraft, str] | None:
-    """The draft that an artifact of the engine folder belongs to, and the name that the artifact
-    has in its kind; None for the target's."""
-    if engine.build.has_slots:
-        return lowered_draft_of(engine, name)
-    folder, _, own_name = name.rpartition("/")
-    return next(((draft, own_name) for draft in engine.drafts if draft.folder == folder), None)
+def draft_of(engine: EngineConfig, graph: Graph) -> EngineDraft | None:
+    """The draft that a graph belongs to; None for the target's."""
+    return next((draft for draft in engine.drafts if draft.folder == graph.folder), None)
 
 
 def target_module(engine: EngineConfig) -> CausalLM:
@@ -54,43 +101,10 @@ def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
     return make(draft.network, engine.target, built_dtype(engine), network_formats(engine))
 
 
-def module_of(engine: EngineConfig, name: str) -> nn.Module:
-    """The module with uninitialised weights that the graph of that name is over."""
-    found = draft_of(engine, name)
-    return target_module(engine) if found is None else draft_module(engine, found[0])
-
-
-def make_graph(engine: EngineConfig, name: str, module: nn.Module) -> Graph:
-    """The graph of that name over ``module``, a `target_module` or `draft_module`."""
-    dtype, layout = built_dtype(engine), engine.layout
-    found = draft_of(engine, name)
-    if found is None:
-        return Graph(module, model_signature(engine.target, dtype, layout))
-    draft, own_name = found
-    make = draft.kind.graphs[own_name]
-    return make(draft.network, module, Built(dtype, layout, draft.speculation.tree))
-
-
 def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
     """The index tensors that a static tree's rollout needs beside the weights."""
     levels = draft.kind.levels(draft.speculation.tree)
     return {f"{LEVELS}{name}": tensor for name, tensor in levels.state_dict().items()}
-
-
-def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Let a module on the meta device use ``weights``, none missing, none left.
-
-    Raises:
-        EngineError: they do not fit.
-    """
-    own = {name: tensor for name, tensor in weights.items() if not name.startswith(LEVELS)}
-    try:
-        module.load_state_dict(own, assign=True)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise EngineError(
-            f"{where} does not fit its engine ({reason}); rebuild the engine with trtspec-build"
-        ) from error
 
 
 def own_state(module: nn.Module) -> dict[str, Tensor]:

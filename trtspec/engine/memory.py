@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from trtspec.backends.registry import backend_named
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
@@ -34,7 +35,8 @@ def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
 def weight_format(build: BuildConfig) -> WeightFormat:
     """How the networks of a resolved build keep their weights: the ops for CPUs read floats in
     panels, other libraries want them as they are."""
-    return format_of(build, in_panels=build.device == "cpu" and not build.has_slots)
+    runs_ops = backend_named(build.backend).runs_ops
+    return format_of(build, in_panels=build.device == "cpu" and runs_ops)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

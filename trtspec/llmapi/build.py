@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.build import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import DecodingConfig, parse_speculative_config
-from trtspec.config.tensorrt import TensorRTConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
 from trtspec.llmapi.runtime import Limits
@@ -68,6 +67,7 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
     """
     build = engine.build
     asked = config.build_config()
+    backend_named(asked.backend)
     for name in (
         "dtype", "tokens_per_block", "backend", "device", "weight_dtype", "weight_group_size"
     ):  # fmt: skip
@@ -79,12 +79,12 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
                 f"{name}={given!r} was asked for, but the engine was built with "
                 f"{getattr(build, name)!r}; leave it out or rebuild the engine"
             )
-    wanted = asked.tensorrt
-    if wanted.plugins is None:  # whatever the build chose
-        wanted = replace(wanted, plugins=build.tensorrt.plugins)
-    if asked.tensorrt != TensorRTConfig() and wanted != build.tensorrt:
+    backend = engine.backend
+    options = options_of(backend, asked.backend_options)
+    built = options_of(backend, build.backend_options)
+    if backend.options_differ(options, built):
         raise ConfigError(
-            f"tensorrt_config={asked.tensorrt} was asked for, but the engine was built with "
-            f"{build.tensorrt}; leave it out or rebuild the engine"
+            f"backend_options={options} were asked for, but the engine was built with {built}; "
+            "leave them out or rebuild the engine"
         )
     return Limits.of(build, config.max_batch_size, config.max_seq_len, config.max_num_tokens)

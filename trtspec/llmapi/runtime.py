@@ -10,17 +10,18 @@ from pathlib import Path
 import torch
 
 from trtspec.backends.cuda_graph import CudaGraphSession
+from trtspec.backends.device import free_memory
 from trtspec.backends.session import Session
+from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.speculative import DecodingConfig
-from trtspec.engine.device import free_memory
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.engine_draft import EngineDraft
-from trtspec.engine.folder import WEIGHTS_NAME, EngineConfig, read_weights
+from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
 from trtspec.engine.open import OpenDraft, judges, open_draft, open_target
 from trtspec.engine.weight_record import check_weights
@@ -109,13 +110,13 @@ def open_executor(
     device = engine.build.device
     sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
     padding = graphs.enable_padding if graphs else False
-    # Calls over slot caches are captured inside their sessions, which pad them.
+    # Some sessions pad their calls, and capture them, themselves.
     inner_sizes = sizes if padding else ()
-    for name in ("target", *(draft.folder for draft in drafts)):
+    for name in (TARGET, *(draft.folder for draft in drafts)):
         check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
-    # TensorRT's engines have weights of their own; the few tensors beside them are copied.
-    home = "cpu" if engine.build.backend == "tensorrt" else device
-    weights = read_weights(folder / "target" / WEIGHTS_NAME, home)
+    # Of engines that have weights of their own, the few tensors beside them are copied.
+    home = "cpu" if engine.backend.keeps_weights else device
+    weights = read_weights(folder / TARGET / WEIGHTS_NAME, home)
     draft_weights = [read_weights(folder / d.folder / WEIGHTS_NAME, home) for d in drafts]
     target_session = open_target(folder, engine, weights, inner_sizes)
     draft_sessions = [
@@ -266,7 +267,7 @@ def _open_draft(
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:
     """The session, on CUDA with graphs for the buckets, unless those are inside it."""
-    if engine.build.device == "cpu" or engine.build.has_slots or buckets is None:
+    if engine.build.device == "cpu" or engine.backend.captures_calls or buckets is None:
         return session
     sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
     return CudaGraphSession(session, sizes)

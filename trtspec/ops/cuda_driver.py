@@ -1,5 +1,6 @@
 """The CUDA driver and NVRTC by way of cuda-python (the extra ``trtspec[cuda]``): compiles sources
-without a toolkit on the machine, loads the result and launches it."""
+without a toolkit on the machine, loads the result and launches it. ``cudart``, the bindings of the
+CUDA runtime, is None without cuda-python."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 from trtspec.errors import BuildError
 
 try:
-    from cuda.bindings import driver, nvrtc
+    from cuda.bindings import driver, nvrtc, runtime
 except ImportError:
-    driver = nvrtc = None
+    driver = nvrtc = runtime = None
+
+cudart: Any = runtime
 
 Grid = tuple[int, int, int]
 

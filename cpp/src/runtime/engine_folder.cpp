@@ -132,7 +132,7 @@ BuildLimits read_build(const Json& json) {
   const Backend backend = read_backend(json.at("backend"));
   const Json* device = json.find("device");
   if (backend == Backend::tensorrt) {
-    if (const Json* options = json.find("tensorrt")) check_options(*options);
+    if (const Json* options = json.find("backend_options")) check_options(*options);
   } else if (device && device->as_string() != "cpu") {
     device->refuse("an engine for '" + device->as_string() +
                    "' runs in Python only; rebuild it with --device cpu");

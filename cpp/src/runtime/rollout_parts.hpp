@@ -13,7 +13,7 @@
 
 namespace trtspec {
 
-// The inputs of a rollout beside its rows; see trtspec/backends/session.py.
+// The inputs of a rollout beside its rows; see trtspec/backends/inputs.py.
 struct RolloutInputs {
   static constexpr std::size_t kColumns = 7;
 

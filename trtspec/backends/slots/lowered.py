@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trtspec.backends.slots.rows import MaskKind, SlotRows
+from trtspec.backends.parts import MaskKind
+from trtspec.backends.slots.rows import SlotRows
 from trtspec.models.causal_lm import CausalLM
 
 

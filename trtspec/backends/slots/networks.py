@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trtspec.backends.parts import MaskKind, RowsGraph
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding
-from trtspec.backends.slots.rows import MaskKind
 from trtspec.backends.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
 
@@ -95,7 +95,7 @@ class SlotGraph:
 class TargetNetwork(nn.Module):
     """A target whose ``forward`` is that of `CausalLM`."""
 
-    def __init__(self, graph: SlotGraph) -> None:
+    def __init__(self, graph: RowsGraph) -> None:
         super().__init__()
         self._graph = graph
 
@@ -116,7 +116,7 @@ class PassNetwork(nn.Module):
 
     def __init__(
         self,
-        graph: SlotGraph,
+        graph: RowsGraph,
         head: GraphSession,
         token_map: Tensor | None,
         fuse: GraphSession | None = None,
@@ -170,8 +170,8 @@ class BlockNetwork(nn.Module):
 
     def __init__(
         self,
-        context: SlotGraph,
-        blocks: SlotGraph,
+        context: RowsGraph,
+        blocks: RowsGraph,
         head: GraphSession,
         token_map: Tensor | None,
     ) -> None:

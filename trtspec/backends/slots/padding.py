@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtspec.backends.slots.rows import MaskKind
+from trtspec.backends.parts import MaskKind
 from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
 

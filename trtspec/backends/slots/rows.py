@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from torch import Tensor
 
+from trtspec.backends.parts import MaskKind
 from trtspec.models import export_ops
-
-
-class MaskKind(NamedTuple):
-    """What a layer cuts of the positions that its rows may see: but for the newest ``window`` of
-    them (0: none), and those behind a row's own place (``is_causal``)."""
-
-    window: int = 0
-    is_causal: bool = False
 
 
 @dataclass

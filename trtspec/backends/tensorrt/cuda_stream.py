@@ -9,11 +9,7 @@ from typing import Any
 import torch
 
 from trtspec.errors import ConfigError, EngineError
-
-try:
-    from cuda.bindings import runtime as cudart
-except ImportError:
-    cudart = None
+from trtspec.ops.cuda_driver import cudart
 
 
 def require_cuda_python() -> None:

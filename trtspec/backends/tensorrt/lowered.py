@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from trtspec.backends.slots.rows import MaskKind, SlotRows
+from trtspec.backends.parts import MaskKind
+from trtspec.backends.slots.rows import SlotRows
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.sampling import SamplingColumns

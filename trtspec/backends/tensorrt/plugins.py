@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.package import require_tensorrt, tensorrt_version
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
-from trtspec.config.build import BuildConfig
 from trtspec.errors import ConfigError
 
 PLUGIN_LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "libtrtspec_plugins.so"
@@ -19,21 +19,22 @@ _REMEDY = (
 )
 
 
-def with_plugins(build: BuildConfig) -> tuple[BuildConfig, list[str]]:
-    """The config with ``plugins`` decided, for backend tensorrt, and why.
+def decide_plugins(options: TensorRTConfig) -> tuple[TensorRTConfig, list[str]]:
+    """The options with ``plugins`` decided, and why.
 
     Raises:
         ConfigError: they were asked for and cannot be used.
     """
-    asked = build.tensorrt.plugins
-    if build.backend != "tensorrt" or asked is False:
-        return build, []
+    asked = options.plugins
+    if asked is False:
+        return options, []
     problem = _problem()
     if problem is not None and asked:
         raise ConfigError(f"plugins were asked for, but {problem}, or leave plugins out")
     reason = "the target's engine accepts by itself" if problem is None else problem
-    decided = replace(build.tensorrt, plugins=problem is None)
-    return replace(build, tensorrt=decided), [f"plugins {'off' if problem else 'on'}: {reason}"]
+    return replace(options, plugins=problem is None), [
+        f"plugins {'off' if problem else 'on'}: {reason}"
+    ]
 
 
 def load_plugins() -> None:

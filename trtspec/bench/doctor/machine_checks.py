@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
+from trtspec.backends.device import compute_capability, device_problem, free_memory, gpu_name
 from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check
 from trtspec.bench.floor import MachineRates
 from trtspec.bench.machine import machine, package_version
 from trtspec.builder.locate import CACHE_VARIABLE, cache_root
-from trtspec.engine.device import compute_capability, device_problem, free_memory, gpu_name
 
 COMPILERS = ("c++", "g++", "clang++")
 LEAST_DISK = 4 << 30

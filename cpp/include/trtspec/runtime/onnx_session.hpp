@@ -13,8 +13,8 @@
 
 namespace trtspec {
 
-// Runs a graph of trtspec/engine/lowering.py on the CPU, with as many threads as torch has. Weights
-// are handed over by reference, so sessions over the same tensors share their memory.
+// Runs a graph of trtspec/backends/slots/lowering.py on the CPU, with as many threads as torch has.
+// Weights are handed over by reference, so sessions over the same tensors share their memory.
 class OnnxSession final : public Session {
  public:
   // weights: by name in the network, more than the graph has if need be. num_caches: the last

@@ -11,7 +11,7 @@ class Session {
  public:
   virtual ~Session() = default;
 
-  // Runs once; inputs are flat, in the order of trtspec/backends/session.py for a whole engine, and
+  // Runs once; inputs are flat, in the order of trtspec/backends/inputs.py for a whole engine, and
   // in that of its file for a graph. Caches, the last inputs, are written in place; the outputs are
   // the others. Throws Error if it fails.
   virtual std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) = 0;

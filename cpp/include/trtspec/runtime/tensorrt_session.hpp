@@ -11,10 +11,10 @@
 
 namespace trtspec {
 
-// Runs an engine of a graph of trtspec/engine/lowering.py. Caches among the inputs lie on the GPU,
-// and so do logits among the outputs, which hold until the next call (see Device). Everything else
-// is on the host: it is copied to the GPU before a call, or back behind it. A call waits until all
-// is done.
+// Runs an engine of a graph of trtspec/backends/slots/lowering.py. Caches among the inputs lie on
+// the GPU, and so do logits among the outputs, which hold until the next call (see Device).
+// Everything else is on the host: it is copied to the GPU before a call, or back behind it. A call
+// waits until all is done.
 class TensorRTSession final : public Session {
  public:
   // num_caches: the last inputs, and as many last outputs, which are the same memory. Throws Error

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx
 from torch import Tensor
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph as FxGraph
 from torch.utils import _pytree as pytree
 
-from trtspec.engine.drafts import Graph
+from trtspec.backends.shape import Graph
 from trtspec.errors import BuildError
 
 
@@ -80,6 +82,11 @@ def _configs(device: str) -> dict[str, Any]:
     }
 
 
+def prepare() -> None:
+    """Find out about the processor, which torch keeps."""
+    pick_vec_isa()
+
+
 def compile_graph(graph: Graph, package: Path, device: str) -> None:
     """Export and compile ``graph`` into ``package`` for a device, cpu or cuda, of this machine.
 
@@ -92,8 +99,9 @@ def compile_graph(graph: Graph, package: Path, device: str) -> None:
     def placed(example: Any) -> Any:
         return example.to(device) if isinstance(example, Tensor) else example
 
-    args, dims = pytree.tree_map(placed, graph.signature.args), graph.signature.dims
-    module = graph.module.to(device).eval()
+    signature = graph.signature
+    args, dims = pytree.tree_map(placed, signature.args), signature.dims
+    module = graph.make().to(device).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

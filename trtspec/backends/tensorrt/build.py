@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from trtspec.backends.device import device_problem
+from trtspec.backends.shape import EngineShape
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.package import (
     ENGINE_SUFFIX,
     TensorRTLog,
@@ -20,13 +23,12 @@ from trtspec.backends.tensorrt.package import (
     trt,
 )
 from trtspec.backends.tensorrt.plugins import load_plugins
-from trtspec.config.tensorrt import TensorRTConfig
-from trtspec.engine.device import device_problem
-from trtspec.engine.folder import EngineConfig
 from trtspec.errors import BuildError
 from trtspec.log import logger
 from trtspec.writable import check_folder
 
+REPORT_NAME = "layers.txt"
+"""What TensorRT made of the graphs, in the engine folder."""
 _ATTENTION = "ATTENTION_INPUT"
 
 
@@ -58,7 +60,9 @@ class LayerReport:
         return "\n".join(lines)
 
 
-def build_engines(engine: EngineConfig, names: list[str], folder: Path) -> list[LayerReport]:
+def build_engines(
+    engine: EngineShape, options: TensorRTConfig, names: Sequence[str], folder: Path
+) -> list[LayerReport]:
     """Build ``{name}.engine`` beside each ``{name}.onnx`` of an engine folder.
 
     Raises:
@@ -69,25 +73,24 @@ def build_engines(engine: EngineConfig, names: list[str], folder: Path) -> list[
     for name in names:
         path = folder / name
         logger.info("build a TensorRT engine of %s", name)
-        reports.append(_build(engine, path, path.with_suffix(ENGINE_SUFFIX)))
+        reports.append(_build(engine, options, path, path.with_suffix(ENGINE_SUFFIX)))
     return reports
 
 
-def _build(engine: EngineConfig, graph: Path, target: Path) -> LayerReport:
-    options = engine.build.tensorrt
+def _build(engine: EngineShape, options: TensorRTConfig, graph: Path, target: Path) -> LayerReport:
     log = TensorRTLog()
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    if engine.build.accepts_in_engine:
+    if options.plugins:
         load_plugins()
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(graph)):
         errors = "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors))
         raise BuildError(f"TensorRT cannot read {graph.name}: {errors}")
-    attentions = tuple(_attentions(network, decompose=engine.build.dtype == "float32"))
+    attentions = tuple(_attentions(network, decompose=engine.dtype_name == "float32"))
     config = builder.create_builder_config()
-    _configure(config, options, engine.build.dtype)
-    for limits in _profiles(engine):
+    _configure(config, options, engine.dtype_name)
+    for limits in profiles(engine):
         config.add_optimization_profile(_profile(builder, network, limits))
     cache = _open_timing_cache(config, options)
     bar = _progress_bar(graph.name)
@@ -125,7 +128,7 @@ def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
 
 
 def _build_failure(name: str, options: TensorRTConfig, said: str) -> str:
-    if options.refits_at_load and device_problem("cuda", "tensorrt") is not None:
+    if options.refits_at_load and device_problem("cuda", compiles_kernels=True) is not None:
         asked = " and ".join(
             f"--{flag}" for flag in ("strip_plan", "refit") if getattr(options, flag)
         )
@@ -152,16 +155,13 @@ def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
     return found
 
 
-def _profiles(engine: EngineConfig) -> list[dict[str, tuple[int, int, int]]]:
+def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
     """Smallest, usual and largest sizes of the dynamic dimensions: for steps that decode or verify,
     and for chunks of one prompt."""
-    build = engine.build
-    assert build.max_num_tokens is not None and build.max_seq_len is not None
-    batch, widest = build.max_batch_size, engine.speculative_rows
-    rows = max((draft.speculation.num_draft_tokens for draft in engine.drafts), default=1)
-    step, chunk = build.max_num_tokens, min(build.max_num_tokens, build.max_seq_len)
+    batch, widest, rows = engine.max_batch_size, engine.rows, engine.verify_rows
+    step, chunk = engine.max_num_tokens, min(engine.max_num_tokens, engine.max_seq_len)
     # With a chunk, modules are fed what they could not be of the chunk before.
-    ahead = max((draft.lookahead or 1 for draft in engine.drafts), default=1)
+    ahead = max(engine.lookahead, 1)
     verify = {
         "batch": (1, batch, batch),
         "batch_ends": (2, batch + 1, batch + 1),

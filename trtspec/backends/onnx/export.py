@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from trtspec.engine.folder import WEIGHTS_NAME
-from trtspec.engine.graphs import BORROWED
-from trtspec.engine.lowering import LoweredGraph
+from trtspec.backends.shape import BORROWED, TARGET, WEIGHTS_NAME, EngineShape, Graph
+from trtspec.backends.slots.lowering import part_file
 from trtspec.errors import BuildError
 from trtspec.models.export_ops import OPSET
 
 try:
-    import onnx
     import onnx_ir as ir
     import onnxscript.optimizer
+
+    import onnx
 except ImportError:
     onnx = ir = None  # type: ignore[assignment]
 
-TARGET_WEIGHTS = f"target/{WEIGHTS_NAME}"
+TARGET_WEIGHTS = f"{TARGET}/{WEIGHTS_NAME}"
 _MODEL = "model."
 """Prefix of a weight's name in a graph, which wraps its network."""
 
@@ -37,8 +37,9 @@ def require_onnx() -> None:
         )
 
 
-def export_graph(graph: LoweredGraph, path: Path) -> None:
-    """Export ``graph`` to ``path``, without its weights: a graph depends on shapes alone.
+def compile_graph(graph: Graph, path: Path, device: str = "cpu") -> None:
+    """Export ``graph`` to ``path``, without its weights: it depends on shapes alone, and is one for
+    all devices.
 
     Weights are initialisers named as in the module's ``state_dict``, declared to lie in files of
     these names until `link_weights` says where.
@@ -47,16 +48,16 @@ def export_graph(graph: LoweredGraph, path: Path) -> None:
         BuildError: no exporter, or it failed.
     """
     require_onnx()
-    module = graph.module.eval()
+    module, signature = graph.make().eval(), graph.signature
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
                 module,
-                graph.args,
+                signature.args,
                 dynamo=True,
                 opset_version=OPSET,
-                dynamic_shapes=graph.dims,
+                dynamic_shapes=signature.dims,
                 input_names=graph.inputs,
                 output_names=graph.outputs,
                 optimize=False,
@@ -83,6 +84,13 @@ def export_graph(graph: LoweredGraph, path: Path) -> None:
         exported.register_initializer(value)
     _name_ends(exported, graph)
     path.write_bytes(ir.to_proto(model).SerializeToString())
+
+
+def link_graphs(engine: EngineShape, folder: Path) -> None:
+    """`link_weights` for all graphs of an engine folder."""
+    for network in engine.networks:
+        for part in network.parts:
+            link_weights(folder / part_file(network, part), folder, network.weights)
 
 
 def link_weights(path: Path, folder: Path, own: str) -> None:
@@ -116,7 +124,7 @@ def link_weights(path: Path, folder: Path, own: str) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-def _name_ends(exported: Any, graph: LoweredGraph) -> None:
+def _name_ends(exported: Any, graph: Graph) -> None:
     """Give inputs and outputs their names, also those that the exporter named itself."""
     for value, name in zip(exported.inputs, graph.inputs, strict=True):
         value.name = name

@@ -9,11 +9,12 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 from trtspec.ops.host import available_memory
 
 
-def device_problem(device: str, backend: str = "aoti") -> str | None:
+def device_problem(device: str, compiles_kernels: bool = False) -> str | None:
     """Why nothing can be built for or run on ``device`` (cpu or cuda) here; None if it can.
 
-    TensorRT brings its own attention: what runs between its engines needs no library of CUDA ops.
-    The answer is a sentence part that follows "but" and ends with the remedy.
+    ``compiles_kernels``: of what has its own attention; the few kernels beside it are compiled when
+    they are needed, so no library of CUDA ops is. The answer is a sentence part that follows "but"
+    and ends with the remedy.
     """
     if device == "cpu":
         return None
@@ -24,10 +25,10 @@ def device_problem(device: str, backend: str = "aoti") -> str | None:
             f"torch {torch.__version__} finds no CUDA device; check the driver (nvidia-smi) and "
             "CUDA_VISIBLE_DEVICES"
         )
-    if native.HAS_CUDA_OPS or (backend == "tensorrt" and register_cuda_ops()):
+    if native.HAS_CUDA_OPS or (compiles_kernels and register_cuda_ops()):
         return None
     remedy = "install trtspec again where nvcc is found"
-    if backend == "tensorrt":
+    if compiles_kernels:
         remedy += ", or pip install trtspec[cuda]"
     return (
         "this installation of trtspec has no CUDA ops (trtspec/lib/libtrtspec_cuda_ops.so); "

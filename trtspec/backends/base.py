@@ -1,0 +1,187 @@
+"""Backend: what compiles the graphs of an engine and runs them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.device import device_problem
+from trtspec.backends.environment import Environment
+from trtspec.backends.session import Session
+from trtspec.backends.shape import EngineShape, Graph, NetworkShape
+from trtspec.config.model import DTYPES
+from trtspec.config.strict import from_dict, strict_config
+from trtspec.errors import ConfigError
+
+
+@strict_config()
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a backend that has none."""
+
+
+class Backend:
+    """One way of compiling and running engines. Backends have no state: there is one object of
+    each.
+
+    name: as users write it. title: in sentences. has_slots: a sequence has one slot of the cache in
+    place of blocks. runs_ops: its graphs call the ops of trtspec, so that on a CPU floats may lie
+    in panels. is_portable: a graph is the same for all devices. makes_artifacts: whether `compile`
+    makes anything. compiles_apart: graphs are compiled in processes of their own, side by side.
+    keeps_weights: its engines hold weights of their own, and what lies in the weight files stays on
+    the host. captures_calls: CUDA graphs are captured inside its sessions. dtypes: what it computes
+    in, the one to fall back on first; no_dtype: why in no other. options_class: of the options of a
+    build, a strict dataclass. compiler: the module that makes its artifacts (see `compile`).
+    report: a file in the engine folder that says what became of the graphs. matched: facts of an
+    `Environment` that must be the same where an engine is opened; None: all. elsewhere: the flag
+    that builds an engine for a machine without this one's device.
+    """
+
+    name: str
+    title: str = ""
+    has_slots: bool = False
+    runs_ops: bool = True
+    is_portable: bool = False
+    makes_artifacts: bool = True
+    compiles_apart: bool = True
+    keeps_weights: bool = False
+    captures_calls: bool = False
+    dtypes: tuple[str, ...] = DTYPES
+    no_dtype: str = ""
+    options_class: type[Any] = NoOptions
+    compiler: str = ""
+    report: str | None = None
+    matched: frozenset[str] | None = None
+    elsewhere: str = "--device cpu"
+
+    # Options and defaults of a build.
+
+    def parse_options(self, given: Mapping[str, Any]) -> Any:
+        """The options of a build as an object; ConfigError for unknown ones and bad values."""
+        return from_dict(self.options_class, given)
+
+    def add_flags(self, parser: Any) -> None:
+        """Flags of trtspec-build for its options, each by the option's name and None by default;
+        ``parser``: an `argparse` group."""
+
+    def resolve_device(self, asked: str) -> tuple[str, str | None]:
+        """The device for one of auto, cpu and cuda, and why, if that was not asked for.
+
+        Raises:
+            ConfigError: nothing runs there.
+        """
+        if asked != "auto":
+            return asked, None
+        found = torch.cuda.is_available()
+        reason = f"torch finds {'a' if found else 'no'} CUDA device"
+        return ("cuda" if found else "cpu"), reason
+
+    def check_options(self, options: Any, dtype: str) -> None:
+        """ConfigError if an engine with these options cannot compute in ``dtype``."""
+
+    def complete(self, options: Any) -> tuple[Any, list[str]]:
+        """The options with what they left open, as can be done here, and why. ConfigError if what
+        was asked for cannot be done."""
+        return options, []
+
+    def options_differ(self, asked: Any, built: Any) -> bool:
+        """Whether an engine was built with other options than were asked for; the defaults ask for
+        nothing."""
+        return bool(asked not in (self.options_class(), built))
+
+    # The environment.
+
+    def device_problem(self, device: str) -> str | None:
+        """See `trtspec.backends.device.device_problem`."""
+        return device_problem(device)
+
+    def environment_here(self, device: str) -> Environment:
+        """What engines depend on here; ConfigError, naming the extra, if a package is missing that
+        runs them. The device has no `device_problem`."""
+        return Environment.here(device)
+
+    def environment_to_build(self, device: str, options: Any) -> Environment:
+        """What an engine that is built here will depend on.
+
+        Raises:
+            ConfigError, BuildError: it cannot be built here.
+        """
+        problem = self.device_problem(device)
+        if problem is not None:
+            raise ConfigError(
+                f"device {device!r} was asked for, but {problem}, or give device 'cpu'"
+            )
+        return self.environment_here(device)
+
+    def misfits(self, built: Environment, device: str) -> list[str]:
+        """In what this machine differs from that of an engine's build, with both values."""
+        was, here = built.facts, self.environment_here(device).facts
+        return [
+            f"{key} {value} (here {here.get(key)})"
+            for key, value in was.items()
+            if (self.matched is None or key in self.matched) and value != here.get(key)
+        ]
+
+    # Graphs.
+
+    def graphs(self, engine: EngineShape) -> list[Graph]:
+        """The graphs to compile, or to run."""
+        return [graph for network in engine.networks for graph in network.graphs]
+
+    def require_compiler(self) -> None:
+        """BuildError if what compiles graphs is missing."""
+
+    def prepare_compiler(self) -> None:
+        """Import what compiles graphs, and have it find out about this machine: in the process of
+        which those that compile them are forks."""
+        if self.compiler:
+            importlib.import_module(self.compiler)
+
+    def compile(self, graph: Graph, path: Path, device: str) -> None:
+        """Make the artifact of a graph, which depends on shapes alone, for a device.
+
+        As it is, ``compile_graph(graph, path, device)`` of the module `compiler` does it, which is
+        imported here and not before: compilers take seconds to import.
+
+        Raises:
+            BuildError: it could not be made.
+        """
+        importlib.import_module(self.compiler).compile_graph(graph, path, device)
+
+    def finish(self, engine: EngineShape, folder: Path) -> None:
+        """Do what an engine folder needs that has weights and artifacts.
+
+        Raises:
+            BuildError: it could not be done.
+        """
+
+    # Sessions.
+
+    def judges(self, engine: EngineShape) -> bool:
+        """Whether the target's session samples and accepts by itself (see `EngineInputs`)."""
+        return False
+
+    def open(
+        self,
+        folder: Path,
+        engine: EngineShape,
+        network: NetworkShape,
+        weights: Mapping[str, Tensor],
+        graph_batches: Sequence[int] = (),
+    ) -> dict[str, Session]:
+        """The sessions of a network, by the names of its graphs.
+
+        ``weights``: all of its constants, those that it borrows among them; sessions use this
+        memory. ``graph_batches``: numbers of requests, rising, that calls are padded to, and on
+        CUDA captured at, by a backend that captures them itself.
+
+        Raises:
+            EngineError: artifacts are missing or do not fit.
+        """
+        raise NotImplementedError

@@ -1,0 +1,110 @@
+"""Parts: the graphs that a network is cut into where sequences have slots, as data.
+
+A target is one part. A draft with K/V is one for a pass, one for its head and, where it reads the
+target's states, one that makes features of them: its rollout calls them depth by depth, through
+what stands in for the network (see `OpenParts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from trtspec.backends.session import GraphSession
+from trtspec.config.model import ModelConfig
+from trtspec.models.attention import PackedRows
+
+
+class MaskKind(NamedTuple):
+    """What a layer cuts of the positions that its rows may see: but for the newest ``window`` of
+    them (0: none), and those behind a row's own place (``is_causal``)."""
+
+    window: int = 0
+    is_causal: bool = False
+
+
+class PartRole(Enum):
+    """What a part does of its network: all of a target (`CausalLM.forward`); one pass (`draft`);
+    the methods ``head``, ``fuse`` and ``marginals``; the writing of context rows (`forward` of a
+    network that makes K/V of states alone)."""
+
+    TARGET = "target"
+    PASS = "pass"
+    HEAD = "head"
+    FUSE = "fuse"
+    CONTEXT = "context"
+    MARGINALS = "marginals"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One graph of a network.
+
+    name: in its network, and of its file. decoder: of the K/V, and the width of its rows; None for
+    a network without. module: the submodule that it is over; empty: the network. masks: those that
+    its rows read, in order. states: width of the target's states that it reads. reads_features:
+    whether a pass reads features beside its tokens, and gives those of the next one.
+    """
+
+    role: PartRole
+    name: str
+    decoder: ModelConfig | None
+    module: str = ""
+    masks: tuple[MaskKind, ...] = ()
+    states: int = 0
+    reads_features: bool = False
+
+    @property
+    def num_caches(self) -> int:
+        """Of the part, if it has any: keys and values of each layer."""
+        return 2 * self.decoder.num_layers if self.decoder is not None else 0
+
+
+class RowsGraph(Protocol):
+    """A part over rows and caches."""
+
+    def run(
+        self,
+        input_ids: Tensor | None,
+        rows: PackedRows,
+        k_caches: Sequence[Tensor],
+        v_caches: Sequence[Tensor],
+        *,
+        features: Tensor | None = None,
+        logits_rows: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The graph's outputs for packed rows."""
+        ...
+
+
+class OpenParts(Protocol):
+    """The parts of a network, opened, for what stands in for it in its rollouts."""
+
+    @property
+    def max_rows(self) -> int:
+        """Most packed rows of a call."""
+        ...
+
+    def rows(self, name: str) -> RowsGraph:
+        """A part over rows and caches."""
+        ...
+
+    def session(self, name: str) -> GraphSession:
+        """A part without caches."""
+        ...
+
+    def tensor(self, name: str) -> Tensor | None:
+        """A tensor of the network by its name, on the engine's device; None if it has none."""
+        ...
+
+
+def mask_kinds(decoder: ModelConfig, causal_layers: Sequence[bool] = ()) -> tuple[MaskKind, ...]:
+    """The masks that rows of a decoder read, in the order of a graph's inputs. ``causal_layers``:
+    of each layer, whether its rows see none behind their own place; empty: no layer's."""
+    layers = range(decoder.num_layers)
+    causal = causal_layers or [False for _ in layers]
+    return tuple(sorted({MaskKind(decoder.window(i), causal[i]) for i in layers}))

@@ -1,0 +1,124 @@
+"""EngineShape: what a backend needs to know of an engine, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trtspec.backends.parts import OpenParts, Part
+from trtspec.config.kv import CacheLayout
+from trtspec.config.model import ModelConfig
+from trtspec.models.signature import Signature
+
+TARGET = "target"
+"""The folder of the target in an engine folder."""
+WEIGHTS_NAME = "weights.safetensors"
+"""In the folder of each network."""
+
+BORROWED = "target."
+LEVELS = "levels."
+"""Parts of the names of constants that are no part of a draft's module: tensors of the target that
+it, or a module inside it, borrows, and, at the beginning, the index tensors of a static tree."""
+
+
+def as_it_is(module: nn.Module) -> nn.Module:
+    """For a graph that is over its network alone."""
+    return module
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph of an engine.
+
+    name: in its network. folder: the network's. file: its artifact, relative to the engine folder.
+    network: makes the
+    network with uninitialised weights, on torch's default device; over: the module of the graph
+    from such a network. sign: example inputs. passes: how often a call passes over the weights.
+    facts: what its code depends on beside the networks and the numbers that all graphs depend on,
+    as plain values. inputs, outputs: of a lowered graph, their names in flat order, of which the
+    last ``num_caches`` of each are the same caches, before and after.
+    """
+
+    name: str
+    folder: str
+    file: str
+    network: Callable[[], nn.Module]
+    sign: Callable[[], Signature]
+    over: Callable[[nn.Module], nn.Module] = as_it_is
+    passes: int = 1
+    facts: tuple[Any, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    num_caches: int = 0
+
+    def make(self) -> nn.Module:
+        """The module to compile, its weights uninitialised."""
+        return self.over(self.network())
+
+    @property
+    def signature(self) -> Signature:
+        return self.sign()
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """The target, or a draft.
+
+    folder: where its files lie, and what its graphs over slots are called by. decoder: None for a
+    network without K/V. graphs: those that a session runs, over paged caches. make: see
+    `Graph.network`. parts: what it is cut into over slots, and stand_in: a module in place of the
+    network that runs them (of a target, the backend has one).
+    """
+
+    folder: str
+    decoder: ModelConfig | None
+    make: Callable[[], nn.Module]
+    graphs: tuple[Graph, ...]
+    parts: tuple[Part, ...]
+    stand_in: Callable[[OpenParts], nn.Module] | None = None
+
+    @property
+    def is_target(self) -> bool:
+        return self.folder == TARGET
+
+    @property
+    def weights(self) -> str:
+        """The file of its weights, relative to the engine folder."""
+        return f"{self.folder}/{WEIGHTS_NAME}"
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """An engine. rows: most rows behind a request's committed tokens in a call. verify_rows: rows
+    of a usual verification. lookahead: most tokens behind a row that a draft's row depends on.
+    capture_layers: the states that the target hands out. options: the backend's, as plain values.
+    The limits are those of `BuildConfig`."""
+
+    dtype_name: str
+    device: str
+    layout: CacheLayout
+    rows: int
+    verify_rows: int
+    lookahead: int
+    max_batch_size: int
+    max_seq_len: int
+    max_num_tokens: int
+    capture_layers: tuple[int, ...]
+    target: NetworkShape
+    drafts: tuple[NetworkShape, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def networks(self) -> tuple[NetworkShape, ...]:
+        """The target, then the drafts."""
+        return self.target, *self.drafts
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its models compute in."""
+        dtype: torch.dtype = getattr(torch, self.dtype_name)
+        return dtype

@@ -1,0 +1,246 @@
+"""From a part of a network to its graph: over which module, with which inputs.
+
+A network of blocks is a part that writes what it makes of the target's states, and a pass over
+blocks alone: in one graph there would be two updates of a cache, which TensorRT-RTX refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from trtspec.backends.parts import MaskKind, Part, PartRole
+from trtspec.backends.shape import EngineShape, Graph, NetworkShape
+from trtspec.backends.slots.lowered import (
+    Method,
+    SlotContext,
+    SlotFeaturePass,
+    SlotModel,
+    SlotPass,
+)
+from trtspec.config.model import ModelConfig
+from trtspec.models.signature import Signature
+
+SUFFIX = ".onnx"
+BATCH, ROWS, WANTED = 2, 4, 5
+"""Of the examples: all different, and from BATCH + 1, so that export cannot confuse them."""
+_MAX_ROWS = 1 << 20
+
+
+def part_file(network: NetworkShape, part: Part) -> str:
+    """The file of a part's graph, relative to the engine folder."""
+    return "-".join(filter(None, (network.folder, part.name))) + SUFFIX
+
+
+def lower(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
+    """The graph of a part. ``cut_masks``: whether masks, and with them what attention reads of the
+    caches, end behind the last position that a row of a call can see (see `Padding`)."""
+    return _MAKERS[part.role](engine, network, part, cut_masks)
+
+
+def mask_name(kind: MaskKind) -> str:
+    """``mask``, ``mask_16`` for a window of 16, ``causal_mask``, ``causal_mask_16``."""
+    name = "causal_mask" if kind.is_causal else "mask"
+    return f"{name}_{kind.window}" if kind.window else name
+
+
+@dataclass(frozen=True)
+class _Extra:
+    """An input besides rows and caches: an example and its dynamic dimensions."""
+
+    name: str
+    example: Callable[[], Tensor]
+    dims: Mapping[int, Any]
+
+
+def _target(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
+    extra = _Extra(
+        "logits_rows", lambda: torch.zeros(WANTED, dtype=torch.int64), {0: dim("logits_rows")}
+    )
+    outputs = ["logits", *(["hidden"] if engine.capture_layers else [])]
+    return _with_rows(
+        engine,
+        network,
+        part,
+        lambda module: SlotModel(module, part.masks),  # type: ignore[arg-type]
+        extra,
+        outputs,
+        cut_masks,
+    )
+
+
+def _pass(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
+    if not part.reads_features:
+        return _with_rows(
+            engine,
+            network,
+            part,
+            lambda module: SlotPass(module, part.masks, part.module),
+            None,
+            ["ready"],
+            cut_masks,
+        )
+    width = _decoder(part).hidden_size
+    extra = _Extra(
+        "features", lambda: torch.zeros(BATCH, ROWS, width, dtype=engine.dtype), row_dims()
+    )
+    return _with_rows(
+        engine,
+        network,
+        part,
+        lambda module: SlotFeaturePass(module, part.masks, part.module),
+        extra,
+        ["ready", "next_features"],
+        cut_masks,
+    )
+
+
+def _with_rows(
+    engine: EngineShape,
+    network: NetworkShape,
+    part: Part,
+    over: Callable[[nn.Module], nn.Module],
+    extra: _Extra | None,
+    outputs: Sequence[str],
+    cut_masks: bool,
+) -> Graph:
+    """A graph over padded rows and caches; ``extra`` is an input between the two."""
+    between = [] if extra is None else [extra]
+
+    def sign() -> Signature:
+        length = engine.layout.tokens_per_block
+        seen, mask_dims = length, {0: dim("batch"), 2: dim("rows")}
+        if cut_masks:
+            seen, mask_dims[3] = length - 1, Dim("seen", min=1, max=length)
+        ids, starts = example_rows(), torch.zeros(BATCH, dtype=torch.int64)
+        masks = [torch.ones(BATCH, 1, ROWS, seen, dtype=torch.bool) for _ in part.masks]
+        caches, cache_dims = example_caches(engine, _decoder(part))
+        return Signature(
+            (ids, ids.clone(), starts, masks, *(given.example() for given in between), *caches),
+            (
+                *(row_dims(), row_dims(), {0: dim("batch")}, [mask_dims] * len(part.masks)),
+                *(given.dims for given in between),
+                *cache_dims,
+            ),
+        )
+
+    caches = cache_names(_decoder(part))
+    return Graph(
+        part.name,
+        network.folder,
+        part_file(network, part),
+        network.make,
+        sign,
+        over,
+        inputs=(
+            *("input_ids", "positions", "write_indices", *map(mask_name, part.masks)),
+            *(given.name for given in between),
+            *caches,
+        ),
+        outputs=(*outputs, *written(caches)),
+        num_caches=len(caches),
+    )
+
+
+def _context(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
+    """A graph that writes rows made of states alone."""
+
+    def sign() -> Signature:
+        hidden = torch.zeros(BATCH, ROWS, part.states, dtype=engine.dtype)
+        caches, cache_dims = example_caches(engine, _decoder(part))
+        return Signature(
+            (example_rows(), torch.zeros(BATCH, dtype=torch.int64), hidden, *caches),
+            (row_dims(), {0: dim("batch")}, row_dims(), *cache_dims),
+        )
+
+    caches = cache_names(_decoder(part))
+    return Graph(
+        part.name,
+        network.folder,
+        part_file(network, part),
+        network.make,
+        sign,
+        SlotContext,
+        inputs=("positions", "write_indices", "hidden_in", *caches),
+        outputs=("features", *written(caches)),
+        num_caches=len(caches),
+    )
+
+
+def _method(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
+    """A graph of one method of the network, over rows of one width."""
+    width, given, made = {
+        PartRole.FUSE: (part.states, "hidden_in", "features"),
+        PartRole.HEAD: (part.decoder.hidden_size if part.decoder else 0, "ready", "logits"),
+        PartRole.MARGINALS: (part.states, "hidden_in", "marginals"),
+    }[part.role]
+
+    def sign() -> Signature:
+        hidden = torch.zeros(ROWS, width, dtype=engine.dtype)
+        return Signature((hidden,), ({0: dim("packed_rows")},))
+
+    return Graph(
+        part.name,
+        network.folder,
+        part_file(network, part),
+        network.make,
+        sign,
+        lambda module: Method(module, part.role.value, part.module),
+        inputs=(given,),
+        outputs=(made,),
+    )
+
+
+_MAKERS: Mapping[PartRole, Callable[[EngineShape, NetworkShape, Part, bool], Graph]] = {
+    PartRole.TARGET: _target,
+    PartRole.PASS: _pass,
+    PartRole.CONTEXT: _context,
+    PartRole.HEAD: _method,
+    PartRole.FUSE: _method,
+    PartRole.MARGINALS: _method,
+}
+
+
+def example_caches(
+    engine: EngineShape, decoder: ModelConfig
+) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]]]:
+    """Keys and values, and their dynamic dimensions."""
+    layers = range(decoder.num_layers)
+    shape = (BATCH, decoder.num_kv_heads, engine.layout.tokens_per_block, decoder.head_dim)
+    caches = [[torch.zeros(shape, dtype=engine.dtype) for _ in layers] for _ in "kv"]
+    return caches, [[{0: dim("batch")} for _ in layers] for _ in "kv"]
+
+
+def cache_names(decoder: ModelConfig) -> list[str]:
+    """Of a graph's caches, in order."""
+    return [f"{kind}_cache_{i}" for kind in "kv" for i in range(decoder.num_layers)]
+
+
+def written(caches: Sequence[str]) -> list[str]:
+    """The names of caches after a call."""
+    return [f"{name}_out" for name in caches]
+
+
+def example_rows() -> Tensor:
+    """A number of each padded row."""
+    return torch.zeros(BATCH, ROWS, dtype=torch.int64)
+
+
+def row_dims() -> dict[int, Any]:
+    """Of a value of each padded row."""
+    return {0: dim("batch"), 1: dim("rows")}
+
+
+def dim(name: str) -> Any:
+    """A dynamic dimension."""
+    return Dim(name, min=1, max=_MAX_ROWS)
+
+
+def _decoder(part: Part) -> ModelConfig:
+    assert part.decoder is not None, "a part over rows has a decoder"
+    return part.decoder

@@ -1,0 +1,6 @@
+"""TensorRT engines for a GPU, of the graphs that ONNX Runtime runs as well."""
+
+from __future__ import annotations
+
+from trtspec.backends.tensorrt.backend import TensorRTBackend as TensorRTBackend
+from trtspec.backends.tensorrt.options import TensorRTConfig as TensorRTConfig
