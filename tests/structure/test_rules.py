@@ -188,6 +188,7 @@ CLEAN: list[dict[str, str]] = [
     {HYBRID: "from trtspec.speculative import eagle\nx = {'hybrid': 'auto'}"},
     {"trtspec/speculative/registry.py": "from trtspec.speculative.block import DFlash\nx = 'mtp'"},
     {"trtspec/backends/tensorrt/a.py": "from trtspec.backends.onnx import OnnxA\nx = 'tensorrt'"},
+    {"trtspec/backends/tensorrt/a.py": "parser = trt.OnnxParser(network)"},
     {"trtspec/formats/int4.py": "from trtspec.formats.int8 import Int8\nclass Int4: ..."},
     {"checkpoint_converters/quantised/awq.py": "import json"},
     {"checkpoint_converters/families/mimo.py": "import checkpoint_converters.families.qwen2"},
