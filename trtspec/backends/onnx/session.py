@@ -33,7 +33,7 @@ def require_onnxruntime() -> Any:
 
 
 class OnnxSession:
-    """Runs a graph of `trtspec.engine.lowering` on the CPU.
+    """Runs a graph of `trtspec.backends.slots.lowering` on the CPU.
 
     Weights are handed over by reference, so sessions over the same tensors share their memory.
     """

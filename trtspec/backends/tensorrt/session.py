@@ -33,7 +33,7 @@ class _Captured:
 
 
 class TensorRTSession:
-    """Runs a graph of `trtspec.engine.lowering` on the GPU.
+    """Runs a graph of `trtspec.backends.slots.lowering` on the GPU.
 
     Tensors are torch's, on the engine's device. A call is enqueued on a stream of the session's own
     that waits for torch's, and torch's for it, so nothing waits for the device. The outputs of a
