@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 #include <trtspec/bandwidth.hpp>
+#include <trtspec/host.hpp>
 #include <trtspec/runtime/libraries.hpp>
 
 namespace trtspec::bench {

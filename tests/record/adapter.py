@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from trtspec.backends.shape import Graph
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands import build as build_command
 from trtspec.config.llm import LLMConfig
 from trtspec.config.speculative import parse_speculative_config
-from trtspec.engine.graphs import graph_names, make_graph, module_of
+from trtspec.engine.graphs import engine_graphs
 
 CONFIG_NAME = "config.json"
 
@@ -47,15 +48,14 @@ def exported_graphs(
     """Of the graphs that backend aoti would compile: the name in the engine folder, a key that
     equal ones share, and what exports it."""
     plan = _plan(checkpoint, speculation, "aoti", **options)
-    for name in graph_names(plan.engine):
+    for name, graph in engine_graphs(plan.engine).items():
 
-        def export(name: str = name) -> torch.export.ExportedProgram:
-            graph = make_graph(plan.engine, name, module_of(plan.engine, name))
+        def export(graph: Graph = graph) -> torch.export.ExportedProgram:
             signature = graph.signature
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.export.export(
-                    graph.module.eval(),
+                    graph.make().eval(),
                     signature.args,
                     dynamic_shapes=signature.dims,
                     strict=False,

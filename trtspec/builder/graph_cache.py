@@ -60,10 +60,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
             facts.append(asdict(tree))
         elif graph.name == DRAFT_STEP:
             facts.append(asdict(tree.first_step))
-    environment = Environment.here(device).facts
-    text = json.dumps(
-        [facts, source_hash(type(engine.backend).__module__), environment], sort_keys=True
-    )
+    sources = source_hash(graph_makers(engine.backend))
+    text = json.dumps([facts, sources, Environment.here(device).facts], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
