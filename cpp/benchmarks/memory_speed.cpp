@@ -8,7 +8,6 @@
 #include <thread>
 #include <trtspec/bandwidth.hpp>
 #include <trtspec/host.hpp>
-#include <trtspec/runtime/libraries.hpp>
 
 namespace trtspec::bench {
 
