@@ -18,7 +18,7 @@ from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
 INT8 = "I8"
-INT8_PER_OUTPUT = WeightStorage("int8", bits=8)
+INT8_PER_OUTPUT = WeightStorage(bits=8)
 """Int8 weights with a scale for each output. ModelOpt names scales as internal names do."""
 
 _ALGORITHM = "W8A16"

@@ -46,7 +46,7 @@ def write(folder: TinyFolder, config: Any = CONFIG, file: Any = None) -> Path:
 @pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
 def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: Any) -> None:
     checkpoint = load_checkpoint(write(folder, config, file))
-    assert checkpoint.config.storage == WeightStorage("int8", bits=8)
+    assert checkpoint.config.storage == WeightStorage(bits=8)
     assert checkpoint.config.dtype == "bfloat16"
     assert read_config(checkpoint.path) == checkpoint.config
     for group in (0, 32):

@@ -164,7 +164,7 @@ def test_int8_weights() -> None:
     resolved, reasons = resolve_build(asked, MODEL)
     assert (resolved.dtype, resolved.weight_dtype) == ("bfloat16", "int8")
     assert not any("weight" in reason for reason in reasons)
-    stored = replace(MODEL, storage=WeightStorage("int8", bits=8))
+    stored = replace(MODEL, storage=WeightStorage(bits=8))
     resolved, reasons = resolve_build(BuildConfig(), stored)
     assert (
         resolved.weight_dtype == "int8" and "weight_dtype int8: that of the checkpoint" in reasons

@@ -142,7 +142,7 @@ def test_formats_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_quantised_checkpoints_keep_their_format() -> None:
-    stored = WeightStorage("int8", bits=8)
+    stored = WeightStorage(bits=8)
     auto = BuildConfig("float32")
     weights, reasons = registry.resolve_weights(auto, "float32", stored, CPU)
     assert weights == "int8" and reasons == ["weight_dtype int8: that of the checkpoint"]

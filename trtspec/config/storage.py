@@ -17,12 +17,10 @@ SCALE_SUFFIX = "_scale"
 class WeightStorage:
     """A checkpoint's scheme of quantised weights.
 
-    name: that of the weight format which takes such weights as they are. bits: of one weight.
-    group_size: input features that share a scale; 0: all of an output. ConfigError for sizes that
-    are none.
+    bits: of one weight, a whole number times its scale. group_size: input features that share a
+    scale; 0: all of an output. ConfigError for sizes that are none.
     """
 
-    name: str
     bits: int
     group_size: int = 0
 
@@ -31,3 +29,8 @@ class WeightStorage:
             raise ConfigError(f"bits={self.bits} of a quantised weight must be between 1 and 8")
         if self.group_size < 0:
             raise ConfigError(f"group_size={self.group_size} must not be negative")
+
+    @property
+    def name(self) -> str:
+        """That of the weight format which takes such weights as they are."""
+        return f"int{self.bits}"
