@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from checkpoint_converters.safetensors_files import TensorHeader, read_headers
+from checkpoint_converters.containers.safetensors_files import TensorHeader, read_headers
 from trtspec.errors import CheckpointError
 
 BASE = "model."

@@ -10,19 +10,7 @@ from pathlib import Path
 import torch
 
 from checkpoint_converters.base_names import base_note, read_model_headers
-from checkpoint_converters.content_hash import hash_files
-from checkpoint_converters.family import Family
-from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
-from checkpoint_converters.hf_decoder import EMBEDDING, HEAD
-from checkpoint_converters.llama import LLAMA
-from checkpoint_converters.mimo import MIMO
-from checkpoint_converters.mistral import MISTRAL
-from checkpoint_converters.mtp_families import mtp_tensors
-from checkpoint_converters.names import resolve
-from checkpoint_converters.quantization import HF_QUANTIZATION, read_storage
-from checkpoint_converters.qwen2 import QWEN2
-from checkpoint_converters.qwen3 import QWEN3
-from checkpoint_converters.safetensors_files import (
+from checkpoint_converters.containers.safetensors_files import (
     DTYPES,
     LazyTensors,
     TensorHeader,
@@ -30,6 +18,18 @@ from checkpoint_converters.safetensors_files import (
     read_tensor,
     weight_files,
 )
+from checkpoint_converters.content_hash import hash_files
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.llama import LLAMA
+from checkpoint_converters.families.mimo import MIMO
+from checkpoint_converters.families.mistral import MISTRAL
+from checkpoint_converters.families.qwen2 import QWEN2
+from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
+from checkpoint_converters.hf_decoder import EMBEDDING, HEAD
+from checkpoint_converters.mtp_families import mtp_tensors
+from checkpoint_converters.names import resolve
+from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 

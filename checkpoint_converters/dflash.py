@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.capture_layers import Capture
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.draft_kind import architectures
 from checkpoint_converters.eagle_fields import head_rows, read_decoder, refuse_quantized
 from checkpoint_converters.eagle_names import EMBEDDING, FC, HEAD, layer_names
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected
-from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError

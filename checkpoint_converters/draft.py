@@ -13,6 +13,12 @@ from typing import TypeVar
 from torch import Tensor
 
 from checkpoint_converters.checkpoint import config_files, load_checkpoint
+from checkpoint_converters.containers.safetensors_files import (
+    LazyTensors,
+    TensorHeader,
+    weight_files,
+)
+from checkpoint_converters.containers.tensor_sources import Flattened, HeldTensor, PickedRows
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.dflash import (
     DFlashReading,
@@ -34,8 +40,6 @@ from checkpoint_converters.medusa import (
     read_medusa,
 )
 from checkpoint_converters.names import match
-from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader, weight_files
-from checkpoint_converters.tensor_sources import Flattened, HeldTensor, PickedRows
 from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig

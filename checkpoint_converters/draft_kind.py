@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.eagle_names import D2T, FC, MASK_HIDDEN, OUT, Q
 from checkpoint_converters.hf_config import HfConfig
-from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
 KINDS = "EAGLE-1, EAGLE-2, EAGLE-3, P-EAGLE, DFlash, Medusa heads, PARD and causal language models"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.capture_layers import Capture, read_capture
+from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader, read_json
 from checkpoint_converters.draft_kind import EagleKind, architectures, eagle_config
 from checkpoint_converters.eagle_names import (
     D2T,
@@ -21,8 +22,7 @@ from checkpoint_converters.eagle_names import (
 )
 from checkpoint_converters.hf_config import HfConfig, common_fields, read_dtype
 from checkpoint_converters.mask_token import read_mask_token
-from checkpoint_converters.quantization import HF_QUANTIZATION
-from checkpoint_converters.safetensors_files import DTYPES, TensorHeader, read_json
+from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig

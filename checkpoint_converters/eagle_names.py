@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.names import Expected
-from checkpoint_converters.safetensors_files import TensorHeader
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint_converters.containers.safetensors_files import read_json
 from checkpoint_converters.rope import read_rope
-from checkpoint_converters.safetensors_files import read_json
 from trtspec.config.model import ACTIVATIONS, DTYPES
 from trtspec.errors import CheckpointError
 

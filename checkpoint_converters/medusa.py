@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint_converters.containers.pickle_files import read_any_headers, read_pickle_headers
+from checkpoint_converters.containers.safetensors_files import TensorHeader, read_file_header
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
-from checkpoint_converters.pickle_files import read_any_headers, read_pickle_headers
-from checkpoint_converters.safetensors_files import TensorHeader, read_file_header
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError

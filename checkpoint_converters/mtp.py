@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint_converters.base_names import read_model_headers
+from checkpoint_converters.containers.safetensors_files import (
+    LazyTensors,
+    TensorHeader,
+)
+from checkpoint_converters.containers.tensor_sources import OnePlus, SwappedHalves
 from checkpoint_converters.draft import DraftCheckpoint, cut_head
 from checkpoint_converters.eagle_names import EMBEDDING, FC, GATE, HEAD, OUT, Q, expected
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.mtp_families import FAMILIES, LAYER, MtpFamily, Places, unrun_parts
 from checkpoint_converters.names import match
-from checkpoint_converters.safetensors_files import LazyTensors, TensorHeader
-from checkpoint_converters.tensor_sources import OnePlus, SwappedHalves
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig

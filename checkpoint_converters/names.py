@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpoint_converters.quantization import INT8, expected_scales
-from checkpoint_converters.safetensors_files import DTYPES, TensorHeader
+from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
+from checkpoint_converters.quantised.modelopt import INT8, expected_scales
 from trtspec.config.model import ModelConfig
 from trtspec.config.storage import SCALE_SUFFIX
 from trtspec.errors import CheckpointError

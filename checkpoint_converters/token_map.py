@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from checkpoint_converters.pickle_files import load_pickle
-from checkpoint_converters.safetensors_files import TensorHeader
+from checkpoint_converters.containers.pickle_files import load_pickle
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
 _INTEGERS = ("I64", "I32")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from checkpoint_converters import read_draft
-from checkpoint_converters.safetensors_files import read_file_header
+from checkpoint_converters.containers.safetensors_files import read_file_header
 from checkpoint_converters.token_map import read_d2t, read_token_map
 from trtspec.errors import CheckpointError
 

@@ -180,7 +180,7 @@ def plan_build(
         extract_layers=extract_layers,
     )
     # What a converter makes of a checkpoint need not show in any shape.
-    converters = sorted(Path(checkpoint_converters.__path__[0]).glob("*.py"))
+    converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
     facts: list[object] = [fingerprints, asdict(build), hash_files(converters)]
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs

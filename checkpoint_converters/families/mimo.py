@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checkpoint_converters.family import Family
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.qwen2 import qwen2_fields
 from checkpoint_converters.hf_decoder import HF_DECODER
-from checkpoint_converters.qwen2 import qwen2_fields
 
 MIMO = Family("MiMoForCausalLM", "mimo", qwen2_fields, HF_DECODER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.family import Family, sliding_layers
+from checkpoint_converters.families.family import Family, sliding_layers
 from checkpoint_converters.hf_config import HfConfig, common_fields
 from checkpoint_converters.hf_decoder import HF_DECODER
 

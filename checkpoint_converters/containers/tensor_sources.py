@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from checkpoint_converters.safetensors_files import TensorHeader
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 
 SPELLING = {
     torch.float32: "F32",

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from checkpoint_converters.safetensors_files import (
+from checkpoint_converters.containers.safetensors_files import (
     INDEX,
     SINGLE,
     TensorHeader,
     read_headers,
     read_json,
 )
-from checkpoint_converters.tensor_sources import SPELLING, HeldTensor
+from checkpoint_converters.containers.tensor_sources import SPELLING, HeldTensor
 from trtspec.errors import CheckpointError
 
 PICKLE = "pytorch_model.bin"

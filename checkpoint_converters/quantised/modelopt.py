@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from checkpoint_converters.containers.safetensors_files import TensorHeader, read_json
 from checkpoint_converters.hf_config import CONFIG, HfConfig
-from checkpoint_converters.safetensors_files import TensorHeader, read_json
 from trtspec.config.model import DTYPES
 from trtspec.config.storage import SCALE_SUFFIX, WeightStorage
 from trtspec.errors import CheckpointError

@@ -1,0 +1,1 @@
+"""Files that hold tensors: headers checked first, tensors read on demand."""

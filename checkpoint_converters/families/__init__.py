@@ -1,0 +1,1 @@
+"""Model families: one file each, from config.json and tensor names to one internal form."""

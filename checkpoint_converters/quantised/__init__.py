@@ -1,0 +1,1 @@
+"""Schemes of quantised weights: one file each."""
