@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtspec.config.model import ROPE_TYPES, RopeConfig
+from trtspec.config.rope import ROPE_TYPES, RopeConfig
 from trtspec.errors import CheckpointError
 
 _DEFAULT_THETA = 10000.0

@@ -16,7 +16,7 @@ from trtspec.backends.aoti.compile import compile_graph
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.shape import Graph
-from trtspec.config.model import RopeConfig
+from trtspec.config.rope import RopeConfig
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.signature import Signature
 from trtspec.ops.linear import linear, pack_linear

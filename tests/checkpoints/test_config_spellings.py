@@ -10,7 +10,8 @@ import pytest
 from transformers import AutoConfig
 
 from checkpoint_converters import load_checkpoint, read_config
-from trtspec.config.model import ModelConfig, RopeConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.rope import RopeConfig
 from trtspec.errors import CheckpointError, ConfigError
 
 from .tiny_folder import CONFIG, TinyFolder

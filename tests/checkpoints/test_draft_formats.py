@@ -16,7 +16,7 @@ from checkpoint_converters import (
     read_draft,
 )
 from checkpoint_converters.__main__ import main
-from trtspec.config.model import RopeConfig
+from trtspec.config.rope import RopeConfig
 from trtspec.errors import CheckpointError
 
 from .draft_folder import (

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trtspec.config.dflash import DFlashConfig
-from trtspec.config.model import ModelConfig, RopeConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.rope import RopeConfig
 
 V, H, INNER, HEADS, KV, HEAD_DIM = 70, 24, 40, 4, 2, 6
 BLOCK, MASK = 6, 69

@@ -7,71 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import WeightStorage
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS = ("silu",)
-
-
-@strict_config()
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary position embedding; fields that a type does not use stay at their defaults.
-
-    ``theta`` is the base; ``factor`` the stretch of the context (linear, llama3, yarn);
-    ``original_max_position_embeddings`` the context before the stretch, in tokens (llama3, yarn);
-    ``low_freq_factor`` and ``high_freq_factor`` bound llama3's smooth band; the rest is yarn's:
-    ``attention_factor`` scales cos and sin (None: derived from factor, ``mscale`` and
-    ``mscale_all_dim``), ``beta_fast`` and ``beta_slow`` bound the ramp in rotations, ``truncate``
-    rounds the bounds to whole dimensions.
-    """
-
-    theta: float = 10000.0
-    type: str = "default"
-    factor: float = 1.0
-    original_max_position_embeddings: int | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-
-    def __post_init__(self) -> None:
-        if self.type not in ROPE_TYPES:
-            raise ConfigError(
-                f"rope type {self.type!r} is not supported; supported: {', '.join(ROPE_TYPES)}"
-            )
-        if not self.theta > 1:
-            raise ConfigError(f"rope theta is {self.theta}; it must be above 1")
-        if self.type == "default":
-            return
-        if not self.factor > 0:
-            raise ConfigError(f"rope factor is {self.factor}; it must be positive")
-        if self.type == "linear":
-            return
-        original = self.original_max_position_embeddings
-        if original is None or original < 1:
-            raise ConfigError(
-                f"rope type {self.type} needs original_max_position_embeddings >= 1, not {original}"
-            )
-        if self.type == "llama3":
-            low, high = self.low_freq_factor, self.high_freq_factor
-            if low is None or high is None or not 0 < low < high:
-                raise ConfigError(
-                    "rope type llama3 needs 0 < low_freq_factor < high_freq_factor, "
-                    f"not {low} and {high}"
-                )
-        elif not 0 < self.beta_slow <= self.beta_fast:
-            raise ConfigError(
-                "rope type yarn needs 0 < beta_slow <= beta_fast, "
-                f"not {self.beta_slow} and {self.beta_fast}"
-            )
 
 
 @strict_config()

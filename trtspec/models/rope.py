@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.model import RopeConfig
+from trtspec.config.rope import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
