@@ -20,20 +20,12 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.family import Family
-from checkpoint_converters.families.llama import LLAMA
-from checkpoint_converters.families.mimo import MIMO
-from checkpoint_converters.families.mistral import MISTRAL
-from checkpoint_converters.families.qwen2 import QWEN2
-from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.families.registry import families, module_tensors
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
-from checkpoint_converters.hf_decoder import EMBEDDING, HEAD
-from checkpoint_converters.mtp_families import mtp_tensors
 from checkpoint_converters.names import resolve
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
-
-FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, MIMO)
 
 # ModelOpt saves Medusa heads inside their target, which is the model that its config describes.
 _MEDUSA_HEADS = "medusa_heads."
@@ -85,7 +77,7 @@ def read_config(path: Path) -> ModelConfig:
     """
     family, hf = _detect(path)
     dtype = read_dtype(hf)
-    return _config(family, hf, dtype or _dtype_of(read_model_headers(path)))
+    return _config(family, hf, dtype or _dtype_of(family, read_model_headers(path)))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -99,17 +91,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
     family, hf = _detect(path)
     headers = read_model_headers(path)
     where = f"{path}{base_note(headers)}"
-    config = _config(family, hf, read_dtype(hf) or _dtype_of(headers))
+    config = _config(family, hf, read_dtype(hf) or _dtype_of(family, headers))
     heads = {name for name in headers if hf.get("medusa") and name.startswith(_MEDUSA_HEADS)}
-    redundant_head = config.tie_word_embeddings and HEAD in headers and EMBEDDING in headers
-    if config.tie_word_embeddings and EMBEDDING not in headers and HEAD in headers:
-        headers[EMBEDDING] = headers.pop(HEAD)  # as safetensors.torch.save_model leaves of the two
-    modules = mtp_tensors(headers, config.num_layers)  # as a draft: `read_mtp`
-    dropped = heads | modules | ({HEAD} if redundant_head else set())
+    embedding, head = family.embedding, family.head
+    redundant_head = config.head.tied and head in headers and embedding in headers
+    if config.head.tied and embedding not in headers and head in headers:
+        headers[embedding] = headers.pop(head)  # as safetensors.torch.save_model leaves of the two
+    modules = module_tensors(headers, config.num_layers)  # as a draft: `read_mtp`
+    dropped = heads | modules | ({head} if redundant_head else set())
     mapped = {n: h for n, h in headers.items() if n not in dropped}
     resolved = resolve(family.names, config, mapped, where)
     if redundant_head:
-        _require_equal(headers[EMBEDDING], headers[HEAD])
+        _require_equal(headers[embedding], headers[head])
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
     files = tuple(weight_files(headers))
     return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, files)
@@ -122,12 +115,12 @@ def _detect(path: Path) -> tuple[Family, HfConfig]:
     names = hf.get("architectures")
     if names is None:
         key, found = "model_type", hf.require("model_type")
-        known = {family.model_type: family for family in FAMILIES}
+        known = {family.model_type: family for family in families()}
     else:
         key, found = "architectures", names[0] if isinstance(names, list) and names else names
-        known = {family.architecture: family for family in FAMILIES}
+        known = {family.architecture: family for family in families()}
         # A base model's save names itself; its weights lack nothing but an untied head.
-        of_base = {family.base_architecture: family for family in FAMILIES}
+        of_base = {family.base_architecture: family for family in families()}
         if isinstance(found, str) and found in of_base:
             return of_base[found], hf
         if hf.get("medusa") and isinstance(found, str):
@@ -149,10 +142,10 @@ def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
         raise hf.refuse(str(error)) from error
 
 
-def _dtype_of(headers: Mapping[str, TensorHeader]) -> str:
+def _dtype_of(family: Family, headers: Mapping[str, TensorHeader]) -> str:
     """The dtype of a checkpoint whose config names none: that of its embedding, or of a head that
     stands for both."""
-    header = headers.get(EMBEDDING, headers.get(HEAD))
+    header = headers.get(family.embedding, headers.get(family.head))
     return DTYPES.get(header.dtype, "float32") if header is not None else "float32"
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.capture_layers import Capture
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.draft_kind import architectures
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
 from checkpoint_converters.eagle_fields import head_rows, read_decoder, refuse_quantized
-from checkpoint_converters.eagle_names import EMBEDDING, FC, HEAD, layer_names
+from checkpoint_converters.eagle_names import layer_names
 from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import read_window, with_windows
 from checkpoint_converters.names import Expected
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
@@ -233,15 +235,19 @@ def _attention(hf: HfConfig, decoder: ModelConfig) -> tuple[ModelConfig, tuple[b
     elif hf.get("sliding_window_non_causal"):
         causal = (False,) * count
     if not any(slides):
-        return dataclasses.replace(decoder, sliding_window=None, sliding_layers=None), causal
+        return _with_windows(decoder, [0] * count), causal
     window = nested.get("swa_window_size", inner.get("sliding_window"))
     if window is None:
         raise hf.refuse(
             "layers with a sliding window, but neither dflash_config.swa_window_size nor "
             "sliding_window says how wide it is"
         )
-    width = _number(hf, "the sliding window", window)
-    return dataclasses.replace(decoder, sliding_window=width, sliding_layers=slides), causal
+    width = read_window(hf, _number(hf, "the sliding window", window))
+    return _with_windows(decoder, [width if marked else 0 for marked in slides]), causal
+
+
+def _with_windows(decoder: ModelConfig, windows: Sequence[int]) -> ModelConfig:
+    return dataclasses.replace(decoder, layers=with_windows(decoder.layers, windows))
 
 
 def _mask(hf: HfConfig, nested: Mapping[str, Any]) -> int:

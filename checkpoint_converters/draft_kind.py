@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
-from checkpoint_converters.eagle_names import D2T, FC, MASK_HIDDEN, OUT, Q
+from checkpoint_converters.draft_names import FC
+from checkpoint_converters.eagle_names import D2T, MASK_HIDDEN, OUT, Q
 from checkpoint_converters.hf_config import HfConfig
 from trtspec.errors import CheckpointError
 

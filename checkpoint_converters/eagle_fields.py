@@ -9,21 +9,29 @@ from typing import Any
 from checkpoint_converters.capture_layers import Capture, read_capture
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader, read_json
 from checkpoint_converters.draft_kind import EagleKind, architectures, eagle_config
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
 from checkpoint_converters.eagle_names import (
     D2T,
-    EMBEDDING,
-    FC,
     FC_INPUT_NORM,
     FC_NORM,
     GATE,
-    HEAD,
     T2D,
     count_layers,
 )
-from checkpoint_converters.hf_config import HfConfig, common_fields, read_dtype
+from checkpoint_converters.families.registry import families
+from checkpoint_converters.hf_config import HfConfig, read_dtype
+from checkpoint_converters.hf_decoder import (
+    model_fields,
+    read_layer,
+    read_window,
+    repeat_layer,
+    with_windows,
+)
 from checkpoint_converters.mask_token import read_mask_token
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION
 from trtspec.config.eagle import EagleConfig
+from trtspec.config.embedding_spec import HeadSpec
+from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import ConfigError
@@ -96,11 +104,12 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
         given = hf.require(_DECODER)
         if not isinstance(given, dict):
             raise hf.refuse(f"{_DECODER} is a {type(given).__name__}, not an object")
-        kind = given.get("model_type", "llama")
-        if kind not in ("llama", "qwen3"):
-            raise hf.refuse(f"{_DECODER} is of model_type {kind!r}; supported: 'llama' and 'qwen3'")
-        if kind == "qwen3":
-            given = {"head_dim": 128, **given}
+        known = {f.model_type: f.draft_defaults for f in families() if f.draft_defaults is not None}
+        kind = given.get("model_type", next(iter(known)))
+        if kind not in list(known):  # which may be anything
+            names = " and ".join(map(repr, known))
+            raise hf.refuse(f"{_DECODER} is of model_type {kind!r}; supported: {names}")
+        given = {**known[kind], **given}
     num_layers = count_layers(headers)
     open_sizes = {
         "hidden_size": _rows(headers, FC),
@@ -113,12 +122,20 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
     draft = HfConfig(hf.folder, {**open_sizes, **said}, {})
     refuse_quantized(draft)  # what the decoder's own part says
     try:
-        fields = common_fields(draft, default_kv_heads=None)
+        layer = read_layer(draft, default_kv_heads=None)
+        norm = layer.norm if f"{_ATTENTION}q_norm.weight" in headers else None
+        layer = layer.with_mixer(
+            bias=f"{_ATTENTION}q_proj.bias" in headers,
+            output_bias=f"{_ATTENTION}o_proj.bias" in headers,
+            qk_norm=norm,
+        ).with_ffn(bias="layers.0.mlp.gate_proj.bias" in headers)
+        fields = model_fields(draft, repeat_layer(draft, layer))
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
-    if fields["num_layers"] != num_layers:
+    layers: Layers = fields["layers"]
+    if len(layers) != num_layers:
         raise hf.refuse(
-            f"num_hidden_layers is {fields['num_layers']}, the tensors are of {num_layers} layers"
+            f"num_hidden_layers is {len(layers)}, the tensors are of {num_layers} layers"
         )
     if fields["vocab_size"] != target.vocab_size:
         raise hf.refuse(
@@ -128,17 +145,13 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
     dtype = read_dtype(hf) or read_dtype(draft)
     if dtype is None:
         dtype = DTYPES.get(headers[FC].dtype, "float32") if FC in headers else target.dtype
-    fields["tie_word_embeddings"] = False
+    windows = _windows(hf, draft, num_layers)
     try:
+        own = {"head": HeadSpec(), "layers": with_windows(layers, windows)}
         return ModelConfig(
             architecture=next(iter(architectures(hf)), "EagleForCausalLM"),
             dtype=dtype,
-            attention_bias=f"{_ATTENTION}q_proj.bias" in headers,
-            attention_output_bias=f"{_ATTENTION}o_proj.bias" in headers,
-            mlp_bias="layers.0.mlp.gate_proj.bias" in headers,
-            qk_norm=f"{_ATTENTION}q_norm.weight" in headers,
-            **_sliding(hf, draft, num_layers),
-            **fields,
+            **fields | own,
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
@@ -149,15 +162,18 @@ def _rows(headers: Headers, name: str) -> int | None:
     return header.shape[0] if header and header.shape else None
 
 
-def _sliding(hf: HfConfig, draft: HfConfig, num_layers: int) -> dict[str, Any]:
+def _windows(hf: HfConfig, draft: HfConfig, num_layers: int) -> tuple[int, ...]:
     """Only speculators trains drafts with windows; elsewhere the keys are left over from a target's
     config. ``layer_types`` says which layers have one."""
     kinds = draft.get("layer_types")
     listed = kinds if isinstance(kinds, list) else []
     marks = tuple(kind == "sliding_attention" for kind in listed[:num_layers])
     if hf.get("speculators_model_type") is None or not any(marks):
-        return {}
-    return {"sliding_window": draft.require("sliding_window"), "sliding_layers": marks}
+        return (0,) * num_layers
+    if len(marks) != num_layers:
+        raise hf.refuse(f"layer_types names {len(marks)} layers, the model has {num_layers}")
+    window = read_window(hf, draft.require("sliding_window"))
+    return tuple(window if slides else 0 for slides in marks)
 
 
 def head_rows(hf: HfConfig, headers: Headers, vocab: int) -> int:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
+from checkpoint_converters.hf_decoder import HF_DECODER
 from checkpoint_converters.names import Expected
 from trtspec.config.eagle import EagleConfig
+from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import CheckpointError
 
-EMBEDDING = "embed_tokens.weight"
-HEAD = "lm_head.weight"
-FC = "fc.weight"
 Q = "layers.0.self_attn.q_proj.weight"
 OUT = "layers.0.self_attn.o_proj.weight"
 GATE = "layers.0.mlp.gate_proj.weight"
@@ -109,33 +109,16 @@ def layer_names(
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(common name, internal name, shape) of the weights of one decoder layer; a ``wide`` one reads
     an embedding and a state side by side."""
-    hidden, inner, head = decoder.hidden_size, decoder.intermediate_size, decoder.head_dim
-    queries, keys = decoder.num_heads * head, decoder.num_kv_heads * head
-    own = f"layers.{layer}."
-    if input_norm:
-        yield own + "input_layernorm.weight", own + "input_norm.weight", (hidden,)
+    hidden, own = decoder.hidden_size, f"layers.{layer}."
+    width = 2 * hidden if wide else hidden
+    tensors = layer_tensors(decoder.layers[layer], hidden, width, input_norm)
     if wide:
         yield own + "hidden_norm.weight", own + "hidden_norm.weight", (hidden,)
-    width = 2 * hidden if wide else hidden
-    for part, rows in (("q", queries), ("k", keys), ("v", keys)):
-        source, target = f"{own}self_attn.{part}_proj.", f"{own}attn.{part}."
-        yield source + "weight", target + "weight", (rows, width)
-        if decoder.attention_bias:
-            yield source + "bias", target + "bias", (rows,)
-    yield own + "self_attn.o_proj.weight", own + "attn.o.weight", (hidden, queries)
-    if decoder.attention_output_bias:
-        yield own + "self_attn.o_proj.bias", own + "attn.o.bias", (hidden,)
-    if decoder.qk_norm:
-        for part in "qk":
-            yield f"{own}self_attn.{part}_norm.weight", f"{own}attn.{part}_norm.weight", (head,)
-    norm = own + "post_attention_layernorm.weight"
-    yield norm, own + "post_attention_norm.weight", (hidden,)
-    for part, shape in (
-        ("gate", (inner, hidden)),
-        ("up", (inner, hidden)),
-        ("down", (hidden, inner)),
-    ):
-        source, target = f"{own}mlp.{part}_proj.", f"{own}mlp.{part}."
-        yield source + "weight", target + "weight", shape
-        if decoder.mlp_bias:
-            yield source + "bias", target + "bias", shape[:1]
+    for name, shape in tensors.items():
+        yield own + _common(name), own + name, shape
+
+
+def _common(name: str) -> str:
+    """The common name of a layer's tensor, as Hugging Face's decoders have it."""
+    ours = "layers.{i}." + name
+    return HF_DECODER.names[ours].removeprefix("model.layers.{i}.")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import read_json
-from checkpoint_converters.rope import read_rope
-from trtspec.config.model import ACTIVATIONS, DTYPES
+from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -50,48 +49,6 @@ class HfConfig:
         return CheckpointError(f"{self.folder / CONFIG}: {message}")
 
 
-def common_fields(hf: HfConfig, default_kv_heads: int | None) -> dict[str, Any]:
-    """Fields of ModelConfig that every family reads alike, head_dim defaulting to H / heads.
-
-    ``default_kv_heads`` stands in for an absent num_key_value_heads; None: as many as heads.
-    Raises CheckpointError for other activations and rope types not supported.
-    """
-    activation = hf.get("hidden_act", "silu")
-    if activation == "swish":
-        activation = "silu"
-    if activation not in ACTIVATIONS:
-        raise hf.refuse(
-            f"hidden_act {activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}"
-        )
-    heads, hidden = hf.require("num_attention_heads"), hf.require("hidden_size")
-    head_dim = hf.get("head_dim")
-    if head_dim is None:
-        if not (isinstance(heads, int) and isinstance(hidden, int) and heads > 0):
-            raise hf.refuse(f"hidden_size {hidden!r} and num_attention_heads {heads!r} do not fit")
-        if hidden % heads:
-            raise hf.refuse(
-                f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}, "
-                "and head_dim is not given"
-            )
-        head_dim = hidden // heads
-    return {
-        "vocab_size": hf.require("vocab_size"),
-        "hidden_size": hidden,
-        "intermediate_size": hf.require("intermediate_size"),
-        "num_layers": hf.require("num_hidden_layers"),
-        "num_heads": heads,
-        "num_kv_heads": hf.get("num_key_value_heads", default_kv_heads or heads),
-        "head_dim": head_dim,
-        "rms_norm_eps": hf.get("rms_norm_eps", 1e-6),
-        "max_position_embeddings": hf.require("max_position_embeddings"),
-        "tie_word_embeddings": hf.get("tie_word_embeddings", False),
-        "rope": read_rope(hf.values, hf.refuse),
-        "hidden_act": activation,
-        "bos_token_id": hf.get("bos_token_id", hf.generation.get("bos_token_id")),
-        "eos_token_ids": _eos(hf),
-    }
-
-
 def read_dtype(hf: HfConfig) -> str | None:
     """The dtype that config.json names (``dtype`` or, older, ``torch_dtype``); None if neither."""
     dtype = hf.get("dtype", hf.get("torch_dtype"))
@@ -103,7 +60,7 @@ def read_dtype(hf: HfConfig) -> str | None:
     return name
 
 
-def _eos(hf: HfConfig) -> tuple[int, ...]:
+def read_eos(hf: HfConfig) -> tuple[int, ...]:
     """End tokens: generation_config.json says them, one or a list; else config.json."""
     file, value = GENERATION_CONFIG, hf.generation.get("eos_token_id")
     if value is None:

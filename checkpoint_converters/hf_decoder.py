@@ -1,40 +1,132 @@
-"""Tensor names that Hugging Face's Llama-like decoders share; families differ in flags only."""
+"""Hugging Face's Llama-like decoders: the keys of the keys and tensor names that they share."""
 
 from __future__ import annotations
 
-from checkpoint_converters.names import NameMap, Rule
+from collections.abc import Iterable
+from typing import Any
+
+from checkpoint_converters.hf_config import HfConfig, read_eos
+from checkpoint_converters.names import NameMap
+from checkpoint_converters.rope import read_rope
+from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.embedding_spec import HeadSpec
+from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.norm_spec import NormSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
+_ACTIVATIONS = ("silu",)
 _L = "model.layers.{i}."
 _A = _L + "self_attn."
 _M = _L + "mlp."
 
 HF_DECODER = NameMap(
-    rules=(
-        Rule(EMBEDDING, "embed.weight", "V H"),
-        Rule(_L + "input_layernorm.weight", "layers.{i}.input_norm.weight", "H"),
-        Rule(_A + "q_proj.weight", "layers.{i}.attn.q.weight", "Q H"),
-        Rule(_A + "q_proj.bias", "layers.{i}.attn.q.bias", "Q", "attention_bias"),
-        Rule(_A + "k_proj.weight", "layers.{i}.attn.k.weight", "KV H"),
-        Rule(_A + "k_proj.bias", "layers.{i}.attn.k.bias", "KV", "attention_bias"),
-        Rule(_A + "v_proj.weight", "layers.{i}.attn.v.weight", "KV H"),
-        Rule(_A + "v_proj.bias", "layers.{i}.attn.v.bias", "KV", "attention_bias"),
-        Rule(_A + "o_proj.weight", "layers.{i}.attn.o.weight", "H Q"),
-        Rule(_A + "o_proj.bias", "layers.{i}.attn.o.bias", "H", "attention_output_bias"),
-        Rule(_A + "q_norm.weight", "layers.{i}.attn.q_norm.weight", "D", "qk_norm"),
-        Rule(_A + "k_norm.weight", "layers.{i}.attn.k_norm.weight", "D", "qk_norm"),
-        Rule(_L + "post_attention_layernorm.weight", "layers.{i}.post_attention_norm.weight", "H"),
-        Rule(_M + "gate_proj.weight", "layers.{i}.mlp.gate.weight", "I H"),
-        Rule(_M + "gate_proj.bias", "layers.{i}.mlp.gate.bias", "I", "mlp_bias"),
-        Rule(_M + "up_proj.weight", "layers.{i}.mlp.up.weight", "I H"),
-        Rule(_M + "up_proj.bias", "layers.{i}.mlp.up.bias", "I", "mlp_bias"),
-        Rule(_M + "down_proj.weight", "layers.{i}.mlp.down.weight", "H I"),
-        Rule(_M + "down_proj.bias", "layers.{i}.mlp.down.bias", "H", "mlp_bias"),
-        Rule("model.norm.weight", "norm.weight", "H"),
-        Rule(HEAD, "head.weight", "V H", "untied"),
-    ),
+    {
+        "embed.weight": EMBEDDING,
+        "layers.{i}.input_norm.weight": _L + "input_layernorm.weight",
+        "layers.{i}.attn.q.weight": _A + "q_proj.weight",
+        "layers.{i}.attn.q.bias": _A + "q_proj.bias",
+        "layers.{i}.attn.k.weight": _A + "k_proj.weight",
+        "layers.{i}.attn.k.bias": _A + "k_proj.bias",
+        "layers.{i}.attn.v.weight": _A + "v_proj.weight",
+        "layers.{i}.attn.v.bias": _A + "v_proj.bias",
+        "layers.{i}.attn.o.weight": _A + "o_proj.weight",
+        "layers.{i}.attn.o.bias": _A + "o_proj.bias",
+        "layers.{i}.attn.q_norm.weight": _A + "q_norm.weight",
+        "layers.{i}.attn.k_norm.weight": _A + "k_norm.weight",
+        "layers.{i}.post_attention_norm.weight": _L + "post_attention_layernorm.weight",
+        "layers.{i}.mlp.gate.weight": _M + "gate_proj.weight",
+        "layers.{i}.mlp.gate.bias": _M + "gate_proj.bias",
+        "layers.{i}.mlp.up.weight": _M + "up_proj.weight",
+        "layers.{i}.mlp.up.bias": _M + "up_proj.bias",
+        "layers.{i}.mlp.down.weight": _M + "down_proj.weight",
+        "layers.{i}.mlp.down.bias": _M + "down_proj.bias",
+        "norm.weight": "model.norm.weight",
+        "head.weight": HEAD,
+    },
     # Old checkpoints saved the rotary frequencies, which the config determines.
     ignored=(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
 )
+
+
+def read_layer(
+    hf: HfConfig, default_kv_heads: int | None, head_dim: int | None = None
+) -> LayerSpec:
+    """The layer that every family of these reads alike: without biases, windows and head norms.
+
+    ``default_kv_heads`` stands in for an absent num_key_value_heads, None: as many as heads;
+    ``head_dim`` for an absent head_dim, None: hidden_size / heads. Raises CheckpointError for
+    another activation, ConfigError for values that cannot be.
+    """
+    activation = hf.get("hidden_act", "silu")
+    if activation == "swish":
+        activation = "silu"
+    if activation not in _ACTIVATIONS:
+        raise hf.refuse(
+            f"hidden_act {activation!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"
+        )
+    heads = hf.require("num_attention_heads")
+    given = hf.get("head_dim", head_dim)
+    mixer = AttentionSpec(
+        num_heads=heads,
+        num_kv_heads=hf.get("num_key_value_heads", default_kv_heads or heads),
+        head_dim=_head_dim(hf, heads) if given is None else given,
+    )
+    ffn = DenseSpec(hf.require("intermediate_size"), activation)
+    return LayerSpec(mixer, ffn, read_norm(hf))
+
+
+def repeat_layer(hf: HfConfig, layer: LayerSpec) -> Layers:
+    """As many equal layers as config.json says; ConfigError if that is no number from 1 on."""
+    return Layers.repeat(layer, hf.require("num_hidden_layers"))
+
+
+def with_windows(layers: Layers, windows: Iterable[int]) -> Layers:
+    """The same layers with the sliding window of each, in tokens; 0: none."""
+    pairs = zip(layers, windows, strict=True)
+    return Layers.of(layer.with_mixer(window=window) for layer, window in pairs)
+
+
+def read_window(hf: HfConfig, value: Any) -> int:
+    """A sliding window as `AttentionSpec` has it, of config.json's value; None there: none."""
+    if type(value) is int and value < 1:
+        raise hf.refuse(f"sliding_window is {value}; it must be at least 1")
+    window: int = 0 if value is None else value
+    return window
+
+
+def model_fields(hf: HfConfig, layers: Layers) -> dict[str, Any]:
+    """Fields of ModelConfig but for ``architecture``, ``dtype`` and ``storage``.
+
+    Raises CheckpointError for rope types not supported, ConfigError for values that cannot be.
+    """
+    return {
+        "vocab_size": hf.require("vocab_size"),
+        "hidden_size": hf.require("hidden_size"),
+        "layers": layers,
+        "norm": read_norm(hf),
+        "max_position_embeddings": hf.require("max_position_embeddings"),
+        "ropes": (read_rope(hf.values, hf.refuse),),
+        "head": HeadSpec(tied=hf.get("tie_word_embeddings", False)),
+        "bos_token_id": hf.get("bos_token_id", hf.generation.get("bos_token_id")),
+        "eos_token_ids": read_eos(hf),
+    }
+
+
+def read_norm(hf: HfConfig) -> NormSpec:
+    """The RMS norm of all places."""
+    return NormSpec(hf.get("rms_norm_eps", 1e-6))
+
+
+def _head_dim(hf: HfConfig, heads: Any) -> int:
+    hidden = hf.require("hidden_size")
+    if not (isinstance(heads, int) and isinstance(hidden, int) and heads > 0):
+        raise hf.refuse(f"hidden_size {hidden!r} and num_attention_heads {heads!r} do not fit")
+    if hidden % heads:
+        raise hf.refuse(
+            f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}, "
+            "and head_dim is not given"
+        )
+    return hidden // heads

@@ -15,10 +15,15 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.containers.tensor_sources import OnePlus, SwappedHalves
 from checkpoint_converters.draft import DraftCheckpoint, cut_head
-from checkpoint_converters.eagle_names import EMBEDDING, FC, GATE, HEAD, OUT, Q, expected
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
+from checkpoint_converters.eagle_names import GATE, OUT, Q, expected
+from checkpoint_converters.families.prediction_modules import LAYER, Places, PredictionModules
+from checkpoint_converters.families.registry import MODULES
 from checkpoint_converters.hf_config import HfConfig
-from checkpoint_converters.mtp_families import FAMILIES, LAYER, MtpFamily, Places, unrun_parts
 from checkpoint_converters.names import match
+from checkpoint_converters.prediction_parts import unrun_parts
+from trtspec.config.embedding_spec import HeadSpec
+from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
@@ -104,7 +109,7 @@ def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> 
 
 def _read_module(
     hf: HfConfig,
-    family: MtpFamily,
+    family: PredictionModules,
     index: int,
     count: int,
     everything: Headers,
@@ -131,14 +136,14 @@ def _read_module(
     return _Module(config, tensors, tuple(resolved.ignored))
 
 
-def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> MtpFamily:
+def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> PredictionModules:
     kind = hf.get("model_type")
-    for family in FAMILIES:
+    for family in MODULES:
         fits = family.model_types is None or kind in family.model_types
         if fits and family.count(headers, target.num_layers):
             return family
     said = [f"{key} is {number}" for key, number in _said(hf).items()]
-    places = [family.at(0, target.num_layers) for family in FAMILIES if family.model_types is None]
+    places = [family.at(0, target.num_layers) for family in MODULES if family.model_types is None]
     roots = ", ".join(f"{place.parts[FC]}" for place in places)
     raise hf.refuse(
         f"the checkpoint has no MTP modules: none of the tensors {roots} is there"
@@ -154,7 +159,7 @@ def _said(hf: HfConfig) -> dict[str, Any]:
 
 
 def _config(
-    hf: HfConfig, family: MtpFamily, places: Places, headers: Headers, target: ModelConfig
+    hf: HfConfig, family: PredictionModules, places: Places, headers: Headers, target: ModelConfig
 ) -> MtpConfig:
     """By the target's config and the module's tensors."""
 
@@ -174,18 +179,16 @@ def _config(
     gate = headers.get(places.name(GATE))
     attention = f"{LAYER}self_attn."
     try:
-        decoder = dataclasses.replace(
-            target,
-            num_layers=1,
-            intermediate_size=gate.shape[0] if gate else target.intermediate_size,
-            tie_word_embeddings=False,
-            attention_bias=has(f"{attention}q_proj.bias"),
-            attention_output_bias=has(f"{attention}o_proj.bias"),
-            mlp_bias=has(f"{LAYER}mlp.gate_proj.bias"),
-            qk_norm=has(f"{attention}q_norm.weight"),
-            sliding_window=None,
-            sliding_layers=None,
-        )
+        layer = target.layers[target.num_layers - 1]
+        layer = layer.with_mixer(
+            bias=has(f"{attention}q_proj.bias"),
+            output_bias=has(f"{attention}o_proj.bias"),
+            qk_norm=layer.norm if has(f"{attention}q_norm.weight") else None,
+            window=0,
+        ).with_ffn(bias=has(f"{LAYER}mlp.gate_proj.bias"))
+        if gate:
+            layer = layer.with_ffn(intermediate_size=gate.shape[0])
+        decoder = dataclasses.replace(target, layers=Layers.repeat(layer, 1), head=HeadSpec())
         return MtpConfig(
             version=1,
             decoder=decoder,

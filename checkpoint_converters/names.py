@@ -1,4 +1,4 @@
-"""Name maps as data: which tensor of a format fills which internal tensor, and of what shape."""
+"""Name maps as data: what a family calls the tensors that its layers' specs ask for."""
 
 from __future__ import annotations
 
@@ -7,56 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
-from checkpoint_converters.quantised.modelopt import INT8, expected_scales
+from checkpoint_converters.quantised.modelopt import VALUES, expected_scales
+from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.config.storage import SCALE_SUFFIX
 from trtspec.errors import CheckpointError
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One tensor of a format. ``{i}`` in the names stands for every decoder layer.
+class NameMap:
+    """What a format calls its tensors: ``names`` by internal names (see `model_tensors`), ``{i}``
+    in both for every decoder layer. Which of them there are follows from the specs.
 
-    ``shape`` is in the symbols of `sizes` ("Q H" is ``[num_heads * head_dim, hidden_size]``);
-    ``when`` names the flag (a key of `flags`) that must be true for the tensor to exist.
+    ``ignored`` are patterns (regular expressions over whole names) of tensors that a checkpoint may
+    hold and that nothing needs.
     """
 
-    source: str
-    target: str
-    shape: str
-    when: str | None = None
-
-
-@dataclass(frozen=True)
-class NameMap:
-    """All tensors of a format; ``ignored`` are patterns (regular expressions over whole names) of
-    tensors that a checkpoint may hold and that nothing needs."""
-
-    rules: tuple[Rule, ...]
+    names: Mapping[str, str]
     ignored: tuple[str, ...] = ()
-
-
-def sizes(config: ModelConfig) -> dict[str, int]:
-    """The symbols of `Rule.shape`."""
-    return {
-        "V": config.vocab_size,
-        "H": config.hidden_size,
-        "I": config.intermediate_size,
-        "Q": config.num_heads * config.head_dim,
-        "KV": config.num_kv_heads * config.head_dim,
-        "D": config.head_dim,
-    }
-
-
-def flags(config: ModelConfig) -> dict[str, bool]:
-    """The flags of `Rule.when`."""
-    return {
-        "attention_bias": config.attention_bias,
-        "attention_output_bias": config.attention_output_bias,
-        "mlp_bias": config.mlp_bias,
-        "qk_norm": config.qk_norm,
-        "untied": not config.tie_word_embeddings,
-    }
 
 
 @dataclass(frozen=True)
@@ -110,7 +78,7 @@ def match(
                 f"{header.file}: tensor {header.name} has shape {list(header.shape)}, its "
                 f"config.json asks for {list(shape)}"
             )
-        has_scales = header.dtype == INT8 and name + SCALE_SUFFIX in expected
+        has_scales = header.dtype == VALUES and name + SCALE_SUFFIX in expected
         if header.dtype not in DTYPES and not has_scales:
             raise CheckpointError(
                 f"{header.file}: tensor {header.name} has dtype {header.dtype}; "
@@ -129,20 +97,22 @@ def differences(
     return [name for name in expected if name not in headers], unused
 
 
-def _expand(names: NameMap, config: ModelConfig) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
-    """(source, (target, shape)) of every tensor that the config asks for."""
-    symbols, present = sizes(config), flags(config)
-    found = []
-    for rule in names.rules:
-        if rule.when is not None and not present[rule.when]:
-            continue
-        shape = tuple(symbols[symbol] for symbol in rule.shape.split())
-        layers = range(config.num_layers) if "{i}" in rule.source else (0,)
-        found += [(rule.source.format(i=i), (rule.target.format(i=i), shape)) for i in layers]
+def _expand(names: NameMap, config: ModelConfig) -> Expected:
+    """Every tensor that the config asks for; in the order of the map, and in it of the layers."""
+    shapes, found = model_tensors(config), {}
+    for ours, theirs in names.names.items():
+        for i in range(config.num_layers) if "{i}" in ours else (0,):
+            target = ours.format(i=i)
+            if target in shapes:
+                found[theirs.format(i=i)] = target, shapes.pop(target)
+    if shapes:
+        raise CheckpointError(
+            f"{config.architecture} has tensors that its family does not name: {', '.join(shapes)}"
+        )
     return found
 
 
 def _tie_hint(missing: list[str], unused: list[str], config: ModelConfig) -> str:
-    if missing == ["lm_head.weight"] and not unused and not config.tie_word_embeddings:
+    if missing == ["lm_head.weight"] and not unused and not config.head.tied:
         return "; if the model ties its head to its embedding, config.json must say so"
     return ""

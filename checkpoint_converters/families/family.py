@@ -1,13 +1,15 @@
-"""What a model family adds to the common reading: its flags as fields, and its tensor names."""
+"""What a model family adds to the common reading: its layers, and its tensor names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import read_window
 from checkpoint_converters.names import NameMap
+from trtspec.config.layer_tensors import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)
@@ -15,13 +17,26 @@ class Family:
     """One supported architecture.
 
     ``architecture`` and ``model_type`` as config.json spells them; ``read_fields`` gives the fields
-    of ModelConfig but for ``architecture`` and ``dtype``; ``names`` maps its tensors.
+    of ModelConfig, layer by layer, but for ``architecture``, ``dtype`` and ``storage``; ``names``
+    maps its tensors. ``draft_defaults``: what a draft whose decoder is of this family
+    (``transformer_layer_config``) has where it says nothing; None: no drafts are.
     """
 
     architecture: str
     model_type: str
     read_fields: Callable[[HfConfig], dict[str, Any]]
     names: NameMap
+    draft_defaults: Mapping[str, Any] | None = None
+
+    @property
+    def embedding(self) -> str:
+        """What it calls its embedding."""
+        return self.names.names[EMBEDDING]
+
+    @property
+    def head(self) -> str:
+        """What it calls its head."""
+        return self.names.names[HEAD]
 
     @property
     def base_architecture(self) -> str:
@@ -29,16 +44,15 @@ class Family:
         return self.architecture.replace("ForCausalLM", "Model")
 
 
-def sliding_layers(hf: HfConfig, num_layers: Any) -> dict[str, Any]:
-    """Qwen's rule: ``sliding_window`` counts only with ``use_sliding_window``, and then for the
-    layers that ``layer_types`` marks or, without that list, from ``max_window_layers`` on."""
-    window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
+def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:
+    """The window of each layer, 0: none, by Qwen's rule: ``sliding_window`` counts only with
+    ``use_sliding_window``, and then for the layers that ``layer_types`` marks or, without that
+    list, from ``max_window_layers`` on."""
+    given = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
     kinds = hf.get("layer_types")
     if kinds is None:
-        if window is None:
-            return {}
         first = hf.get("max_window_layers", 28)
-        marks = tuple(layer >= first for layer in range(num_layers))
+        marks = tuple(given is not None and layer >= first for layer in range(num_layers))
     else:
         known = ("full_attention", "sliding_attention")
         other = sorted({str(kind) for kind in kinds} - set(known))
@@ -48,5 +62,10 @@ def sliding_layers(hf: HfConfig, num_layers: Any) -> dict[str, Any]:
             )
         marks = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(marks):
-        return {}
-    return {"sliding_window": window, "sliding_layers": marks}
+        return (0,) * num_layers
+    if len(marks) != num_layers:
+        raise hf.refuse(f"layer_types names {len(marks)} layers, the model has {num_layers}")
+    if given is None:
+        raise hf.refuse("layer_types marks layers, but sliding_window is not set")
+    window = read_window(hf, given)
+    return tuple(window if slides else 0 for slides in marks)

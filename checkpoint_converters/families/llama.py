@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.family import Family
-from checkpoint_converters.hf_config import HfConfig, common_fields
-from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
     bias = hf.get("attention_bias", False)
-    return {
-        **common_fields(hf, default_kv_heads=None),
-        "attention_bias": bias,
-        "attention_output_bias": bias,
-        "mlp_bias": hf.get("mlp_bias", False),
-    }
+    layer = read_layer(hf, default_kv_heads=None).with_mixer(bias=bias, output_bias=bias)
+    layer = layer.with_ffn(bias=hf.get("mlp_bias", False))
+    return model_fields(hf, repeat_layer(hf, layer))
 
 
-LLAMA = Family("LlamaForCausalLM", "llama", _fields, HF_DECODER)
+LLAMA = Family("LlamaForCausalLM", "llama", _fields, HF_DECODER, draft_defaults={})

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.family import Family
-from checkpoint_converters.hf_config import HfConfig, common_fields
-from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    model_fields,
+    read_layer,
+    read_window,
+    repeat_layer,
+)
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
@@ -18,7 +24,8 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
             f"layer_types {', '.join(sorted(map(str, kinds)))} with sliding_window {window} are "
             "not supported; supported: one kind for all layers, as sliding_window says"
         )
-    return {**common_fields(hf, default_kv_heads=8), "sliding_window": window}
+    layer = read_layer(hf, default_kv_heads=8).with_mixer(window=read_window(hf, window))
+    return model_fields(hf, repeat_layer(hf, layer))
 
 
 MISTRAL = Family("MistralForCausalLM", "mistral", _fields, HF_DECODER)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family, sliding_layers
-from checkpoint_converters.hf_config import HfConfig, common_fields
-from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.families.family import Family, sliding_windows
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    model_fields,
+    read_layer,
+    repeat_layer,
+    with_windows,
+)
 
 
 def qwen2_fields(hf: HfConfig) -> dict[str, Any]:
     """Fields of ModelConfig but for architecture and dtype."""
     if hf.get("use_mrope", False):
         raise hf.refuse("use_mrope true is not supported; supported: false")
-    fields = common_fields(hf, default_kv_heads=32)
-    return {**fields, **sliding_layers(hf, fields["num_layers"]), "attention_bias": True}
+    layers = repeat_layer(hf, read_layer(hf, default_kv_heads=32).with_mixer(bias=True))
+    return model_fields(hf, with_windows(layers, sliding_windows(hf, len(layers))))
 
 
 QWEN2 = Family("Qwen2ForCausalLM", "qwen2", qwen2_fields, HF_DECODER)

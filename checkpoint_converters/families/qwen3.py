@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family, sliding_layers
-from checkpoint_converters.hf_config import HfConfig, common_fields
-from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.families.family import Family, sliding_windows
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    model_fields,
+    read_layer,
+    repeat_layer,
+    with_windows,
+)
+
+# transformers' default is a constant here, not hidden_size / num_attention_heads.
+_HEAD_DIM = 128
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
-    fields = common_fields(hf, default_kv_heads=32)
     bias = hf.get("attention_bias", False)
-    return {
-        **fields,
-        **sliding_layers(hf, fields["num_layers"]),
-        # transformers' default is a constant here, not hidden_size / num_attention_heads.
-        "head_dim": hf.get("head_dim", 128),
-        "qk_norm": True,
-        "attention_bias": bias,
-        "attention_output_bias": bias,
-    }
+    layer = read_layer(hf, default_kv_heads=32, head_dim=_HEAD_DIM)
+    layer = layer.with_mixer(qk_norm=layer.norm, bias=bias, output_bias=bias)
+    layers = repeat_layer(hf, layer)
+    return model_fields(hf, with_windows(layers, sliding_windows(hf, len(layers))))
 
 
-QWEN3 = Family("Qwen3ForCausalLM", "qwen3", _fields, HF_DECODER)
+QWEN3 = Family(
+    "Qwen3ForCausalLM", "qwen3", _fields, HF_DECODER, draft_defaults={"head_dim": _HEAD_DIM}
+)

@@ -17,8 +17,9 @@ from trtspec.config.storage import SCALE_SUFFIX, WeightStorage
 from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
-INT8 = "I8"
-INT8_PER_OUTPUT = WeightStorage(bits=8)
+VALUES = "I8"
+"""The dtype of quantised weights, as safetensors spells it."""
+PER_OUTPUT = WeightStorage(bits=8)
 """Int8 weights with a scale for each output. ModelOpt names scales as internal names do."""
 
 _ALGORITHM = "W8A16"
@@ -28,7 +29,7 @@ _EMBEDDING = "embed.weight"
 
 
 def read_storage(hf: HfConfig) -> WeightStorage | None:
-    """`INT8_PER_OUTPUT` for weights in `_ALGORITHM`, None for plain ones.
+    """`PER_OUTPUT` for weights in `_ALGORITHM`, None for plain ones.
 
     Raises:
         CheckpointError: config.json or hf_quant_config.json says another format.
@@ -42,7 +43,7 @@ def read_storage(hf: HfConfig) -> WeightStorage | None:
     given = [entry for entry in said if entry[2] is not None]
     for entry in given:
         _require_int8(hf, *entry)
-    return INT8_PER_OUTPUT if given else None
+    return PER_OUTPUT if given else None
 
 
 def _require_int8(hf: HfConfig, file: str, key: str, said: Any) -> None:
@@ -69,7 +70,7 @@ def expected_scales(
     return {
         name + SCALE_SUFFIX: (target + SCALE_SUFFIX, shape[:1])
         for name, (target, shape) in expected.items()
-        if name in headers and headers[name].dtype == INT8
+        if name in headers and headers[name].dtype == VALUES
         # An embedding is looked up in floats.
         if len(shape) == 2 and target != _EMBEDDING
     }

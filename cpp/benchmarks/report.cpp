@@ -55,11 +55,8 @@ void write_decoder(JsonWriter& json, const char* name, const DecoderShape& shape
   json.key("architecture").value(shape.architecture);
   json.key("vocab_size").value(shape.vocab_size);
   json.key("hidden_size").value(shape.hidden_size);
-  json.key("intermediate_size").value(shape.intermediate_size);
-  json.key("num_layers").value(shape.num_layers);
-  json.key("num_heads").value(shape.num_heads);
-  json.key("num_kv_heads").value(shape.num_kv_heads);
-  json.key("head_dim").value(shape.head_dim);
+  json.key("num_layers").value(static_cast<std::int64_t>(shape.num_layers()));
+  json.key("kv_bytes_per_token").value(shape.kv_bytes_per_token);
   json.end_object();
 }
 
@@ -75,7 +72,7 @@ void write_engine(JsonWriter& json, const Setting& setting) {
   json.key("max_seq_len").value(setting.limits.max_seq_len);
   json.key("tokens_per_block").value(folder.layout().tokens_per_block);
   json.key("kv_cache_tokens").value(setting.kv_cache_tokens);
-  json.key("target_weight_bytes").value(folder.target_weight_bytes());
+  json.key("target_weight_bytes").value(folder.target.pass_bytes);
   json.key("rollout_weight_bytes").value(folder.rollout_weight_bytes());
   write_decoder(json, "target", folder.target);
   if (folder.draft) write_decoder(json, "draft", folder.draft->decoder);

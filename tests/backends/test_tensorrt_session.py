@@ -25,6 +25,7 @@ from ..models.tiny_hf import VOCAB
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
+from ..tiny_config import attention_of
 from .fake_tensorrt import (
     CLASSES,
     EngineInvalidityDiagnostics,
@@ -62,9 +63,9 @@ class Calls:
     def __init__(self, folder: Path, seed: int = 0) -> None:
         engine = EngineConfig.read(folder, runs_here=False)
         self.length = engine.layout.tokens_per_block
-        target = engine.target
+        target, mixer = engine.target, attention_of(engine.target)
         self.num_caches = 2 * target.num_layers
-        shape = (LIMITS["max_batch_size"], target.num_kv_heads, self.length, target.head_dim)
+        shape = (LIMITS["max_batch_size"], mixer.num_kv_heads, self.length, mixer.head_dim)
         self.caches = [torch.zeros(shape) for _ in range(self.num_caches)]
         self._random = torch.Generator().manual_seed(seed)
 

@@ -24,6 +24,7 @@ from trtspec.models.causal_lm import CausalLM
 from ..e2e.helpers import TinyModels, random_prompt
 from ..models.paged import Feed, PagedModel
 from ..models.tiny_hf import VOCAB
+from ..tiny_config import attention_of, dense_of
 
 PROMPT = random_prompt(3, 30)
 TREE, PARENTS = [PROMPT[20], 5, 9, 77, 130], [-1, 0, 0, 1, 2]
@@ -102,8 +103,10 @@ def test_sizes_are_those_of_the_shape(models: TinyModels, tmp_path: Path) -> Non
     (line,) = make_fixture(EXACT, models.folder("llama"), [], tmp_path)
     checkpoint = load_checkpoint(tmp_path / "llama-wide")
     config = checkpoint.config
-    assert (config.hidden_size, config.num_layers, config.intermediate_size) == (256, 5, 200)
-    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (12, 3, 16)
+    inner = dense_of(config).intermediate_size
+    assert (config.hidden_size, config.num_layers, inner) == (256, 5, 200)
+    mixer = attention_of(config)
+    assert (mixer.num_heads, mixer.num_kv_heads, mixer.head_dim) == (12, 3, 16)
     count = sum(checkpoint.tensors[name].numel() for name in checkpoint.tensors)
     assert f"{count / 1e6:,.1f} M parameters" in line and "(exact)" in line
 

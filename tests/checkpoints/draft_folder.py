@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trtspec.config.model import ModelConfig
+from ..tiny_config import tiny_config
 
 V, H, INNER, HEADS, KV, D = 20, 16, 24, 4, 2, 4
 ROWS = 6
 IDS = [0, 3, 4, 9, 15, 19]
 """The target's ids of the ROWS tokens that the EAGLE-3 head covers."""
 
-TARGET = ModelConfig(
+TARGET = tiny_config(
     architecture="LlamaForCausalLM",
     vocab_size=V,
     hidden_size=H,
@@ -27,7 +27,7 @@ TARGET = ModelConfig(
     num_heads=HEADS,
     num_kv_heads=KV,
     head_dim=D,
-    rms_norm_eps=1e-5,
+    eps=1e-5,
     max_position_embeddings=64,
     eos_token_ids=(19,),
 )

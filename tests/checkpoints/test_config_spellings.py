@@ -14,6 +14,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import CheckpointError, ConfigError
 
+from ..tiny_config import attention_of
 from .tiny_folder import CONFIG, TinyFolder
 
 
@@ -40,8 +41,8 @@ def test_transformers_4_and_5_spellings_agree(tmp_path: Path) -> None:
         rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3},
     )
     assert old == new
-    assert old.rope == RopeConfig(theta=500.0, type="llama3", **LLAMA3)  # type: ignore[arg-type]
-    assert old.dtype == "bfloat16" and old.head_dim == 4 and old.eos_token_ids == (2,)
+    assert old.ropes[0] == RopeConfig(theta=500.0, type="llama3", **LLAMA3)  # type: ignore[arg-type]
+    assert old.dtype == "bfloat16" and attention_of(old).head_dim == 4 and old.eos_token_ids == (2,)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +61,11 @@ def test_transformers_4_and_5_spellings_agree(tmp_path: Path) -> None:
     ],
 )
 def test_rope_scaling(tmp_path: Path, scaling: Any, rope: dict[str, Any]) -> None:
-    assert config_of(tmp_path, rope_scaling=scaling).rope == RopeConfig(theta=500.0, **rope)
+    assert config_of(tmp_path, rope_scaling=scaling).ropes[0] == RopeConfig(theta=500.0, **rope)
 
 
 def test_rope_theta_defaults(tmp_path: Path) -> None:
-    assert config_of(tmp_path, drop=("rope_theta",)).rope.theta == 10000.0
+    assert config_of(tmp_path, drop=("rope_theta",)).ropes[0].theta == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,8 @@ def test_dtype_comes_from_the_weights_when_the_config_is_silent(tmp_path: Path) 
 def test_mistral_window(tmp_path: Path, window: dict[str, Any]) -> None:
     names = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
     config = config_of(tmp_path, **names, **window)
-    assert config.sliding_window == AutoConfig.from_pretrained(tmp_path).sliding_window
-    assert config.window(0) == (config.sliding_window or 0)
+    theirs = AutoConfig.from_pretrained(tmp_path).sliding_window
+    assert [layer.window for layer in config.layers] == [theirs or 0] * 2
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
@@ -118,14 +119,15 @@ def test_qwen_windows(tmp_path: Path, family: str, window: dict[str, Any]) -> No
     expected = [
         theirs.sliding_window if kind == "sliding_attention" else 0 for kind in theirs.layer_types
     ]
-    assert [config.window(layer) for layer in range(2)] == expected
-    assert config.qk_norm == (family == "qwen3") and config.attention_bias == (family == "qwen2")
-    assert config.head_dim == (128 if family == "qwen3" else 4)
+    assert [layer.window for layer in config.layers] == expected
+    mixer = attention_of(config)
+    assert bool(mixer.qk_norm) == (family == "qwen3") and mixer.bias == (family == "qwen2")
+    assert mixer.head_dim == (128 if family == "qwen3" else 4)
 
 
 def test_kv_heads_and_model_type_alone(tmp_path: Path) -> None:
     config = config_of(tmp_path, drop=("num_key_value_heads", "architectures"))
-    assert config.num_kv_heads == 4 and config.architecture == "LlamaForCausalLM"
+    assert attention_of(config).num_kv_heads == 4 and config.architecture == "LlamaForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -181,3 +183,6 @@ def test_config_round_trip(tmp_path: Path) -> None:
     assert ModelConfig.from_dict(data) == config
     with pytest.raises(ConfigError, match="vocab_sise"):
         ModelConfig.from_dict(data | {"vocab_sise": 3})
+    data["layers"]["specs"][1]["mixer"]["windw"] = 3
+    with pytest.raises(ConfigError, match=r"AttentionSpec: unknown option `windw`.*`window`"):
+        ModelConfig.from_dict(data)

@@ -15,6 +15,7 @@ from checkpoint_converters import describe_draft, read_draft
 from trtspec.config.dflash import DFlashConfig
 from trtspec.errors import CheckpointError
 
+from ..tiny_config import attention_of
 from .draft_folder import HEADS, INNER, KV, ROWS, TARGET, D, H, V, covered, offsets
 
 NESTED = {"mask_token_id": 2, "target_layer_ids": [1, 4]}
@@ -111,7 +112,8 @@ def test_the_usual_format(tmp_path: Path) -> None:
     assert isinstance(draft.config, DFlashConfig)
     assert (draft.kind, draft.config.method) == ("dflash", "dflash")
     assert (draft.config.capture_layers, draft.config.block_size) == ((1, 4), 4)
-    assert draft.config.causal_layers == (False, False) and draft.config.decoder.qk_norm
+    assert draft.config.causal_layers == (False, False)
+    assert attention_of(draft.config.decoder).qk_norm
     assert not (draft.config.own_embedding or draft.config.own_head)
     assert draft.notes[0] == (
         "draft: DFlash (dflash_config, blocks of 4), DFlash checkpoint; reads outputs of layers "
@@ -155,7 +157,7 @@ def test_attention(
 ) -> None:
     outside = {k: changes.pop(k) for k in ("layer_types", "is_causal") if k in changes}
     config = read(tmp_path, nested(**changes) | {"sliding_window": 11} | outside)
-    assert tuple(config.decoder.window(layer) for layer in (0, 1)) == windows
+    assert tuple(layer.window for layer in config.decoder.layers) == windows
     assert config.causal_layers == causal
 
 

@@ -19,6 +19,7 @@ from checkpoint_converters.__main__ import main
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import CheckpointError
 
+from ..tiny_config import attention_of, dense_of
 from .draft_folder import (
     EAGLE3_FORMATS,
     EAGLE_CONFIG,
@@ -169,14 +170,14 @@ def test_both_rope_spellings(tmp_path: Path) -> None:
     old = read(specforge(tmp_path), rope_theta=500.0, rope_scaling=None)
     parameters = {"rope_theta": 500.0, "rope_type": "default"}
     new = read(specforge(tmp_path), rope_parameters=parameters)
-    assert old.config == new.config and old.config.decoder.rope == RopeConfig(theta=500.0)
-    assert read(specforge(tmp_path)).config.decoder.rope.theta == 10000.0
+    assert old.config == new.config and old.config.decoder.ropes[0] == RopeConfig(theta=500.0)
+    assert read(specforge(tmp_path)).config.decoder.ropes[0].theta == 10000.0
 
 
 def test_modelopt_yarn_is_kept_and_noted(tmp_path: Path) -> None:
     folder = modelopt(tmp_path)
     draft = read(folder)
-    rope = draft.config.decoder.rope
+    rope = draft.config.decoder.ropes[0]
     assert (rope.type, rope.factor, rope.original_max_position_embeddings) == ("yarn", 32.0, 2048)
     assert any("possibly not trained" in note for note in draft.notes)
     assert not any("yarn" in note for note in read(folder, rope_scaling=None).notes)
@@ -218,7 +219,7 @@ def test_qwen3_draft(tmp_path: Path) -> None:
     }
     folder.tensors |= {f"layers.0.self_attn.{p}_norm.weight": torch.randn(D) for p in "qk"}
     decoder = read(folder).config.decoder
-    assert decoder.qk_norm and decoder.window(0) == 7
+    assert attention_of(decoder).qk_norm and decoder.layers[0].window == 7
     assert "layers.0.attn.k_norm.weight" in read(folder).tensors
 
 
@@ -240,7 +241,8 @@ def test_biases_by_their_tensors(tmp_path: Path) -> None:
     for part, rows in (("q", 16), ("k", 8), ("v", 8)):
         folder.tensors[f"midlayer.self_attn.{part}_proj.bias"] = torch.randn(rows)
     decoder = read(folder, attention_bias=False).config.decoder
-    assert decoder.attention_bias and not decoder.attention_output_bias and not decoder.mlp_bias
+    assert attention_of(decoder).bias and not attention_of(decoder).output_bias
+    assert not dense_of(decoder).bias
 
 
 def test_norm_output_of_specforge_is_noted(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_sizes_left_open(tmp_path: Path) -> None:
         del folder.config[key]
     del folder.config["max_position_embeddings"], folder.config["draft_vocab_size"]
     decoder = read(folder).config.decoder
-    assert (decoder.hidden_size, decoder.intermediate_size) == (16, 24)
+    assert (decoder.hidden_size, dense_of(decoder).intermediate_size) == (16, 24)
     assert decoder.num_layers == 1 and decoder.max_position_embeddings == 64
     assert read(folder).config.draft_vocab_size == ROWS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from checkpoint_converters.capture_layers import KEY, Capture, read_capture
 from checkpoint_converters.hf_config import HfConfig
 from trtspec.errors import CheckpointError
 
+from ..tiny_config import changed
 from .draft_folder import TARGET, eagle3, specforge
 
 
@@ -106,7 +106,7 @@ def test_width_of_fc_is_checked(tmp_path: Path) -> None:
 
 def test_merged_defaults_need_the_width(tmp_path: Path) -> None:
     folder = specforge(tmp_path)
-    six = replace(TARGET, num_layers=6)
+    six = changed(TARGET, num_layers=6)
     with pytest.raises(CheckpointError, match="target of 6 layers"):
         read_draft(folder.write(), six)
     folder.tensors |= eagle3(states=2)

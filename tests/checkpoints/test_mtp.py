@@ -14,6 +14,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.errors import CheckpointError
 
+from ..tiny_config import attention_of, dense_of
 from .tiny_folder import TinyFolder
 
 H, V, INNER, KV = 16, 20, 40, 8
@@ -111,8 +112,9 @@ def test_mimo(tmp_path: Path) -> None:
     folder = mimo(tmp_path)
     config, tensors, notes = read(folder.write())
     decoder = config.decoder
-    assert (decoder.num_layers, decoder.intermediate_size, decoder.attention_bias) == (1, 40, True)
-    assert not decoder.qk_norm and config.norm_output and config.capture_layers == (2,)
+    mixer = attention_of(decoder)
+    assert (decoder.num_layers, dense_of(decoder).intermediate_size, mixer.bias) == (1, 40, True)
+    assert not mixer.qk_norm and config.norm_output and config.capture_layers == (2,)
     assert not config.own_head and not config.own_embedding
     whole = folder.tensors[f"{MIMO}input_proj.weight"]
     assert torch.equal(tensors["fc.weight"], torch.cat((whole[:, H:], whole[:, :H]), 1))
@@ -132,7 +134,8 @@ def test_qwen3_next(tmp_path: Path) -> None:
     """Every norm's weight is one less than what it multiplies by; nothing else is changed."""
     folder = qwen_next(tmp_path)
     config, tensors, notes = read(folder.write())
-    assert config.decoder.qk_norm and config.norm_output and not config.decoder.attention_bias
+    mixer = attention_of(config.decoder)
+    assert mixer.qk_norm and config.norm_output and not mixer.bias
     norms = {
         "embedding_norm.weight": "mtp.pre_fc_norm_embedding.weight",
         "state_norm.weight": "mtp.pre_fc_norm_hidden.weight",

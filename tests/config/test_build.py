@@ -10,13 +10,14 @@ import pytest
 from trtspec.builder.resolve import resolve_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 
-MODEL = ModelConfig(
+from ..tiny_config import tiny_config
+
+MODEL = tiny_config(
     architecture="LlamaForCausalLM",
     vocab_size=100,
     hidden_size=16,
@@ -25,7 +26,7 @@ MODEL = ModelConfig(
     num_heads=2,
     num_kv_heads=1,
     head_dim=8,
-    rms_norm_eps=1e-5,
+    eps=1e-5,
     max_position_embeddings=512,
     dtype="bfloat16",
 )

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from trtspec import MtpDecodingConfig
-from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_decoding import OWN_MODULES
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.errors import ConfigError
 
+from ..tiny_config import tiny_config
+
 K3 = MtpDecodingConfig(max_draft_len=3)
-DECODER = ModelConfig("LlamaForCausalLM", 70, 16, 24, 1, 2, 1, 8, 1e-5, 64)
+DECODER = tiny_config("LlamaForCausalLM", 70, 16, 24, 1, 2, 1, 8, 1e-5, 64)
 MODULE = MtpConfig(1, DECODER, 16, (2,), 70, norm_output=True, input_norms=True)
 
 

@@ -193,7 +193,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "no_config": (removed("config.json"), ("config.json cannot be read",)),
     "text": (broken_text, ("config.json", "line 2", "column 12")),
     "no_build": (edited(build=...), ("config.json", '"build"', "trtspec-build")),
-    "size": (edited(target__num_layers=0), ("config.json", "0 is not between 1", "trtspec-build")),
+    "size": (
+        edited(facts__target__layers=[]),
+        ("config.json", "0 is not between 1", "trtspec-build"),
+    ),
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),
     "hybrid": (

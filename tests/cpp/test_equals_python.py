@@ -9,6 +9,7 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.engine.folder import EngineConfig
+from trtspec.engine.memory import weight_bytes
 
 from ..e2e.helpers import ngram, tokens
 from .equality import assert_equal, cycling_samples, deep_samples, samples
@@ -82,8 +83,8 @@ def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
     metrics = assert_equal(program, int8_engine, tmp_path, None, (), "plain", 0.8, cases)
     assert metrics["acceptance_length"] > 1.2
     report = program.run(int8_engine, cases[:1], tmp_path).report
-    elements = EngineConfig.read(int8_engine).target.matrix_elements
-    assert report["engine"]["target_weight_bytes"] == elements
+    engine = EngineConfig.read(int8_engine)
+    assert report["engine"]["target_weight_bytes"] == weight_bytes(engine.target, engine.build)
 
 
 @pytest.mark.parametrize("method", ["pard", "p_eagle"])

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.engine.folder import EngineConfig
+
+from ..tiny_config import attention_of
 from .program import Program, Sample, write_samples
 
 pytestmark = pytest.mark.slow
@@ -95,8 +98,9 @@ def test_weights_read_a_step(program: Program, chain_engine: Path, tmp_path: Pat
     engine, figures = result.report["engine"], result.figures
     assert figures["num_verify_steps"] == 7
     assert figures["weights_read"] == pytest.approx(engine["target_weight_bytes"] / 1e6)
-    target = engine["target"]
-    row = 2 * target["num_layers"] * target["num_kv_heads"] * target["head_dim"] * 4
+    target = EngineConfig.read(chain_engine).target
+    mixer = attention_of(target)
+    row = 2 * target.num_layers * mixer.num_kv_heads * mixer.head_dim * 4
     # The first of these steps sees 4 tokens, the last 10.
     assert figures["kv_read"] == pytest.approx(7 * row / 1e6)
     drafted = program.run(chain_engine, one, tmp_path).figures

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from trtspec.backends.parts import PartRole
 from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.medusa import MedusaConfig
-from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
@@ -26,8 +29,12 @@ from trtspec.engine.drafts import (
     draft_to_dict,
 )
 from trtspec.errors import ConfigError
+from trtspec.formats.registry import IN_ROWS
+from trtspec.models.linear import Linear
 
-MODEL = ModelConfig("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
+from ..tiny_config import tiny_config
+
+MODEL = tiny_config("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
 MODULE = MtpConfig(1, MODEL, 16, (2,), 70, norm_output=True, input_norms=True)
 DRAFTS: dict[str, DraftConfig] = {
     "model": MODEL,
@@ -41,6 +48,20 @@ DRAFTS: dict[str, DraftConfig] = {
 }
 
 
+def multiplied(module: nn.Module) -> list[tuple[int, int]]:
+    """Outputs and inputs of its linear layers, of which some are several fused into one."""
+    layers = [layer for layer in module.modules() if isinstance(layer, Linear)]
+    return [(layer.out_features, layer.in_features) for layer in layers]
+
+
+def by_inputs(matrices: Iterable[tuple[int, int]]) -> Counter[int]:
+    """Outputs in all, by inputs."""
+    found: Counter[int] = Counter()
+    for outputs, inputs in matrices:
+        found[inputs] += outputs
+    return found
+
+
 @pytest.mark.parametrize("name", DRAFTS)
 def test_a_kind(name: str) -> None:
     config = DRAFTS[name]
@@ -51,7 +72,9 @@ def test_a_kind(name: str) -> None:
     # A cache of its own is what a second graph fills.
     others = set(kind.graphs) - {DRAFT_ROLLOUT}
     assert others in (({DRAFT_MODEL}, {DRAFT_STEP}) if config.decoder else (set(),))
-    assert config.for_steps(3).describe() and config.matrix_elements > 0
+    assert config.for_steps(3).describe()
+    module = kind.module(config, MODEL, torch.float32, IN_ROWS)
+    assert by_inputs(kind.matrices(config)) == by_inputs(multiplied(module))
     with pytest.raises(ConfigError, match="unknown option `depth`"):
         draft_from_dict({**data, "depth": 3})
 

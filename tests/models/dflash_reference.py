@@ -3,7 +3,7 @@ weights for its variants."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trtspec.config.dflash import DFlashConfig
-from trtspec.config.model import ModelConfig
-from trtspec.config.rope import RopeConfig
+
+from ..tiny_config import attention_of, changed, dense_of, tiny_config
 
 V, H, INNER, HEADS, KV, HEAD_DIM = 70, 24, 40, 4, 2, 6
 BLOCK, MASK = 6, 69
 
-TARGET = ModelConfig("LlamaForCausalLM", V, H, 32, 4, 2, 1, 8, 1e-5, 64)
-TIED = replace(TARGET, tie_word_embeddings=True)
+TARGET = tiny_config("LlamaForCausalLM", V, H, 32, 4, 2, 1, 8, 1e-5, 64)
+TIED = changed(TARGET, tied=True)
 
-_DECODER = ModelConfig(
+_DECODER = tiny_config(
     architecture="DFlashDraftModel",
     vocab_size=V,
     hidden_size=H,
@@ -30,17 +30,17 @@ _DECODER = ModelConfig(
     num_heads=HEADS,
     num_kv_heads=KV,
     head_dim=HEAD_DIM,
-    rms_norm_eps=1e-6,
+    eps=1e-6,
     max_position_embeddings=64,
     qk_norm=True,
-    rope=RopeConfig(theta=1e6),
+    theta=1e6,
 )
 
 
 def dflash(decoder: dict[str, Any] | None = None, **flags: Any) -> DFlashConfig:
     values = {"causal_layers": (False, False), "draft_vocab_size": V, **flags}
     return DFlashConfig(
-        decoder=replace(_DECODER, **decoder or {}),
+        decoder=changed(_DECODER, **decoder or {}),
         target_hidden_size=H,
         capture_layers=(0, 2),
         block_size=BLOCK,
@@ -52,22 +52,18 @@ def dflash(decoder: dict[str, Any] | None = None, **flags: Any) -> DFlashConfig:
 CASES: dict[str, DFlashConfig] = {
     "plain": dflash(),
     "causal": dflash(causal_layers=(True, True)),
-    "window": dflash({"sliding_window": 7}),
-    "mixed": dflash(
-        {"sliding_window": 9, "sliding_layers": (True, False)}, causal_layers=(True, False)
-    ),
+    "window": dflash({"windows": 7}),
+    "mixed": dflash({"windows": (9, 0)}, causal_layers=(True, False)),
     "anchor": dflash(anchor_predicts=True),
     "own_parts": dflash(draft_vocab_size=20, own_head=True, own_embedding=True),
-    "biases": dflash(
-        {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True, "qk_norm": False}
-    ),
+    "biases": dflash({"bias": True, "qk_norm": False}),
 }
 
 
 def random_checkpoint(config: DFlashConfig, seed: int = 0) -> SimpleNamespace:
     """A draft checkpoint by internal names."""
     noise, decoder = torch.Generator().manual_seed(seed), config.decoder
-    q, kv = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
+    q, kv, has_bias = HEADS * HEAD_DIM, KV * HEAD_DIM, dense_of(decoder).bias
     tensors = {"fc.weight": torch.randn(H, config.hidden_in, generator=noise) / 5}
     for name in ("hidden_norm", "norm"):
         tensors[f"{name}.weight"] = 0.5 + torch.rand(H, generator=noise)
@@ -78,11 +74,11 @@ def random_checkpoint(config: DFlashConfig, seed: int = 0) -> SimpleNamespace:
         }
         for name, shape in shapes.items():
             tensors[f"layers.{i}.{name}.weight"] = torch.randn(shape, generator=noise) / 4
-            if decoder.mlp_bias:
+            if has_bias:
                 bias = torch.randn(shape[0], generator=noise) / 4
                 tensors[f"layers.{i}.{name}.bias"] = bias
         norms = {"input_norm": H, "post_attention_norm": H}
-        if decoder.qk_norm:
+        if attention_of(decoder).qk_norm:
             norms |= {"attn.q_norm": HEAD_DIM, "attn.k_norm": HEAD_DIM}
         for name, size in norms.items():
             tensors[f"layers.{i}.{name}.weight"] = 0.5 + torch.rand(size, generator=noise)
@@ -132,7 +128,7 @@ class DenseDFlash:
     def _seen(self, layer: int, positions: Tensor, count: int) -> Tensor:
         query, key = positions[count:, None], positions[None]
         seen = torch.ones(len(query), len(positions), dtype=torch.bool)
-        window = self.config.decoder.window(layer)
+        window = self.config.decoder.layers[layer].window
         if window:
             seen &= (key >= count) | (query - key < window)
         if self.config.causal_layers[layer]:
@@ -147,7 +143,7 @@ class DenseDFlash:
         heads = self._linear(layer, f"attn.{part}", x).view(len(x), -1, HEAD_DIM)
         norm = self.tensors.get(f"layers.{layer}.attn.{part}_norm.weight")
         heads = heads if norm is None else _norm(heads, norm)
-        theta = self.config.decoder.rope.theta
+        theta = self.config.decoder.ropes[0].theta
         frequencies = 1 / theta ** (torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
         angles = (positions[:, None] * frequencies)[:, None]
         first, second = heads.chunk(2, -1)

@@ -7,7 +7,7 @@ EAGLE-3.1 (fc_norm, norm_output).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 
+from ..tiny_config import attention_of, changed, dense_of, tiny_config
+
 V, WIDTH, HIDDEN, INNER, HEADS, KV, HEAD_DIM = 70, 24, 24, 40, 4, 2, 6
 
-TARGET = ModelConfig(
+TARGET = tiny_config(
     architecture="LlamaForCausalLM",
     vocab_size=V,
     hidden_size=WIDTH,
@@ -29,12 +31,12 @@ TARGET = ModelConfig(
     num_heads=2,
     num_kv_heads=1,
     head_dim=8,
-    rms_norm_eps=1e-5,
+    eps=1e-5,
     max_position_embeddings=64,
 )
-TIED = replace(TARGET, tie_word_embeddings=True)
+TIED = changed(TARGET, tied=True)
 
-_DECODER = ModelConfig(
+_DECODER = tiny_config(
     architecture="EagleForCausalLM",
     vocab_size=V,
     hidden_size=HIDDEN,
@@ -43,14 +45,14 @@ _DECODER = ModelConfig(
     num_heads=HEADS,
     num_kv_heads=KV,
     head_dim=HEAD_DIM,
-    rms_norm_eps=1e-6,
+    eps=1e-6,
     max_position_embeddings=64,
 )
 
 
 def eagle1(decoder: dict[str, Any] | None = None, **flags: Any) -> EagleConfig:
     values = {"first_input_norm": False, "final_norm": False, "own_head": False, **flags}
-    decoding = replace(_DECODER, **decoder or {})
+    decoding = changed(_DECODER, **decoder or {})
     return EagleConfig(
         version=1,
         decoder=decoding,
@@ -63,7 +65,7 @@ def eagle1(decoder: dict[str, Any] | None = None, **flags: Any) -> EagleConfig:
 def eagle3(decoder: dict[str, Any] | None = None, **flags: Any) -> EagleConfig:
     return EagleConfig(
         version=3,
-        decoder=replace(_DECODER, **decoder or {}),
+        decoder=changed(_DECODER, **decoder or {}),
         target_hidden_size=WIDTH,
         capture_layers=(0, 1, 3),
         **{"draft_vocab_size": V, **flags},
@@ -96,9 +98,7 @@ CASES: dict[str, EagleConfig] = {
     "eagle3.1": eagle3(fc_norm=True, norm_output=True, draft_vocab_size=33),
     "eagle3_fc_bias": eagle3(fc_bias=True),
     "eagle3_2_layers": eagle3({"num_layers": 2}),
-    "eagle3_qk_norm_biases": eagle3(
-        {"qk_norm": True, "attention_bias": True, "attention_output_bias": True, "mlp_bias": True}
-    ),
+    "eagle3_qk_norm_biases": eagle3({"qk_norm": True, "bias": True}),
     "eagle3_wider": eagle3(
         {"hidden_size": 32, "head_dim": 8}, own_embedding=True, draft_vocab_size=33
     ),
@@ -108,7 +108,8 @@ CASES: dict[str, EagleConfig] = {
 def _shapes(c: EagleConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of a draft checkpoint by its internal name."""
     d = c.decoder
-    hidden, q, kv = d.hidden_size, d.num_heads * d.head_dim, d.num_kv_heads * d.head_dim
+    hidden, a, inner = d.hidden_size, attention_of(d), dense_of(d).intermediate_size
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, c.hidden_in if c.version == 3 else 2 * hidden)
     }
@@ -125,21 +126,21 @@ def _shapes(c: EagleConfig) -> dict[str, tuple[int, ...]]:
         layer: dict[str, tuple[int, ...]] = {
             "post_attention_norm.weight": (hidden,),
             "attn.o.weight": (hidden, q),
-            "mlp.gate.weight": (d.intermediate_size, hidden),
-            "mlp.up.weight": (d.intermediate_size, hidden),
-            "mlp.down.weight": (hidden, d.intermediate_size),
+            "mlp.gate.weight": (inner, hidden),
+            "mlp.up.weight": (inner, hidden),
+            "mlp.down.weight": (hidden, inner),
         }
         for name, rows in (("q", q), ("k", kv), ("v", kv)):
             layer[f"attn.{name}.weight"] = (rows, 2 * hidden if wide else hidden)
-            if d.attention_bias:
+            if a.bias:
                 layer[f"attn.{name}.bias"] = (rows,)
-        if d.attention_output_bias:
+        if a.output_bias:
             layer["attn.o.bias"] = (hidden,)
-        if d.mlp_bias:
-            layer |= {f"mlp.{n}.bias": (d.intermediate_size,) for n in ("gate", "up")}
+        if dense_of(d).bias:
+            layer |= {f"mlp.{n}.bias": (inner,) for n in ("gate", "up")}
             layer["mlp.down.bias"] = (hidden,)
-        if d.qk_norm:
-            layer |= {f"attn.{n}_norm.weight": (d.head_dim,) for n in "qk"}
+        if a.qk_norm:
+            layer |= {f"attn.{n}_norm.weight": (a.head_dim,) for n in "qk"}
         if i > 0 or c.first_input_norm:
             layer["input_norm.weight"] = (hidden,)
         if wide:
@@ -172,7 +173,7 @@ def random_checkpoint(config: EagleConfig) -> SimpleNamespace:
 def random_target(target: ModelConfig) -> dict[str, Tensor]:
     """Embedding and head of a target checkpoint, by internal names."""
     noise = torch.Generator().manual_seed(6)
-    names = ["embed.weight"] if target.tie_word_embeddings else ["embed.weight", "head.weight"]
+    names = ["embed.weight"] if target.head.tied else ["embed.weight", "head.weight"]
     return {name: torch.randn(V, WIDTH, generator=noise) for name in names}
 
 
@@ -185,7 +186,7 @@ class DenseEagle:
     target: dict[str, Tensor]
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.decoder.rms_norm_eps)
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.decoder.norm.eps)
         return self.w[name] * x * scale
 
     def linear(self, x: Tensor, name: str) -> Tensor:
@@ -206,7 +207,7 @@ class DenseEagle:
         return self.linear(states, "fc")
 
     def attention(self, x: Tensor, layer: int) -> Tensor:
-        d, name = self.config.decoder, f"layers.{layer}.attn."
+        d, name = attention_of(self.config.decoder), f"layers.{layer}.attn."
         q, k, v = (
             self.linear(x, name + n).unflatten(-1, (-1, d.head_dim)).transpose(0, 1) for n in "qkv"
         )

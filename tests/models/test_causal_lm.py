@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from checkpoint_converters import load_checkpoint
+from trtspec.config.norm_spec import NormSpec
 from trtspec.errors import CheckpointError
 from trtspec.models.causal_lm import CausalLM
 
@@ -152,6 +153,6 @@ def test_weights_of_another_config_are_refused(pair: Pair) -> None:
     source = SimpleNamespace(config=config, tensors={})
     with pytest.raises(CheckpointError, match=r"no tensor embed\.weight"):
         CausalLM(config, torch.float32).load_weights(source)
-    other = replace(config, rms_norm_eps=0.5)
+    other = replace(config, norm=NormSpec(0.5))
     with pytest.raises(CheckpointError, match="is not the model's"):
         CausalLM(other, torch.float32).load_weights(source)

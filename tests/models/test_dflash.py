@@ -123,7 +123,7 @@ def loaded(config: DFlashConfig, target: ModelConfig) -> tuple[DFlashDraft, Dens
 @pytest.fixture(
     scope="module",
     params=[(case, target) for case in CASES for target in (TARGET, TIED)],
-    ids=lambda p: f"{p[0]}-{'tied' if p[1].tie_word_embeddings else 'untied'}",
+    ids=lambda p: f"{p[0]}-{'tied' if p[1].head.tied else 'untied'}",
 )
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     case, target = request.param
@@ -218,7 +218,7 @@ def test_configs(changes: dict[str, Any], message: str) -> None:
 
 def test_a_window_narrower_than_a_block() -> None:
     with pytest.raises(ConfigError, match="a sliding window of 5 tokens cuts blocks of 6"):
-        dflash({"sliding_window": 5})
+        dflash({"windows": 5})
 
 
 def test_config_round_trip() -> None:

@@ -25,6 +25,7 @@ from trtspec.models.eagle import EagleDraft
 from trtspec.models.loading import load_linear
 
 from ..checkpoints import draft_folder
+from ..tiny_config import attention_of, dense_of
 from .eagle_reference import (
     CASES,
     TARGET,
@@ -102,7 +103,7 @@ class Pair:
 @pytest.fixture(
     scope="module",
     params=[(case, target) for case in CASES for target in (TARGET, TIED)],
-    ids=lambda p: f"{p[0]}-{'tied' if p[1].tie_word_embeddings else 'untied'}",
+    ids=lambda p: f"{p[0]}-{'tied' if p[1].head.tied else 'untied'}",
 )
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     case, target = request.param
@@ -231,10 +232,10 @@ def eight_layers(**options: Any) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=t.vocab_size,
         hidden_size=t.hidden_size,
-        intermediate_size=t.intermediate_size,
+        intermediate_size=dense_of(t).intermediate_size,
         num_hidden_layers=t.num_layers,
-        num_attention_heads=t.num_heads,
-        num_key_value_heads=t.num_kv_heads,
+        num_attention_heads=attention_of(t).num_heads,
+        num_key_value_heads=attention_of(t).num_kv_heads,
         max_position_embeddings=64,
         initializer_range=0.3,
         attn_implementation="eager",

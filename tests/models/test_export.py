@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.export import Dim
 
-from trtspec.config.model import ModelConfig
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM
 
+from ..tiny_config import tiny_config
 from .paged import Feed, PagedModel
 
 
 def random_model(tied: bool) -> CausalLM:
-    config = ModelConfig(
+    config = tiny_config(
         architecture="LlamaForCausalLM",
         vocab_size=100,
         hidden_size=32,
@@ -23,12 +23,11 @@ def random_model(tied: bool) -> CausalLM:
         num_heads=4,
         num_kv_heads=2,
         head_dim=8,
-        rms_norm_eps=1e-6,
+        eps=1e-6,
         max_position_embeddings=64,
-        tie_word_embeddings=tied,
+        tied=tied,
         qk_norm=True,
-        sliding_window=8,
-        sliding_layers=(True, False),
+        windows=(8, 0),
     )
     torch.manual_seed(0)
     model = CausalLM(config, torch.float32)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.medusa_choices import default_choices
-from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
@@ -25,10 +24,11 @@ from trtspec.models.heads_rollout import HeadsRollout
 from trtspec.models.medusa import MedusaHeads
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
+from ..tiny_config import changed, tiny_config
 from .tree_reference import Children, Path, assert_equal_trees, columns, grow_product
 
 V, H = 70, 16
-TARGET = ModelConfig("LlamaForCausalLM", V, H, 24, 2, 2, 1, 8, 1e-5, 64)
+TARGET = tiny_config("LlamaForCausalLM", V, H, 24, 2, 2, 1, 8, 1e-5, 64)
 
 
 def medusa(heads: int = 3, layers: int = 1, own_head: bool = True) -> MedusaConfig:
@@ -63,9 +63,7 @@ def plain(source: SimpleNamespace, hidden: Tensor, head: Tensor) -> list[Tensor]
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize(("layers", "own_head"), [(1, True), (1, False), (3, True), (0, True)])
 def test_marginals(layers: int, own_head: bool, tied: bool) -> None:
-    target = ModelConfig(
-        **{**TARGET.to_dict(), "rope": TARGET.rope, "tie_word_embeddings": tied}  # type: ignore
-    )
+    target = changed(TARGET, tied=tied)
     source = checkpoint(medusa(layers=layers, own_head=own_head))
     heads = MedusaHeads(source.config, target, torch.float32)
     heads.load_weights(source)
@@ -135,8 +133,8 @@ def test_config_round_trip() -> None:
     config = medusa(own_head=False)
     assert MedusaConfig.from_dict(config.to_dict()) == config
     assert (config.decoder, config.capture_layers) == (None, (2,))
-    assert config.matrix_elements == 3 * H * H + H * V
-    assert medusa().matrix_elements == 3 * (H * H + H * V)
+    assert MedusaHeads.matrices(config) == [(H, H)] * 3 + [(V, H)]
+    assert MedusaHeads.matrices(medusa()) == [(H, H)] * 3 + [(V, H)] * 3
 
 
 class Marginals(nn.Module):

@@ -13,7 +13,6 @@ from torch import Tensor
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import CacheLayout
-from trtspec.config.model import ModelConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
@@ -23,10 +22,11 @@ from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.p_eagle import PEagleDraft
 from trtspec.models.parallel_rollout import ParallelRollout
 
+from ..tiny_config import tiny_config
 from .tree_reference import columns
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=6, mask_words=1)
-MODEL = ModelConfig("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
+MODEL = tiny_config("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)
 MASK = 69
 
 

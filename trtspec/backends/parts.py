@@ -105,6 +105,5 @@ class OpenParts(Protocol):
 def mask_kinds(decoder: ModelConfig, causal_layers: Sequence[bool] = ()) -> tuple[MaskKind, ...]:
     """The masks that rows of a decoder read, in the order of a graph's inputs. ``causal_layers``:
     of each layer, whether its rows see none behind their own place; empty: no layer's."""
-    layers = range(decoder.num_layers)
-    causal = causal_layers or [False for _ in layers]
-    return tuple(sorted({MaskKind(decoder.window(i), causal[i]) for i in layers}))
+    windows = [layer.window for layer in decoder.layers]
+    return tuple(sorted(set(map(MaskKind, windows, causal_layers or [False] * len(windows)))))

@@ -14,8 +14,10 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
 from trtspec.errors import CheckpointError
 from trtspec.formats.base import Rounding
+from trtspec.formats.registry import IN_PANELS
 from trtspec.log import logger
 from trtspec.models.attention import PackedRows
+from trtspec.models.block_map import matrix_bytes
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.linear import Linear
 from trtspec.ops import native as native  # registers the custom ops
@@ -61,7 +63,7 @@ def rounding_report(module: nn.Module) -> str:
 def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint) -> str:
     """What that does to the target's next-token probabilities, in one line: the same ids through
     it with the checkpoint's own weights, on the modules that engines are compiled from."""
-    size = engine.target.matrix_elements * built_dtype(engine).itemsize
+    size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS.layers, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
             f"effect on its probabilities not measured: {size / 2**30:.1f} GiB of float weights "

@@ -155,7 +155,7 @@ def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
     Raises:
         ConfigError: naming the draft length and the window.
     """
-    windows = [w for w in map(target.window, range(target.num_layers)) if w]
+    windows = [layer.window for layer in target.layers if layer.window]
     if windows and speculative.max_draft_len >= min(windows):
         raise ConfigError(
             f"max_draft_len={speculative.max_draft_len} reaches past the target's sliding window "

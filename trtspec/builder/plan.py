@@ -10,6 +10,7 @@ from pathlib import Path
 import checkpoint_converters
 from checkpoint_converters import DraftCheckpoint, content_of, read_config
 from checkpoint_converters.content_hash import hash_files
+from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.auto import resolve_auto
 from trtspec.builder.digest_memory import DigestMemory
@@ -41,6 +42,7 @@ from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
 from trtspec.errors import TrtspecError
 from trtspec.log import logger
+from trtspec.models.built import require_blocks
 
 _GIB = 1 << 30
 
@@ -129,6 +131,7 @@ def plan_build(
     options_of(backend_named(config.backend), config.backend_options)
     target_dir = find_model(checkpoint)
     target, ends = _with_tokenizer(read_config(target_dir), target_dir, skip_tokenizer_init)
+    require_blocks(target)
     speculative = resolve_auto(speculative, target)
     build, reasons = resolve_build(config, target, speculative)
     backend = backend_named(build.backend)
@@ -181,7 +184,7 @@ def plan_build(
     )
     # What a converter makes of a checkpoint need not show in any shape.
     converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
-    facts: list[object] = [fingerprints, asdict(build), hash_files(converters)]
+    facts: list[object] = [fingerprints, asdict(build), hash_files(converters), other_packages()]
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on the trees that are made of them.
@@ -228,6 +231,8 @@ def _plan_draft(
     found = open_draft(speculative.method, source.folder, target, source.token_map)
     check_draft_kind(speculative, found)
     network, choice = speculative.network(found.config)
+    if network.decoder is not None:
+        require_blocks(network.decoder)
     if isinstance(network, ModelConfig):
         check_pair(target_dir, target, source.folder, network, skip_damaged)
     contract = SpeculationContract.of(speculative.method, speculative.tree)

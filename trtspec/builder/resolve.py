@@ -50,7 +50,8 @@ def resolve_build(
     limit, max_seq_len = model.max_sequence, config.max_seq_len
     named = f"max_position_embeddings={model.max_position_embeddings}"
     if limit > model.max_position_embeddings:
-        named += f", which its {model.rope.type} rope (factor {model.rope.factor}) makes {limit}"
+        rope = next(r for r in model.ropes if r.stretched(model.max_position_embeddings) == limit)
+        named += f", which its {rope.type} rope (factor {rope.factor}) makes {limit}"
     if max_seq_len is None:
         max_seq_len = limit
         stretched = limit > model.max_position_embeddings

@@ -59,8 +59,8 @@ class DFlashConfig(StateReader):
                 f"causal_layers names {len(self.causal_layers)} layers, the network has "
                 f"{decoder.num_layers}"
             )
-        narrow = [decoder.window(layer) for layer in range(decoder.num_layers)]
-        narrow = [window for window in narrow if 0 < window < self.block_size]
+        windows = (layer.window for layer in decoder.layers)
+        narrow = [window for window in windows if 0 < window < self.block_size]
         if narrow:
             raise ConfigError(
                 f"a sliding window of {narrow[0]} tokens cuts blocks of {self.block_size}, which "
@@ -71,13 +71,6 @@ class DFlashConfig(StateReader):
     def max_draft_len(self) -> int:
         """Tokens that one block guesses."""
         return self.block_size - (not self.anchor_predicts)
-
-    @property
-    def matrix_elements(self) -> int:
-        """Elements of the matrices that one pass reads."""
-        hidden = self.decoder.hidden_size
-        fused = self.hidden_in * hidden
-        return self.decoder.layer_elements + fused + self.draft_vocab_size * hidden
 
     def for_steps(self, num_steps: int) -> DFlashConfig:
         """Itself: a block is always rolled out whole, as it was trained; ConfigError if it guesses

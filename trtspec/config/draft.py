@@ -13,7 +13,7 @@ class DraftConfig(Protocol):
     kind: its entry in `trtspec.engine.drafts`. method: the speculative method that runs it.
     decoder: the shape of its layers, which decides the size of its cache; None for a network
     without K/V. capture_layers: the target's states that it reads, in the order of their
-    concatenation. matrix_elements: elements of the matrices that one pass reads.
+    concatenation.
     """
 
     kind: ClassVar[str]
@@ -26,9 +26,6 @@ class DraftConfig(Protocol):
 
     @property
     def capture_layers(self) -> tuple[int, ...]: ...
-
-    @property
-    def matrix_elements(self) -> int: ...
 
     def for_steps(self, num_steps: int) -> DraftConfig:
         """The network as far as drafts of that depth need it; ConfigError if it cannot draft so

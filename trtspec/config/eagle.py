@@ -76,16 +76,6 @@ class EagleConfig(StateReader):
         """The speculative method that runs it."""
         return "eagle" if self.version == 1 else "eagle3"
 
-    @property
-    def matrix_elements(self) -> int:
-        """Elements of the matrices that one pass reads, the first pass of a rollout's."""
-        hidden = self.decoder.hidden_size
-        fused = 2 * hidden * hidden
-        if self.version == 3:  # and its first layer reads the embedding beside the state
-            heads = self.decoder.num_heads + 2 * self.decoder.num_kv_heads
-            fused = self.hidden_in * hidden + hidden * self.decoder.head_dim * heads
-        return self.decoder.layer_elements + fused + self.draft_vocab_size * hidden
-
     def for_steps(self, num_steps: int) -> EagleConfig:
         """Itself: one layer is fed its own output, as deep as one likes."""
         return self

@@ -49,13 +49,6 @@ class MedusaConfig:
                 f"Medusa heads read one state, not those of layers {list(self.capture_layers)}"
             )
 
-    @property
-    def matrix_elements(self) -> int:
-        """Elements of the matrices that one pass reads; a borrowed head is read once for all."""
-        blocks = self.num_heads * self.num_layers * self.hidden_size**2
-        matrices = self.num_heads if self.own_head else 1
-        return blocks + matrices * self.hidden_size * self.vocab_size
-
     def for_steps(self, num_steps: int) -> MedusaConfig:
         """Of the heads those that drafts of ``num_steps`` take; ConfigError if they are fewer."""
         if num_steps > self.num_heads:

@@ -39,8 +39,8 @@ class MtpModulesConfig:
     @property
     def decoder(self) -> ModelConfig:
         """All their layers."""
-        layers = self.num_modules * self.module.decoder.num_layers
-        return dataclasses.replace(self.module.decoder, num_layers=layers)
+        decoder = self.module.decoder
+        return dataclasses.replace(decoder, layers=decoder.layers.times(self.num_modules))
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
@@ -56,11 +56,6 @@ class MtpModulesConfig:
         """Tokens behind its own on which a row depends: that of module i reads the token i + 1
         places further on."""
         return self.num_modules
-
-    @property
-    def matrix_elements(self) -> int:
-        """Elements of the matrices that a rollout reads: every module runs once."""
-        return self.num_modules * self.module.matrix_elements
 
     def for_steps(self, num_steps: int) -> MtpModulesConfig:
         """The modules that drafts of ``num_steps`` take; ConfigError if they are fewer."""

@@ -66,3 +66,12 @@ class RopeConfig:
                 "rope type yarn needs 0 < beta_slow <= beta_fast, "
                 f"not {self.beta_slow} and {self.beta_fast}"
             )
+
+    def stretched(self, length: int) -> int:
+        """Tokens of the longest sequence of a model that was made for ``length``: as many, or what
+        positions are stretched to where that is more, as vLLM derives it."""
+        if self.type == "linear":
+            return max(length, int(length * self.factor))
+        if self.type == "yarn" and self.original_max_position_embeddings is not None:
+            return max(length, int(self.original_max_position_embeddings * self.factor))
+        return length

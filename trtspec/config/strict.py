@@ -208,8 +208,9 @@ def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
     if hint is Any:
         return value
     if _is_union(hint):
+        named = [option for option in inner if _is_kind(option, value)]
         failures = []
-        for option in inner:
+        for option in named or inner:
             try:
                 return _check(label, value, option, error)
             except TrtspecError as e:
@@ -259,6 +260,15 @@ def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
     else:
         raise TypeError(f"{label}: strict configs do not know the annotation {hint!r}")
     raise refusal
+
+
+def _is_kind(hint: Any, value: Any) -> bool:
+    """Whether a mapping names, by its ``kind``, the dataclass of a union that it is meant for: then
+    its faults are told in the words of that one."""
+    if not (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
+        return False
+    kind = _hints(hint).get("kind")
+    return isinstance(value, Mapping) and value.get("kind") in typing.get_args(kind)
 
 
 def _container_of(hint: Any) -> tuple[type, ...]:

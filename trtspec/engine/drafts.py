@@ -6,7 +6,7 @@ A new kind of network is a class of `trtspec.config` that fits `DraftConfig`, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.block_map import Matrix
 from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.dflash import DFlashDraft
@@ -78,6 +79,7 @@ class DraftKind:
 
     config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
     uninitialised weights, from its config, its target's, a dtype and how weights lie.
+    matrices: of its config, the outputs and inputs of each linear layer that a pass reads.
     load: fills them, from its checkpoint (config and tensors by internal names) and the target's
     tensors. graphs: by artifact, relative to the draft's folder, how it is made of config and
     build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
@@ -92,6 +94,7 @@ class DraftKind:
 
     config: type[Any]
     module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
+    matrices: Callable[[Any], Sequence[Matrix]]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]
     graphs: Mapping[str, Callable[[Any, Built], DraftGraph]]
     parts: Callable[[Any, int], tuple[Part, ...]]
@@ -277,6 +280,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     ModelConfig.kind: DraftKind(
         ModelConfig,
         lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
+        CausalLM.matrices,
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
         _token_parts,
@@ -285,6 +289,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     EagleConfig.kind: DraftKind(
         EagleConfig,
         _feature_network,
+        EagleDraft.matrices,
         EagleDraft.load_weights,
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
         _feature_parts,
@@ -293,6 +298,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     MtpConfig.kind: DraftKind(
         MtpConfig,
         _feature_network,
+        EagleDraft.matrices,
         lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
         _feature_parts,
@@ -301,6 +307,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     PardConfig.kind: DraftKind(
         PardConfig,
         lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
+        CausalLM.matrices,
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
         _token_parts,
@@ -311,6 +318,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     PEagleConfig.kind: DraftKind(
         PEagleConfig,
         _p_eagle,
+        PEagleDraft.matrices,
         EagleDraft.load_weights,
         {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
         _feature_parts,
@@ -321,6 +329,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     MtpModulesConfig.kind: DraftKind(
         MtpModulesConfig,
         lambda config, target, dtype, formats: MtpModules(config, target, dtype, formats=formats),
+        MtpModules.matrices,
         MtpModules.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
         _module_parts,
@@ -331,6 +340,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     MedusaConfig.kind: DraftKind(
         MedusaConfig,
         _heads,
+        MedusaHeads.matrices,
         lambda module, draft, target: module.load_weights(draft),
         {DRAFT_ROLLOUT: _heads_rollout},
         _marginal_parts,
@@ -340,6 +350,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
     DFlashConfig.kind: DraftKind(
         DFlashConfig,
         lambda config, target, dtype, formats: DFlashDraft(config, target, dtype, formats=formats),
+        DFlashDraft.matrices,
         DFlashDraft.load_weights,
         {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _block_rollout},
         _block_parts,

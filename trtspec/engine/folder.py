@@ -12,8 +12,10 @@
     tokenizer/         tokenizer files of the target
 
 ``config.json`` describes a draft by ``draft`` (its network) and ``speculation`` (the method and the
-tree that it was built for). In a folder for a hybrid, ``speculation`` is the hybrid's own config,
-``draft`` is null, and ``drafts`` lists the folder, network and speculation of each of its drafts.
+tree that it was built for); ``facts`` tell a runtime without Python what follows from the shapes
+of networks (see `trtspec.engine.facts`) and are not read here. In a folder for a hybrid,
+``speculation`` is the hybrid's own config, ``draft`` is null, and ``drafts`` lists the folder,
+network and speculation of each of its drafts.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
 has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
@@ -44,6 +46,7 @@ from trtspec.config.speculative import parse_speculative_config, speculative_to_
 from trtspec.config.strict import from_dict
 from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.engine.facts import network_facts
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
@@ -136,7 +139,7 @@ class EngineConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""
-        data = {
+        data: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
             "draft": None,
@@ -146,6 +149,7 @@ class EngineConfig:
             "environment": self.environment.to_dict(),
             "extract_layers": list(self.extract_layers),
             "weights": {folder: dict(record) for folder, record in self.weights.items()},
+            "facts": {"target": network_facts(self.target, self.build)},
         }
         if self.hybrid is not None:
             data["speculation"] = speculative_to_dict(self.hybrid)
@@ -154,6 +158,7 @@ class EngineConfig:
             (draft,) = self.drafts
             data["draft"] = draft_to_dict(draft.network)
             data["speculation"] = asdict(draft.speculation)
+            data["facts"]["draft"] = network_facts(draft.network, self.build)
         return data
 
     @classmethod

@@ -13,8 +13,10 @@ from trtspec.backends.registry import backend_named
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
+from trtspec.engine.drafts import DRAFT_KINDS
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.registry import format_of
+from trtspec.models.block_map import kv_elements_per_token, matrix_bytes
 
 _ALIGNMENT = 64  # bytes, of a weight
 
@@ -26,10 +28,10 @@ def element_bytes(dtype: str) -> int:
 
 
 def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
-    """Bytes of the weights that one pass of a resolved build reads (norms, biases and scales of
-    whole outputs left out); ``model`` may be a target, which is a language model as a draft may
-    be."""
-    return weight_format(build).bytes(1, model.matrix_elements, getattr(torch, build.dtype))
+    """Bytes of the weights that one pass of a resolved build reads (norms and biases left out);
+    ``model`` may be a target, which is a language model as a draft may be."""
+    matrices = DRAFT_KINDS[model.kind].matrices(model)
+    return matrix_bytes(matrices, weight_format(build), getattr(torch, build.dtype))
 
 
 def weight_format(build: BuildConfig) -> WeightFormat:
@@ -41,7 +43,7 @@ def weight_format(build: BuildConfig) -> WeightFormat:
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
     """Bytes of K and V of one token over all layers."""
-    return model.kv_elements_per_token * element_bytes(dtype)
+    return kv_elements_per_token(model) * element_bytes(dtype)
 
 
 def in_large_pages(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

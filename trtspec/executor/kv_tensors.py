@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ COMPACTED_AT_ONCE = 4096
 
 class KVTensors:
     """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
-    layout, whose blocks are slots, ``[slots, Hkv, length, D]``.
+    layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own.
 
     A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """
@@ -32,12 +33,11 @@ class KVTensors:
         device: torch.device,
     ) -> None:
         self._block_size = layout.tokens_per_block
-        self._heads = config.num_kv_heads if layout.is_slots else 1
         k, v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype, device)
-        self._k, self._v = k, v
         if layout.is_slots:
-            shape = (num_blocks, config.num_kv_heads, layout.tokens_per_block, config.head_dim)
-            self._k, self._v = ([cache.view(shape) for cache in caches] for caches in (k, v))
+            k, v = ([_heads_first(cache) for cache in caches] for caches in (k, v))
+        self._k, self._v = k, v
+        self._groups = _alike(k, v, layout.is_slots)
 
     @property
     def all(self) -> tuple[Tensor, ...]:
@@ -50,20 +50,44 @@ class KVTensors:
         Rows of a request move towards its first, in the order of their positions: so no row is
         written that a later pair reads, and many pairs may go in several calls.
         """
-        k, v = self._k, self._v
-        if self._heads > 1 or k[0].shape[1] != self._block_size:
-            k, v = self._by_head(k), self._by_head(v)
-            source, wanted = self._rows_of_heads(source), self._rows_of_heads(wanted)
-        for begin in range(0, len(source), COMPACTED_AT_ONCE):
-            part = slice(begin, begin + COMPACTED_AT_ONCE)
-            kv_compact(k, v, source[part], wanted[part])
+        for group in self._groups:
+            of_heads = [self._rows_of_heads(slots, group.heads) for slots in (source, wanted)]
+            for begin in range(0, len(of_heads[0]), COMPACTED_AT_ONCE):
+                part = slice(begin, begin + COMPACTED_AT_ONCE)
+                kv_compact(group.k, group.v, *(slots[part] for slots in of_heads))
 
-    def _by_head(self, caches: Sequence[Tensor]) -> list[Tensor]:
-        return [cache.view(-1, self._block_size, 1, cache.shape[-1]) for cache in caches]
-
-    def _rows_of_heads(self, slots: Tensor) -> Tensor:
-        """Of each row, the rows of its heads, in the order of the rows ``[n * Hkv]``."""
+    def _rows_of_heads(self, slots: Tensor, count: int) -> Tensor:
+        """Of each row, the rows of its heads, in the order of the rows ``[n * count]``."""
+        if count == 1:
+            return slots
         block, offset = slots // self._block_size, slots % self._block_size
-        heads = torch.arange(self._heads, device=slots.device)
-        of_heads = (block[:, None] * self._heads + heads) * self._block_size + offset[:, None]
+        heads = torch.arange(count, device=slots.device)
+        of_heads = (block[:, None] * count + heads) * self._block_size + offset[:, None]
         return of_heads.flatten()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Layers whose caches have one shape, as they are compacted: in blocks ``[n, block_size, h,
+    D]``, of which ``heads`` make one of the cache's own."""
+
+    k: list[Tensor]
+    v: list[Tensor]
+    heads: int = 1
+
+
+def _alike(k: Sequence[Tensor], v: Sequence[Tensor], is_slots: bool) -> list[_Group]:
+    shapes = dict.fromkeys(cache.shape for cache in k)
+    groups = []
+    for shape in shapes:
+        own = [[cache for cache in caches if cache.shape == shape] for caches in (k, v)]
+        if is_slots:
+            own = [[cache.view(-1, shape[2], 1, shape[3]) for cache in caches] for caches in own]
+        groups.append(_Group(own[0], own[1], shape[1] if is_slots else 1))
+    return groups
+
+
+def _heads_first(cache: Tensor) -> Tensor:
+    """The memory of ``[slots, length, Hkv, D]`` as ``[slots, Hkv, length, D]``; it is zero."""
+    slots, length, heads, size = cache.shape
+    return cache.view(slots, heads, length, size)

@@ -26,6 +26,7 @@ from trtspec.executor.buckets import (
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.sampler import Judgement, Questions
+from trtspec.models.block_map import kv_elements_per_token
 from trtspec.ops.sampling import SamplingColumns
 
 _NO_QUESTIONS = Questions(
@@ -75,7 +76,7 @@ class ModelEngine(CountedEngine):
         self._hidden_in = hidden_in
         self._pass_bytes = pass_bytes
         self._rollout_passes = rollout_passes
-        self._kv_token_bytes = config.kv_elements_per_token * dtype.itemsize
+        self._kv_token_bytes = kv_elements_per_token(config) * dtype.itemsize
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
         # Rows for a slot cache are padded on the host, and go to the device as they are then.

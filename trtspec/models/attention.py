@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.model import ModelConfig
+from trtspec.config.attention_spec import AttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.linear import Linear
@@ -108,37 +108,42 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
     return torch.where(inside & (block >= 0), slot, -1)
 
 
+def attention_scale(spec: AttentionSpec) -> float:
+    """What scores are multiplied with."""
+    return spec.head_dim**-0.5 if spec.scale is None else spec.scale
+
+
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary.
 
-    ``in_features`` is the width that q, k and v read, the hidden size unless given.
+    ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given.
     """
 
     def __init__(
         self,
-        config: ModelConfig,
-        layer: int,
+        spec: AttentionSpec,
+        hidden: int,
         dtype: torch.dtype,
         in_features: int | None = None,
         *,
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.num_kv_heads = config.num_kv_heads
-        self.head_dim = config.head_dim
-        self.scale = config.head_dim**-0.5
-        self.sliding_window = config.window(layer)
-        hidden, q_size = config.hidden_size, config.num_heads * config.head_dim
-        qkv_size = q_size + 2 * config.num_kv_heads * config.head_dim
-        width, biases = in_features or hidden, (config.attention_bias, config.attention_output_bias)
-        self.qkv = Linear(width, qkv_size, dtype, biases[0], format=formats.layers)
-        self.o = Linear(q_size, hidden, dtype, biases[1], format=formats.layers)
+        self.num_heads = spec.num_heads
+        self.num_kv_heads = spec.num_kv_heads
+        self.head_dim = spec.head_dim
+        self.scale = attention_scale(spec)
+        self.sliding_window = spec.window
+        q_size = spec.num_heads * spec.head_dim
+        qkv_size = q_size + 2 * spec.num_kv_heads * spec.head_dim
+        width = in_features or hidden
+        self.qkv = Linear(width, qkv_size, dtype, spec.bias, format=formats.layers)
+        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
-        if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
-            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
+        if spec.qk_norm is not None:
+            self.q_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+            self.k_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
 
     def forward(
         self,

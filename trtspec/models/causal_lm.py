@@ -1,4 +1,4 @@
-"""The decoder-only language model: one class for every family, told apart by config flags."""
+"""The decoder-only language model: one class for every family, made of its layers' specs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
-from trtspec.models.attention import Attention, Rows
+from trtspec.models.attention import Rows
+from trtspec.models.block_map import Matrix, decoder_facts, decoder_matrices
+from trtspec.models.built import require_blocks
+from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
-from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
-from trtspec.models.rope import RotaryEmbedding
+from trtspec.models.rope import LayerRotary
 
 
 class WeightSource(Protocol):
@@ -29,44 +31,6 @@ class WeightSource(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, Tensor]: ...
-
-
-class DecoderLayer(nn.Module):
-    """Norm (unless ``input_norm`` is off), attention, norm, MLP; the residual stream keeps the
-    model's dtype."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        layer: int,
-        dtype: torch.dtype,
-        input_norm: bool = True,
-        *,
-        formats: NetworkFormats = IN_PANELS,
-    ) -> None:
-        super().__init__()
-        hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else None
-        self.attn = Attention(config, layer, dtype, formats=formats)
-        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, formats=formats)
-
-    def forward(
-        self,
-        x: Tensor,
-        rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
-        k_cache: Tensor,
-        v_cache: Tensor,
-        kept: Tensor | None = None,
-    ) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that, for which
-        alone all but their K and V is then computed."""
-        norm = self.input_norm
-        x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x, kept=kept)
-        out: Tensor = self.mlp(x, self.post_attention_norm)
-        return out
 
 
 class Embedding(nn.Module):
@@ -87,13 +51,14 @@ class CausalLM(nn.Module):
     """A causal language model over packed rows and paged caches.
 
     Its ``state_dict`` is a stable interface: a builder saves it and binds it to compiled engines by
-    these names (P stands for the buffers of a layer's `WeightFormat` and, where the config says so,
+    these names (P stands for the buffers of a layer's `WeightFormat` and, where the spec says so,
     ``bias``):
 
     ``embed.weight [V, H]`` (absent when tied to a head that is not rounded),
-    ``rotary.inv_freq [head_dim / 2]`` (always float32), ``layers.{i}.input_norm.weight``,
+    ``rotary.inv_freq [head_dim / 2]`` (always float32; ``rotary.others.{j}.inv_freq`` where layers
+    have other tables), ``layers.{i}.input_norm.weight``,
     ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
-    ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight`` (Qwen3),
+    ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight``,
     ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
     ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.P``.
 
@@ -120,16 +85,21 @@ class CausalLM(nn.Module):
         self.config = config
         self.dtype = dtype
         self.capture_layers = capture_layers
+        require_blocks(config)
         hidden, vocab = config.hidden_size, config.vocab_size
-        ties = config.tie_word_embeddings and not formats.head.is_rounded
+        ties = config.head.tied and not formats.head.is_rounded
         self.embed = None if ties else Embedding(vocab, hidden, dtype)
-        self.rotary = RotaryEmbedding(config.rope, config.head_dim)
-        layers = range(config.num_layers)
+        self.rotary = LayerRotary(config)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, dtype, formats=formats) for layer in layers
+            DecoderLayer(spec, hidden, dtype, formats=formats) for spec in config.layers
         )
-        self.norm = RMSNorm(hidden, config.rms_norm_eps, dtype)
+        self.norm = RMSNorm(hidden, config.norm.eps, dtype)
         self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
+
+    @staticmethod
+    def matrices(config: ModelConfig) -> list[Matrix]:
+        """Those that one pass reads: the layers' and the head."""
+        return [*decoder_matrices(config), (config.vocab_size, config.hidden_size)]
 
     def trunk(
         self,
@@ -150,12 +120,12 @@ class CausalLM(nn.Module):
         must be valid too (use 0); their hidden rows mean nothing.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
-        cos_sin = self.rotary(rows.positions)
+        cos_sin = self.rotary.of_layers(rows.positions)
         states, last = {-1: x}, len(self.layers) - 1
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
-            x = states[i] = layer(x, rows, cos_sin, k_caches[i], v_caches[i], cut)
+            x = states[i] = layer(x, rows, cos_sin[i], k_caches[i], v_caches[i], cut)
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]
@@ -209,7 +179,7 @@ class CausalLM(nn.Module):
         tensors = checkpoint.tensors
         if self.embed is not None:
             self.embed.weight.copy_(read_tensor(tensors, "embed.weight"))
-        head = "embed" if self.config.tie_word_embeddings else "head"
+        head = "embed" if self.config.head.tied else "head"
         load_linear(self.lm_head, tensors, [head])
         self.norm.weight.copy_(read_tensor(tensors, "norm.weight"))
         load_layers(self.layers, tensors)
@@ -224,9 +194,9 @@ def new_kv_caches(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer, on
     ``device`` (None: the CPU)."""
-    shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+    sizes = [(facts.cache.num_kv_heads, facts.cache.head_dim) for facts in decoder_facts(config)]
     k_caches, v_caches = (
-        [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+        [torch.zeros(num_blocks, block_size, *size, dtype=dtype, device=device) for size in sizes]
         for _ in "kv"
     )
     return k_caches, v_caches

@@ -20,13 +20,15 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
-from trtspec.models.attention import PackedRows, Rows
+from trtspec.models.attention import PackedRows, Rows, attention_scale
+from trtspec.models.block_map import Matrix, decoder_matrices
+from trtspec.models.built import attention_of, dense_of, require_blocks
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rollout import packed_bits
-from trtspec.models.rope import RotaryEmbedding, rotate
+from trtspec.models.rope import LayerRotary, rotate
 from trtspec.models.vocabulary import DraftVocabulary
 from trtspec.ops.attention import paged_tree_attention
 
@@ -134,23 +136,21 @@ class BlockAttention(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        decoder = config.decoder
-        self.num_heads, self.num_kv_heads = decoder.num_heads, decoder.num_kv_heads
-        self.head_dim = decoder.head_dim
-        self.scale = decoder.head_dim**-0.5
-        self.sliding_window = decoder.window(layer)
+        spec, hidden = attention_of(config.decoder.layers[layer]), config.decoder.hidden_size
+        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        self.head_dim = spec.head_dim
+        self.scale = attention_scale(spec)
+        self.sliding_window = spec.window
         self.is_causal = config.causal_layers[layer]
-        hidden, q_size = decoder.hidden_size, decoder.num_heads * decoder.head_dim
-        kv_size = 2 * decoder.num_kv_heads * decoder.head_dim
-        biases = decoder.attention_bias, decoder.attention_output_bias
-        self.q = Linear(hidden, q_size, dtype, biases[0], format=formats.layers)
-        self.kv = Linear(hidden, kv_size, dtype, biases[0], format=formats.layers)
-        self.o = Linear(q_size, hidden, dtype, biases[1], format=formats.layers)
+        q_size, kv_size = spec.num_heads * spec.head_dim, 2 * spec.num_kv_heads * spec.head_dim
+        self.q = Linear(hidden, q_size, dtype, spec.bias, format=formats.layers)
+        self.kv = Linear(hidden, kv_size, dtype, spec.bias, format=formats.layers)
+        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
-        if decoder.qk_norm:
-            self.q_norm = RMSNorm(decoder.head_dim, decoder.rms_norm_eps, dtype)
-            self.k_norm = RMSNorm(decoder.head_dim, decoder.rms_norm_eps, dtype)
+        if spec.qk_norm is not None:
+            self.q_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+            self.k_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
 
     def forward(
         self,
@@ -205,13 +205,12 @@ class BlockLayer(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        decoder = config.decoder
-        hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
+        spec, hidden = config.decoder.layers[layer], config.decoder.hidden_size
+        eps = spec.norm.eps
         self.input_norm = RMSNorm(hidden, eps, dtype)
         self.attn = BlockAttention(config, layer, dtype, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        inner = decoder.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, decoder.mlp_bias, formats=formats)
+        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
 
     def forward(
         self,
@@ -248,14 +247,22 @@ class DFlashDraft(DraftVocabulary):
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
-        hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
+        require_blocks(decoder)
+        hidden, eps = decoder.hidden_size, decoder.norm.eps
         self.fc = Linear(config.hidden_in, hidden, dtype, format=formats.layers)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
-        self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
+        self.rotary = LayerRotary(decoder)
         self.layers = nn.ModuleList(
             BlockLayer(config, layer, dtype, formats=formats) for layer in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
+
+    @staticmethod
+    def matrices(config: DFlashConfig) -> list[Matrix]:
+        """Those that one pass reads: the projection, the layers' and the head."""
+        hidden = config.decoder.hidden_size
+        projection, head = (hidden, config.hidden_in), (config.draft_vocab_size, hidden)
+        return [projection, *decoder_matrices(config.decoder), head]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
         """The target's states ``[T, n * H_t]`` -> what context keys and values are made of,
@@ -293,9 +300,9 @@ class DFlashDraft(DraftVocabulary):
         written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
         reads."""
         x = self.embedding(input_ids)
-        cos_sin = self.rotary(block.positions)
+        turns = self.rotary.of_layers(block.positions)
         for i, layer in enumerate(self.layers):
-            x = layer(x, context, block, cos_sin, k_caches[i], v_caches[i])
+            x = layer(x, context, block, turns[i], k_caches[i], v_caches[i])
         return None, self.norm(x)
 
     def forward(
@@ -308,9 +315,10 @@ class DFlashDraft(DraftVocabulary):
     ) -> tuple[Tensor]:
         """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
         context = self.fuse(hidden_in)
-        cos_sin = self.rotary(rows.positions)
-        for layer, k_cache, v_cache in zip(self.layers, k_caches, v_caches, strict=True):
-            cast(BlockLayer, layer).attn.write(context, rows, cos_sin, k_cache, v_cache)
+        turns = self.rotary.of_layers(rows.positions)
+        layers = zip(self.layers, turns, k_caches, v_caches, strict=True)
+        for layer, turn, k_cache, v_cache in layers:
+            cast(BlockLayer, layer).attn.write(context, rows, turn, k_cache, v_cache)
         return (context,)
 
     @torch.no_grad()

@@ -19,12 +19,14 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.causal_lm import DecoderLayer
+from trtspec.models.block_map import Matrix, layer_facts
+from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
-from trtspec.models.rope import RotaryEmbedding
+from trtspec.models.rope import LayerRotary
 from trtspec.models.vocabulary import DraftVocabulary
 
 _OWN_BUFFERS = (
@@ -53,14 +55,15 @@ class WideLayer(nn.Module):
     ) -> None:
         super().__init__()
         config = eagle.decoder
-        hidden, eps = config.hidden_size, config.rms_norm_eps
+        spec, hidden = config.layers[0], config.hidden_size
+        eps = spec.norm.eps
         self.norm_before_residual = eagle.norm_before_residual
         self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = Attention(config, 0, dtype, in_features=2 * hidden, formats=formats)
+        attention = attention_of(spec)
+        self.attn = Attention(attention, hidden, dtype, in_features=2 * hidden, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        inner = config.intermediate_size
-        self.mlp = SwiGLU(hidden, inner, dtype, config.mlp_bias, formats=formats)
+        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
 
     def forward(
         self,
@@ -102,7 +105,8 @@ class EagleDraft(DraftVocabulary):
         self.config = config
         self.dtype = dtype
         decoder = config.decoder
-        hidden, eps = decoder.hidden_size, decoder.rms_norm_eps
+        require_blocks(decoder)
+        hidden, eps = decoder.hidden_size, decoder.norm.eps
         states, width = len(config.capture_layers), config.target_hidden_size
         self.fc_input_norm = (
             RMSNorm(config.hidden_in, eps, dtype) if config.norm_before_fc else None
@@ -115,18 +119,32 @@ class EagleDraft(DraftVocabulary):
         norms = config.input_norms
         self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
         self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
-        fc_in = config.hidden_in if config.version == 3 else 2 * hidden
-        self.fc = Linear(fc_in, hidden, dtype, config.fc_bias, format=formats.layers)
-        self.rotary = RotaryEmbedding(decoder.rope, decoder.head_dim)
+        fc_out, fc_in = _projection(config)
+        self.fc = Linear(fc_in, fc_out, dtype, config.fc_bias, format=formats.layers)
+        self.rotary = LayerRotary(decoder)
+        specs = list(decoder.layers)
         first = (
             WideLayer(config, dtype, formats=formats)
             if config.version == 3
-            else DecoderLayer(decoder, 0, dtype, config.first_input_norm, formats=formats)
+            else DecoderLayer(specs[0], hidden, dtype, config.first_input_norm, formats=formats)
         )
-        layers = range(1, decoder.num_layers)
-        rest = (DecoderLayer(decoder, layer, dtype, formats=formats) for layer in layers)
+        rest = (DecoderLayer(spec, hidden, dtype, formats=formats) for spec in specs[1:])
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
+
+    @staticmethod
+    def matrices(config: EagleConfig) -> list[Matrix]:
+        """Those that the first pass of a rollout reads: the projection, the layers', the head."""
+        decoder = config.decoder
+        first, *rest = decoder.layers
+        width = 2 * decoder.hidden_size if config.version == 3 else None
+        layers = [layer_facts(first, decoder.hidden_size, width)]
+        layers += [layer_facts(spec, decoder.hidden_size) for spec in rest]
+        return [
+            _projection(config),
+            *(matrix for facts in layers for matrix in facts.matrices),
+            (config.draft_vocab_size, decoder.hidden_size),
+        ]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
         """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
@@ -154,16 +172,16 @@ class EagleDraft(DraftVocabulary):
         the features of a next pass and the rows that the head reads, both ``[R, H]``."""
         assert features is not None, "an EAGLE network reads features"
         embedded = self.embedding(input_ids)
-        cos_sin = self.rotary(rows.positions)
+        *turns, last_turn = self.rotary.of_layers(rows.positions)
         x: tuple[Tensor, ...] = embedded, features
         if self.config.version != 3:
             if self.embedding_norm is not None and self.state_norm is not None:
                 x = self.embedding_norm(embedded), self.state_norm(features)
             x = (self.fc(torch.cat(x, dim=-1)),)
         *before, last = self.layers
-        for layer, k_cache, v_cache in zip(before, k_caches, v_caches, strict=False):
-            x = (layer(*x, rows, cos_sin, k_cache, v_cache),)
-        out = last(*x, rows, cos_sin, k_caches[-1], v_caches[-1], kept)
+        for layer, turn, k_cache, v_cache in zip(before, turns, k_caches, v_caches, strict=False):
+            x = (layer(*x, rows, turn, k_cache, v_cache),)
+        out = last(*x, rows, last_turn, k_caches[-1], v_caches[-1], kept)
         ready = out if self.norm is None else self.norm(out)
         return ready if self.config.norm_output else out, ready
 
@@ -187,3 +205,9 @@ class EagleDraft(DraftVocabulary):
                 buffer.copy_(read_tensor(tensors, name))
         load_layers(self.layers, tensors)
         self.load_head(tensors, target)
+
+
+def _projection(config: EagleConfig) -> Matrix:
+    """What makes a row of the network of the states, or of an embedding and a state."""
+    hidden = config.decoder.hidden_size
+    return hidden, config.hidden_in if config.version == 3 else 2 * hidden

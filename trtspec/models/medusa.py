@@ -18,6 +18,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
+from trtspec.models.block_map import Matrix
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 from trtspec.models.vocabulary import TargetParts
@@ -88,6 +89,13 @@ class MedusaHeads(nn.Module):
         self.target = TargetParts(
             target, dtype, embed=False, head=not config.own_head, formats=formats
         )
+
+    @staticmethod
+    def matrices(config: MedusaConfig) -> list[Matrix]:
+        """Those that one pass reads; a borrowed head is read once for all."""
+        hidden = config.hidden_size
+        blocks = [(hidden, hidden)] * (config.num_heads * config.num_layers)
+        return blocks + [(config.vocab_size, hidden)] * (config.num_heads if config.own_head else 1)
 
     def marginals(self, hidden: Tensor) -> Tensor:
         """The target's states ``[B, H]`` -> the logits ``[B, heads, V] f32``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.ffn_spec import DenseSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.linear import Linear
@@ -16,16 +17,16 @@ class SwiGLU(nn.Module):
 
     def __init__(
         self,
+        spec: DenseSpec,
         hidden: int,
-        intermediate: int,
         dtype: torch.dtype,
-        bias: bool,
         *,
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        self.gate_up = Linear(hidden, 2 * intermediate, dtype, bias, format=formats.layers)
-        self.down = Linear(intermediate, hidden, dtype, bias, format=formats.layers)
+        inner, bias = spec.intermediate_size, spec.bias
+        self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=formats.layers)
+        self.down = Linear(inner, hidden, dtype, bias, format=formats.layers)
 
     def forward(self, x: Tensor, norm: RMSNorm) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``."""

@@ -20,6 +20,7 @@ from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows
+from trtspec.models.block_map import Matrix
 from trtspec.models.eagle import EagleDraft
 from trtspec.models.rollout import DraftNetwork
 
@@ -109,6 +110,11 @@ class MtpModules(ModuleStack):
         modules = (EagleDraft(module, target, dtype, formats=formats) for _ in range(count))
         super().__init__(modules, module.decoder.num_layers)
         self.config = config
+
+    @staticmethod
+    def matrices(config: MtpModulesConfig) -> list[Matrix]:
+        """Those that a rollout reads: every module runs once."""
+        return EagleDraft.matrices(config.module) * config.num_modules
 
     def load_weights(self, checkpoint: ModulesSource, target: Mapping[str, Tensor]) -> None:
         """Fill every buffer of the modules' own from their checkpoint, whose further modules, if it

@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
+from trtspec.models.built import attention_of
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
@@ -87,6 +89,26 @@ class RotaryEmbedding(nn.Module):
         """Cos and sin, each ``[T, 1, head_dim // 2] f32``, of ``positions [T] i64``."""
         angles = (positions[:, None].float() * self.inv_freq)[:, None, :]
         return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+
+
+class LayerRotary(RotaryEmbedding):
+    """Cos and sin for every layer of a decoder: its own frequencies are those of the first one,
+    ``others`` those of layers with another table or head size."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        specs = [attention_of(spec) for spec in config.layers]
+        tables = [(spec.rope or 0, spec.head_dim) for spec in specs]
+        first, *others = dict.fromkeys(tables)
+        super().__init__(config.ropes[first[0]], first[1])
+        self.others = nn.ModuleList(
+            RotaryEmbedding(config.ropes[rope], head_dim) for rope, head_dim in others
+        )
+        self._of_layer = [[first, *others].index(table) for table in tables]
+
+    def of_layers(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What `forward` returns, for each layer."""
+        found = [self(positions), *(other(positions) for other in self.others)]
+        return [found[table] for table in self._of_layer]
 
 
 def rotate(x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.models.attention import PackedRows
+from trtspec.models.block_map import decoder_facts
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 _MAX_DIM = 1 << 30
@@ -127,7 +128,8 @@ def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def _caches(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    shape = (_BLOCKS, layout.tokens_per_block, config.num_kv_heads, config.head_dim)
+    sizes = [(facts.cache.num_kv_heads, facts.cache.head_dim) for facts in decoder_facts(config)]
+    shapes = [(_BLOCKS, layout.tokens_per_block, *size) for size in sizes]
     n = Dim("blocks", min=1, max=_MAX_DIM)
-    caches = [[torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)] for _ in "kv"]
-    return tuple(caches), ([{0: n}] * config.num_layers,) * 2
+    caches = [[torch.zeros(shape, dtype=dtype) for shape in shapes] for _ in "kv"]
+    return tuple(caches), ([{0: n}] * len(shapes),) * 2

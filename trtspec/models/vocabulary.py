@@ -51,7 +51,7 @@ class TargetParts(nn.Module):
     ) -> None:
         super().__init__()
         hidden, vocab = target.hidden_size, target.vocab_size
-        tied = target.tie_word_embeddings and not formats.target_head.is_rounded
+        tied = target.head.tied and not formats.target_head.is_rounded
         self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
         needs_head = head or (embed and tied)
         head_format = formats.target_head

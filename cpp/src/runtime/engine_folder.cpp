@@ -23,6 +23,7 @@ constexpr std::int64_t kMaxLayers = 1 << 10;
 constexpr std::int64_t kMaxHeads = 1 << 10;
 constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 // One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 constexpr std::int64_t kDefaultTreeRows = 64;
 constexpr std::int64_t kMaxTreeRows = 1024;
@@ -38,61 +39,59 @@ std::vector<std::int64_t> read_ids(const Json& json) {
   return ids;
 }
 
-std::vector<std::int64_t> read_windows(const Json& json) {
-  const Json* window = json.find("sliding_window");
-  if (!window || window->is_null()) return {0};
-  const std::int64_t size = window->as_int(1, kMaxSize);
-  const Json* layers = json.find("sliding_layers");
-  if (!layers || layers->is_null()) return {size};
-  std::set<std::int64_t> windows;
-  for (const Json& slides : layers->items()) windows.insert(slides.as_bool() ? size : 0);
-  return {windows.begin(), windows.end()};
+// `facts` of a network: the caches of its layers, each different one once, and what they cost.
+void read_facts(const Json& facts, DecoderShape& shape) {
+  std::vector<LayerCache> caches;
+  for (const Json& cache : facts.at("caches").items()) {
+    caches.push_back({.num_kv_heads = read_size(cache, "num_kv_heads", kMaxHeads),
+                      .head_dim = read_size(cache, "head_dim", kMaxHeads),
+                      .window = cache.at("window").as_int(0, kMaxSize)});
+  }
+  const Json& layers = facts.at("layers");
+  const auto count = static_cast<std::int64_t>(layers.items().size());
+  if (count < 1 || count > kMaxLayers) {
+    layers.refuse(std::to_string(count) + " is not between 1 and " + std::to_string(kMaxLayers));
+  }
+  const auto last = static_cast<std::int64_t>(caches.size()) - 1;
+  for (const Json& layer : layers.items()) {
+    shape.layers.push_back(caches[static_cast<std::size_t>(layer.as_int(0, last))]);
+  }
+  shape.kv_bytes_per_token = read_size(facts, "kv_bytes_per_token");
+  shape.pass_bytes = facts.at("pass_bytes").as_int(1, kMaxBytes);
 }
 
-DecoderShape read_decoder(const Json& json) {
+DecoderShape read_decoder(const Json& json, const Json& facts) {
   DecoderShape shape{
       .architecture = json.at("architecture").as_string(),
       .vocab_size = read_size(json, "vocab_size"),
       .hidden_size = read_size(json, "hidden_size", kMaxWidth),
-      .intermediate_size = read_size(json, "intermediate_size", kMaxWidth),
-      .num_layers = read_size(json, "num_layers", kMaxLayers),
-      .num_heads = read_size(json, "num_heads", kMaxHeads),
-      .num_kv_heads = read_size(json, "num_kv_heads", kMaxHeads),
-      .head_dim = read_size(json, "head_dim", kMaxHeads),
       .eos_token_ids = read_ids(json.at("eos_token_ids")),
-      .windows = read_windows(json),
+      .layers = {},
+      .kv_bytes_per_token = 0,
+      .pass_bytes = 0,
   };
+  read_facts(facts, shape);
   return shape;
 }
 
-// A network over the target's states.
-DraftShape read_network(const Json& json) {
-  const Json& version = json.at("version");
-  if (version.as_int() != 1 && version.as_int() != 3) version.refuse("must be 1 or 3");
-  const auto layers = static_cast<std::int64_t>(json.at("capture_layers").items().size());
-  return {read_decoder(json.at("decoder")),
-          EagleShape{.version = version.as_int(),
-                     .draft_vocab_size = read_size(json, "draft_vocab_size"),
-                     .hidden_in = layers * read_size(json, "target_hidden_size", kMaxWidth)},
-          0, std::nullopt};
-}
-
-DraftShape read_draft(const Json& json) {
+DraftShape read_draft(const Json& json, const Json& facts) {
   const Json& kind = json.at("kind");
   const std::string& name = kind.as_string();
   if (name == "mtp_modules") {
-    DraftShape shape = read_network(json.at("module"));
-    shape.num_modules = read_size(json, "num_modules", kMaxLayers);
-    shape.decoder.num_layers *= shape.num_modules;
-    return shape;
+    return {.decoder = read_decoder(json.at("module").at("decoder"), facts),
+            .reads_states = true,
+            .num_modules = read_size(json, "num_modules", kMaxLayers),
+            .mask_token = std::nullopt};
   }
   const bool is_language_model = name == "model" || name == "pard";
   if (!is_language_model && name != "eagle" && name != "mtp" && name != "p_eagle") {
     kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
   }
-  DraftShape shape = is_language_model
-                         ? DraftShape{read_decoder(json), std::nullopt, 0, std::nullopt}
-                         : read_network(json);
+  DraftShape shape{
+      .decoder = read_decoder(is_language_model ? json : json.at("decoder"), facts),
+      .reads_states = !is_language_model,
+      .num_modules = 0,
+      .mask_token = std::nullopt};
   if (name == "pard" || name == "p_eagle") {
     shape.mask_token = json.at("mask_token").as_int(0, shape.decoder.vocab_size - 1);
   }
@@ -143,17 +142,13 @@ BuildLimits read_build(const Json& json) {
     dtype.refuse("'" + name + "' is not one of float32, bfloat16, float16");
   }
   const Json* weights = json.find("weight_dtype");
-  const bool has_int8 = weights && weights->as_string() == "int8";
-  if (has_int8 && backend != Backend::aoti) weights->refuse("int8 weights need backend 'aoti'");
-  const std::int64_t group = has_int8 ? json.at("weight_group_size").as_int(0, 128) : 0;
+  if (weights && weights->as_string() == "int8" && backend != Backend::aoti) weights->refuse("int8 weights need backend 'aoti'");
   return {.backend = backend,
           .dtype = name,
           .max_batch_size = read_size(json, "max_batch_size"),
           .max_seq_len = read_size(json, "max_seq_len"),
           .max_num_tokens = read_size(json, "max_num_tokens"),
-          .tokens_per_block = read_size(json, "tokens_per_block", 1024),
-          .has_int8_weights = has_int8,
-          .weight_group_size = group};
+          .tokens_per_block = read_size(json, "tokens_per_block", 1024)};
 }
 
 SpeculationContract read_speculation(const Json& json) {
@@ -225,10 +220,11 @@ WeightRecord read_record(const Json& json) {
 
 EngineFolder read_config(const std::string& path, const Json& json) {
   const Json& draft = json.at("draft");
+  const Json& facts = json.at("facts");
   const Json& speculation = json.at("speculation");
   const Json& environment = json.at("environment");
   EngineFolder folder{.path = path,
-                      .target = read_decoder(json.at("target")),
+                      .target = read_decoder(json.at("target"), facts.at("target")),
                       .draft = std::nullopt,
                       .build = read_build(json.at("build")),
                       .speculation = std::nullopt,
@@ -241,7 +237,7 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                                       .tensorrt = read_fact(environment, "tensorrt")},
                       .target_record = read_record(json.at("weights").at("target")),
                       .draft_record = {}};
-  if (!draft.is_null()) folder.draft = read_draft(draft);
+  if (!draft.is_null()) folder.draft = read_draft(draft, facts.at("draft"));
   if (!speculation.is_null()) folder.speculation = read_speculation(speculation);
   if (folder.draft.has_value() != folder.speculation.has_value()) {
     speculation.refuse("'draft' and 'speculation' must both be there, or neither");
@@ -251,11 +247,6 @@ EngineFolder read_config(const std::string& path, const Json& json) {
     folder.draft_record = read_record(json.at("weights").at("draft"));
   }
   return folder;
-}
-
-std::int64_t attention_elements(const DecoderShape& shape) {
-  const std::int64_t heads = 2 * shape.num_heads + 2 * shape.num_kv_heads;
-  return shape.hidden_size * shape.head_dim * heads;
 }
 
 }  // namespace
@@ -269,28 +260,16 @@ const char* name_of(Backend backend) {
   throw std::logic_error("a backend without a name");
 }
 
+std::vector<std::int64_t> DecoderShape::windows() const {
+  std::set<std::int64_t> found;
+  for (const LayerCache& layer : layers) found.insert(layer.window);
+  return {found.begin(), found.end()};
+}
+
 std::int64_t DecoderShape::min_window() const {
-  const auto found = std::find_if(windows.begin(), windows.end(), [](auto w) { return w > 0; });
-  return found == windows.end() ? 0 : *found;
-}
-
-std::int64_t DecoderShape::layer_elements() const {
-  return num_layers * (attention_elements(*this) + 3 * hidden_size * intermediate_size);
-}
-
-std::int64_t DraftShape::weight_elements() const {
-  const std::int64_t hidden = decoder.hidden_size;
-  if (!eagle) return decoder.layer_elements() + decoder.vocab_size * hidden;
-  std::int64_t elements = decoder.layer_elements() / std::max<std::int64_t>(num_modules, 1) +
-                          eagle->draft_vocab_size * hidden;
-  if (eagle->version == 3) {
-    // Its attention reads the embedding beside the state; its states come through a projection.
-    const std::int64_t heads = decoder.num_heads + 2 * decoder.num_kv_heads;
-    elements += eagle->hidden_in * hidden + hidden * decoder.head_dim * heads;
-  } else {
-    elements += 2 * hidden * hidden;
-  }
-  return elements;
+  const std::vector<std::int64_t> rising = windows();
+  const auto found = std::find_if(rising.begin(), rising.end(), [](auto w) { return w > 0; });
+  return found == rising.end() ? 0 : *found;
 }
 
 RolloutShape SpeculationContract::shape(std::int64_t steps) const {
@@ -371,20 +350,13 @@ CacheLayout EngineFolder::layout() const {
           .mask_words = words};
 }
 
-std::int64_t EngineFolder::matrix_bytes(std::int64_t elements) const {
-  if (!build.has_int8_weights) return element_bytes() * elements;
-  const std::int64_t group = build.weight_group_size, scale = sizeof(float);
-  return elements + (group > 0 ? elements / group * scale : 0);
-}
-
-std::int64_t EngineFolder::target_weight_bytes() const {
-  return matrix_bytes(target.layer_elements() + target.vocab_size * target.hidden_size);
+std::int64_t EngineFolder::rollout_passes() const {
+  if (!draft) return 0;
+  return draft->num_modules > 0 || speculation->in_one_pass() ? 1 : speculation->num_steps;
 }
 
 std::int64_t EngineFolder::rollout_weight_bytes() const {
-  if (!draft) return 0;
-  const std::int64_t passes = speculation->in_one_pass() ? 1 : speculation->num_steps;
-  return matrix_bytes(draft->weight_elements()) * passes;
+  return draft ? draft->decoder.pass_bytes * rollout_passes() : 0;
 }
 
 }  // namespace trtspec

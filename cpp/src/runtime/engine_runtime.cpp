@@ -154,9 +154,8 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
   }
   const CacheLayout layout = folder.layout();
   const std::int64_t size = layout.tokens_per_block;
-  std::int64_t token_bytes = folder.target.kv_elements_per_token();
-  if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_elements_per_token();
-  token_bytes *= folder.element_bytes();
+  std::int64_t token_bytes = folder.target.kv_bytes_per_token;
+  if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_bytes_per_token;
   const std::int64_t wanted =
       limits.max_batch_size * (layout.is_slots ? size : limits.max_seq_len + size);
   const auto affordable =

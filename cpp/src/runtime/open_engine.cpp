@@ -17,7 +17,7 @@ constexpr const char* kBorrowed = "target.";
 constexpr std::size_t kFirstMask = 3;  // among a graph's inputs
 
 std::size_t num_caches(const DecoderShape& shape) {
-  return static_cast<std::size_t>(2 * shape.num_layers);
+  return 2 * shape.num_layers();
 }
 
 at::Tensor find(const Weights& weights, const std::string& name) {
@@ -48,7 +48,7 @@ SessionEngine::Parts EngineOpener::target() const {
   } else {
     session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
   }
-  return {.model = {std::move(session), {1, folder_.target_weight_bytes()}},
+  return {.model = {std::move(session), {1, folder_.target.pass_bytes}},
           .rollout = {},
           .step = {}};
 }
@@ -65,12 +65,10 @@ SessionEngine::Parts EngineOpener::draft() const {
     sessions = compiled_draft(own);
   }
   // Of several modules a call reads each once, either way.
-  const bool once = folder_.draft->num_modules > 0 || folder_.speculation->in_one_pass();
-  const std::int64_t passes = once ? 1 : folder_.speculation->num_steps;
-  const std::int64_t bytes = folder_.rollout_weight_bytes();
-  return {.model = {std::move(sessions.model), {1, bytes / passes}},
-          .rollout = {std::move(sessions.rollout), {passes, bytes}},
-          .step = {std::move(sessions.step), {1, bytes / passes}}};
+  const std::int64_t passes = folder_.rollout_passes(), once = folder_.draft->decoder.pass_bytes;
+  return {.model = {std::move(sessions.model), {1, once}},
+          .rollout = {std::move(sessions.rollout), {passes, folder_.rollout_weight_bytes()}},
+          .step = {std::move(sessions.step), {1, once}}};
 }
 
 EngineOpener::DraftSessions EngineOpener::compiled_draft(const Weights& own) const {
@@ -96,7 +94,7 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
       DraftNetwork::Parts{
           .pass = slot_graph(path("pass"), weights, draft.decoder, caches),
           .head = graph(path("head"), weights),
-          .fuse = draft.eagle ? graph(path("fuse"), weights) : nullptr,
+          .fuse = draft.reads_states ? graph(path("fuse"), weights) : nullptr,
           .token_map = find(own, "token_map"),
           .mask_hidden = find(own, "mask_hidden"),
           .device = device_},
@@ -151,7 +149,7 @@ SlotGraph EngineOpener::slot_graph(const std::string& path, const Weights& weigh
                                    const DecoderShape& shape, std::size_t num_caches) const {
   SlotShape slots{.length = folder_.layout().tokens_per_block,
                   .widest = folder_.speculative_rows(),
-                  .windows = shape.windows};
+                  .windows = shape.windows()};
   if (libraries_.tensorrt) {
     auto session = std::make_unique<TensorRTSession>(libraries_.tensorrt, path, num_caches);
     if (session->max_batch() < max_batch_size_) {

@@ -24,14 +24,16 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
                              Parts parts)
     : layout_(folder.layout()),
       shape_(shape),
-      kv_bytes_per_token_(shape.kv_elements_per_token() * folder.element_bytes()),
       device_(std::move(device)),
       parts_(std::move(parts)) {
-  std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, shape_.num_kv_heads,
-                                     shape_.head_dim};
-  if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
-  for (std::int64_t i = 0; i < 2 * shape_.num_layers; ++i) {
-    caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
+  for (int part = 0; part < 2; ++part) {
+    for (const LayerCache& layer : shape_.layers) {
+      std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, layer.num_kv_heads,
+                                         layer.head_dim};
+      if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
+      caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
+      alike_[{layer.num_kv_heads, layer.head_dim}].push_back(caches_.back());
+    }
   }
 }
 
@@ -69,20 +71,21 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
   if (src_slots.size() != dst_slots.size()) {
     throw std::logic_error("compact: as many source as destination slots are needed");
   }
-  // A slot cache is one of slots * heads blocks with one head each: it is moved head by head.
-  std::vector<std::int64_t> of_heads[2];
-  if (layout_.is_slots) {
-    of_heads[0] = rows_of_heads(src_slots);
-    of_heads[1] = rows_of_heads(dst_slots);
-    src_slots = of_heads[0];
-    dst_slots = of_heads[1];
+  for (const auto& [heads, caches] : alike_) {
+    const auto [count, head_dim] = heads;
+    if (!layout_.is_slots) {
+      device_->move_rows(caches, count * head_dim, src_slots, dst_slots);
+      continue;
+    }
+    // A slot cache is one of slots * heads blocks with one head each: it is moved head by head.
+    device_->move_rows(caches, head_dim, rows_of_heads(src_slots, count),
+                       rows_of_heads(dst_slots, count));
   }
-  const std::int64_t row_elements = caches_.front().stride(layout_.is_slots ? 2 : 1);
-  device_->move_rows(caches_, row_elements, src_slots, dst_slots);
 }
 
-std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots) const {
-  const std::int64_t length = layout_.tokens_per_block, heads = shape_.num_kv_heads;
+std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots,
+                                                       std::int64_t heads) const {
+  const std::int64_t length = layout_.tokens_per_block;
   std::vector<std::int64_t> rows;
   for (const std::int64_t slot : slots) {
     for (std::int64_t head = 0; head < heads; ++head) {
@@ -113,7 +116,7 @@ std::vector<at::Tensor> SessionEngine::run(Part& part, std::vector<at::Tensor> i
   traffic_.weight_bytes += part.passes.weight_bytes;
   for (const RowGroup& group : groups) {
     traffic_.kv_bytes +=
-        part.passes.count * (group.context + group.num_rows()) * kv_bytes_per_token_;
+        part.passes.count * (group.context + group.num_rows()) * shape_.kv_bytes_per_token;
   }
   return outputs;
 }

@@ -24,6 +24,7 @@ from trtspec.backends.slots.lowered import (
     SlotPass,
 )
 from trtspec.config.model import ModelConfig
+from trtspec.models.block_map import decoder_facts
 from trtspec.models.signature import Signature
 
 SUFFIX = ".onnx"
@@ -210,10 +211,10 @@ def example_caches(
     engine: EngineShape, decoder: ModelConfig
 ) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]]]:
     """Keys and values, and their dynamic dimensions."""
-    layers = range(decoder.num_layers)
-    shape = (BATCH, decoder.num_kv_heads, engine.layout.tokens_per_block, decoder.head_dim)
-    caches = [[torch.zeros(shape, dtype=engine.dtype) for _ in layers] for _ in "kv"]
-    return caches, [[{0: dim("batch")} for _ in layers] for _ in "kv"]
+    kept, length = [facts.cache for facts in decoder_facts(decoder)], engine.layout.tokens_per_block
+    shapes = [(BATCH, cache.num_kv_heads, length, cache.head_dim) for cache in kept]
+    caches = [[torch.zeros(shape, dtype=engine.dtype) for shape in shapes] for _ in "kv"]
+    return caches, [[{0: dim("batch")} for _ in shapes] for _ in "kv"]
 
 
 def cache_names(decoder: ModelConfig) -> list[str]:

@@ -22,47 +22,38 @@ namespace trtspec {
 
 constexpr std::int64_t kEngineFormatVersion = 5;
 
-// The shape of a decoder, in elements, as far as running it asks for it.
+// What one layer keeps of every token, and the sliding window of its attention.
+struct LayerCache {
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  std::int64_t window;  // newest tokens that it sees; 0: all
+};
+
+// The shape of a decoder, as far as running it asks for it. What follows from the shape of its
+// layers was worked out when the folder was written.
 struct DecoderShape {
   std::string architecture;
   std::int64_t vocab_size;
   std::int64_t hidden_size;
-  std::int64_t intermediate_size;
-  std::int64_t num_layers;
-  std::int64_t num_heads;
-  std::int64_t num_kv_heads;
-  std::int64_t head_dim;
   std::vector<std::int64_t> eos_token_ids;
+  std::vector<LayerCache> layers;
+  std::int64_t kv_bytes_per_token;  // of K and V over all layers
+  std::int64_t pass_bytes;          // of the weights that one pass of the whole network reads
+
+  std::size_t num_layers() const { return layers.size(); }
   // The sliding windows of its layers in tokens, rising, 0 for none: a slot cache has a mask of
   // each.
-  std::vector<std::int64_t> windows;
-
+  std::vector<std::int64_t> windows() const;
   // The shortest sliding window; 0: every layer sees everything.
   std::int64_t min_window() const;
-
-  // Elements of K and V of one token over all layers.
-  std::int64_t kv_elements_per_token() const { return 2 * num_layers * num_kv_heads * head_dim; }
-  // Elements of the weights of all layers that one pass reads (norms and biases left out).
-  std::int64_t layer_elements() const;
-};
-
-// What a draft network over the target's states has beside its decoder.
-struct EagleShape {
-  std::int64_t version;  // 1 (EAGLE-1 and EAGLE-2) or 3
-  std::int64_t draft_vocab_size;
-  std::int64_t hidden_in;  // width of what one row reads of the target
 };
 
 struct DraftShape {
   DecoderShape decoder;
-  std::optional<EagleShape> eagle;  // none for a draft model
-  std::int64_t num_modules = 0;     // see `RolloutShape`; `decoder` has the layers of all
+  bool reads_states = false;     // the target's; else it is a draft model
+  std::int64_t num_modules = 0;  // see `RolloutShape`; `decoder` has the layers of all
   // The id of the rows by which it guesses in one pass; of a draft that does.
   std::optional<std::int64_t> mask_token;
-
-  // Elements of the weights that one of its passes reads, head included; of one module where there
-  // are several.
-  std::int64_t weight_elements() const;
 };
 
 enum class Backend { aoti, onnx, tensorrt };
@@ -77,8 +68,6 @@ struct BuildLimits {
   std::int64_t max_seq_len;
   std::int64_t max_num_tokens;
   std::int64_t tokens_per_block;
-  bool has_int8_weights = false;       // in linear layers; all else is of `dtype`
-  std::int64_t weight_group_size = 0;  // input features that share a scale of these; 0: all
 
   // Whether a sequence has one slot of the cache in place of blocks.
   bool has_slots() const { return backend != Backend::aoti; }
@@ -151,13 +140,10 @@ struct EngineFolder {
     return build.backend == Backend::tensorrt ? ".engine" : ".onnx";
   }
   std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
-  std::int64_t element_bytes() const { return build.dtype == "float32" ? 4 : 2; }
-  // Of so many weights of linear layers, with the scales of groups.
-  std::int64_t matrix_bytes(std::int64_t elements) const;
-  // Bytes of the weights that a pass of the target reads (norms and biases left out).
-  std::int64_t target_weight_bytes() const;
-  // The same of a whole rollout: each of its depths is a pass of the draft, or of one of its
-  // modules, unless all are one pass. 0 without a draft.
+  // Passes of the draft that one rollout makes: one for each of its depths, unless a pass reaches
+  // them all, by rows of a mask token or by a module for each. 0 without a draft.
+  std::int64_t rollout_passes() const;
+  // Bytes of the weights that it reads.
   std::int64_t rollout_weight_bytes() const;
 };
 

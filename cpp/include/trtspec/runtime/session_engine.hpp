@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,14 +70,16 @@ class SessionEngine final : public ModelEngine {
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
   // Of each row, the rows of its heads in a slot cache, in the order of the rows.
-  std::vector<std::int64_t> rows_of_heads(std::span<const std::int64_t> slots) const;
+  std::vector<std::int64_t> rows_of_heads(std::span<const std::int64_t> slots,
+                                          std::int64_t heads) const;
 
   CacheLayout layout_;
   DecoderShape shape_;
-  std::int64_t kv_bytes_per_token_;
   std::shared_ptr<Device> device_;
   Parts parts_;
   std::vector<at::Tensor> caches_;  // K of every layer, then V
+  // The same by their heads and the size of these: caches that are compacted together.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<at::Tensor>> alike_;
   std::int64_t num_calls_ = 0;
   double seconds_ = 0.0;
   EngineTraffic traffic_;

@@ -1,0 +1,76 @@
+"""Prediction modules (MTP) in a target's checkpoint: where a family keeps them, what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from checkpoint_converters.draft_names import FC
+
+LAYER = "layers.0."
+NORM = "norm.weight"
+EMBEDDING_NORM = "embedding_norm.weight"
+STATE_NORM = "state_norm.weight"
+
+
+@dataclass(frozen=True)
+class PredictionModules:
+    """How one family stores its modules and what they compute.
+
+    name: of the family, for messages. root: with what the names of all tensors of modules begin;
+    ``{n}`` in it and in ``parts`` is the number of a module's layer, counted from 0 or,
+    ``behind_target``, from the target's number of layers. parts: names by the common ones of
+    drafts; ``LAYER`` is the beginning of the names of a decoder layer's tensors. model_types: those
+    of config.json that the family is for; None: any. state_first: the projection reads the state
+    before the embedding. feeds_normed: the next pass is fed the output of the module's last norm,
+    not what the norm reads. unit_offset: norms multiply by 1 + weight.
+    """
+
+    name: str
+    root: str
+    parts: Mapping[str, str]
+    model_types: tuple[str, ...] | None = None
+    behind_target: bool = False
+    state_first: bool = False
+    feeds_normed: bool = True
+    unit_offset: bool = False
+
+    def at(self, module: int, num_layers: int) -> Places:
+        """Module number ``module`` of a target of ``num_layers`` layers."""
+        number = module + (num_layers if self.behind_target else 0)
+        fields = {common: name.format(n=number) for common, name in self.parts.items()}
+        return Places(self.root.format(n=number), fields)
+
+    def count(self, names: Iterable[str], num_layers: int) -> int:
+        """How many modules there are among a checkpoint's tensors, counted from 0 on."""
+        known, found = set(names), 0
+        while self._is_there(self.at(found, num_layers), known):
+            found += 1
+        return found
+
+    def _is_there(self, places: Places, names: set[str]) -> bool:
+        """By a tensor of its layer and, where a layer of the target's would have the same names,
+        by its projection."""
+        layer = places.parts[LAYER]
+        if self.behind_target and places.parts[FC] not in names:
+            return False
+        return any(name.startswith(layer) for name in names)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The names of one module's tensors: ``root``, with which all begin, and by common names."""
+
+    root: str
+    parts: Mapping[str, str] = field(repr=False)
+
+    def name(self, common: str) -> str:
+        """A tensor's name in the checkpoint, by its common name."""
+        if common.startswith(LAYER):
+            return self.parts[LAYER] + common.removeprefix(LAYER)
+        return self.parts.get(common, self.root + common)
+
+    def layer_parts(self, names: Iterable[str]) -> list[str]:
+        """What follows the beginning of the names of the decoder layer's tensors."""
+        layer = self.parts[LAYER]
+        return [name.removeprefix(layer) for name in names if name.startswith(layer)]

@@ -1,0 +1,70 @@
+"""The families that are known: those here, and those of other packages by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import entry_points
+
+from checkpoint_converters.families.deepseek_v3 import DEEPSEEK_MODULES, GLM_MODULES
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.llama import LLAMA
+from checkpoint_converters.families.mimo import MIMO, MIMO_MODULES
+from checkpoint_converters.families.mistral import MISTRAL
+from checkpoint_converters.families.prediction_modules import PredictionModules
+from checkpoint_converters.families.qwen2 import QWEN2
+from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.families.qwen3_next import QWEN3_NEXT_MODULES
+from trtspec.errors import ConfigError
+
+ENTRY_POINTS = "trtspec.families"
+"""Group of the entry points by which other packages add a `Family`."""
+
+MODULES: tuple[PredictionModules, ...] = (
+    MIMO_MODULES,
+    QWEN3_NEXT_MODULES,
+    GLM_MODULES,
+    DEEPSEEK_MODULES,
+)
+"""Prediction modules; the first ones whose tensors are there are a checkpoint's."""
+
+_BUILT_IN = (LLAMA, MISTRAL, QWEN2, QWEN3, MIMO)
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families.
+
+    Raises:
+        ConfigError: another package's family has an architecture or model_type that is taken.
+    """
+    found = list(_BUILT_IN)
+    for entry in entry_points(group=ENTRY_POINTS):
+        family: Family = entry.load()
+        for key in ("architecture", "model_type"):
+            name = getattr(family, key)
+            if any(getattr(other, key) == name for other in found):
+                raise ConfigError(
+                    f"the entry point {entry.value} adds a family of {key} {name!r}, which is "
+                    "taken; rename it or uninstall its package"
+                )
+        found.append(family)
+    return tuple(found)
+
+
+def other_packages() -> list[str]:
+    """Where families of other packages come from, with the versions of these: what they make of a
+    checkpoint depends on it."""
+    entries = entry_points(group=ENTRY_POINTS)
+    return sorted(f"{e.value} {e.dist.version if e.dist else ''}" for e in entries)
+
+
+def module_tensors(names: Iterable[str], num_layers: int) -> set[str]:
+    """The tensors of a target's checkpoint that belong to prediction modules of any family."""
+    all_names = set(names)
+    found: set[str] = set()
+    for family in MODULES:
+        for module in range(family.count(all_names, num_layers)):
+            root = family.at(module, num_layers).root
+            found |= {name for name in all_names if name.startswith(root)}
+    return found

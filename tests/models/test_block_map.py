@@ -1,0 +1,153 @@
+"""What a layer's spec says of its tensors, caches and costs is what its block has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
+from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
+from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.model import ModelConfig
+from trtspec.config.norm_spec import NormSpec
+from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from trtspec.errors import ConfigError
+from trtspec.formats.int8 import Int8Format
+from trtspec.formats.plain import PANELS, ROWS
+from trtspec.models.block_map import (
+    KVCache,
+    decoder_facts,
+    kv_elements_per_token,
+    layer_facts,
+)
+from trtspec.models.built import missing_blocks, require_blocks
+from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.linear import Linear
+
+from ..tiny_config import changed, tiny_config
+
+CONFIG = tiny_config("LlamaForCausalLM", 70, 16, 24, 2, 4, 2, 8, 1e-5, 64)
+NORM = NormSpec(1e-5)
+WIDER = CONFIG.layers[0].with_mixer(head_dim=4, num_kv_heads=1, window=5)
+MIXED = replace(
+    CONFIG, layers=Layers.of([WIDER, changed(CONFIG, qk_norm=True, bias=True).layers[0]])
+)
+
+
+@pytest.mark.parametrize("config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED])
+def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
+    model = CausalLM(config, torch.float32)
+    for facts, layer in zip(decoder_facts(config), model.layers, strict=True):
+        linears = [m for m in layer.modules() if isinstance(m, Linear)]
+        read, held = Counter[int](), sum(buffer.numel() for buffer in layer.buffers())
+        padding = sum(m.weights["packed"].numel() - m.out_features * m.in_features for m in linears)
+        for outputs, inputs in facts.matrices:
+            read[inputs] += outputs
+        for linear in linears:
+            read[linear.in_features] -= linear.out_features
+        assert not any(read.values())
+        shapes = [torch.Size(shape).numel() for shape in facts.tensors.values()]
+        assert sum(shapes) == held - padding
+        assert facts.operations == sum(m.out_features * m.in_features for m in linears)
+
+
+def test_bytes_are_exact() -> None:
+    """Scales included, also where the last group of inputs is shorter."""
+    facts = layer_facts(CONFIG.layers[0], 16)
+    count = facts.operations
+    outputs = sum(n for n, _ in facts.matrices)
+    for weights in (PANELS, ROWS):
+        assert facts.bytes(weights, torch.bfloat16) == 2 * count
+    assert facts.bytes(Int8Format(), torch.bfloat16) == count + 4 * outputs
+    grouped = sum(4 * n * -(-k // 32) for n, k in facts.matrices)
+    assert facts.bytes(Int8Format(32), torch.bfloat16) == count + grouped
+
+
+def test_layers_may_differ_in_their_caches() -> None:
+    assert [facts.cache for facts in decoder_facts(MIXED)] == [KVCache(1, 4), KVCache(2, 8)]
+    assert [facts.window for facts in decoder_facts(MIXED)] == [5, 0]
+    assert kv_elements_per_token(MIXED) == 2 * (1 * 4 + 2 * 8)
+    for caches in new_kv_caches(MIXED, 3, 16, torch.float32):
+        assert [tuple(cache.shape) for cache in caches] == [(3, 16, 1, 4), (3, 16, 2, 8)]
+
+
+NOT_BUILT: list[tuple[dict[str, Any], str]] = [
+    ({"mixer": LatentAttentionSpec(4, 16, 8, 4, 8, NORM)}, "multi-head latent attention (MLA, a"),
+    ({"mixer": GatedDeltaSpec(2, 4, 8, 8, 4, NORM)}, "the gated delta rule (linear attention)"),
+    ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
+    ({"ffn": ExpertsSpec(8, 2, 12)}, "a mixture of experts (MoE, 2 of 8)"),
+    ({"ffn": None}, "layers without feed-forward"),
+    ({"ffn": DenseSpec(24, gated=False)}, "a feed-forward part without a gate"),
+    ({"ffn": DenseSpec(24, "gelu")}, "the activation gelu"),
+    ({"norm": NormSpec(1e-5, "layer")}, "layer norms"),
+    ({"norm": NormSpec(1e-5, one_plus=True)}, "norms that multiply by 1 + weight"),
+    ({"norm_place": "after"}, "norms behind attention and feed-forward"),
+    ({"norm_place": "both"}, "norms before and behind attention and feed-forward"),
+    ({"parallel": True}, "attention and feed-forward in parallel"),
+    ({"residual_scale": 0.5}, "residuals that are scaled (by 0.5)"),
+]
+NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
+    ({"rope": None}, "attention without rotary embedding"),
+    ({"rotary_dim": 4}, "rotary embedding of 4 of 8 elements of a head"),
+    ({"interleaved": True}, "rotary embedding of neighbouring elements"),
+    ({"qk_norm": NORM, "qk_norm_over": "all"}, "norms of queries and keys over all heads"),
+    ({"qk_norm": NormSpec(1e-5, one_plus=True)}, "norms that multiply by 1 + weight"),
+    ({"soft_cap": 50.0}, "a soft cap of attention's scores (50.0)"),
+    ({"sinks": True}, "attention sinks"),
+    ({"gated": True}, "gated attention"),
+    ({"values_are_keys": True}, "attention whose values are its keys"),
+    ({"kv_from": 0}, "layers that read K and V of an earlier one"),
+]
+NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [
+    ({"embedding": EmbeddingSpec(2.0)}, "an embedding that is scaled (by 2.0)"),
+    ({"embedding": EmbeddingSpec(per_layer_size=8)}, "embeddings for every layer (of 8 elements)"),
+    ({"head": HeadSpec(scale=0.5)}, "logits that are scaled (by 0.5)"),
+    ({"head": HeadSpec(soft_cap=30.0)}, "a soft cap of the logits (30.0)"),
+    ({"head": HeadSpec(bias=True)}, "a head with a bias"),
+    ({"norm": NormSpec(1e-5, "layer")}, "layer norms"),
+]
+
+
+def check_refused(config: ModelConfig, words: str) -> None:
+    (missing,) = missing_blocks(config)
+    assert missing.startswith(words)
+    with pytest.raises(ConfigError) as refusal:
+        require_blocks(config)
+    assert f"LlamaForCausalLM has {missing}, which this version does not run" in str(refusal.value)
+    with pytest.raises(ConfigError, match="which this version does not run"):
+        CausalLM(config, torch.float32)
+
+
+@pytest.mark.parametrize(("fields", "words"), NOT_BUILT)
+def test_layers_without_a_block(fields: dict[str, Any], words: str) -> None:
+    refused_behind(replace(CONFIG.layers[0], **fields), words)
+
+
+@pytest.mark.parametrize(("fields", "words"), NOT_BUILT_ATTENTION)
+def test_attention_without_a_block(fields: dict[str, Any], words: str) -> None:
+    refused_behind(CONFIG.layers[0].with_mixer(**fields), words)
+
+
+def refused_behind(layer: LayerSpec, words: str) -> None:
+    """In whatever layer it stands."""
+    check_refused(replace(CONFIG, layers=Layers.of([CONFIG.layers[0], layer])), words)
+    with pytest.raises(ConfigError, match=r"a layer has .* which this version does not run"):
+        layer_facts(layer, 16)
+
+
+@pytest.mark.parametrize(("fields", "words"), NOT_BUILT_MODELS)
+def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
+    check_refused(replace(CONFIG, **fields), words)
+
+
+def test_what_is_built_is_not_refused() -> None:
+    for config in (CONFIG, MIXED, changed(CONFIG, tied=True, theta=5e5)):
+        assert missing_blocks(config) == []
+        require_blocks(config)
+    scaled = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(scale=0.25)]))
+    assert CausalLM(scaled, torch.float32).layers[0].attn.scale == 0.25  # type: ignore[union-attr]

@@ -1,0 +1,72 @@
+"""AttentionSpec: grouped-query attention of one layer, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.config.norm_spec import NormSpec
+from trtspec.config.strict import strict_config
+from trtspec.errors import ConfigError
+
+
+@strict_config()
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Sizes are in elements.
+
+    window: newest tokens that a row sees, its own included; 0: all. rope: its table among
+    ``ModelConfig.ropes``; None: rows are not rotated. rotary_dim: the first elements of a head that
+    turn; None: all. interleaved: neighbours turn with each other, not the halves of a head.
+    qk_norm: a norm of queries and keys before the rotation, for each head or over all of them
+    (``qk_norm_over``). scale: of the scores; None: ``head_dim ** -0.5``. soft_cap: scores s become
+    ``cap * tanh(s / cap)``. sinks: each head has a learned score that takes part in the softmax and
+    gives nothing. bias: of q, k and v; output_bias: of o. gated: the output is multiplied by the
+    sigmoid of a gate that q's matrix gives as well. values_are_keys: v is k before norm and
+    rotation. kv_from: the earlier layer whose K and V it reads in place of its own.
+
+    Raises ConfigError when fields contradict each other.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int = 0
+    rope: int | None = 0
+    rotary_dim: int | None = None
+    interleaved: bool = False
+    qk_norm: NormSpec | None = None
+    qk_norm_over: Literal["head", "all"] = "head"
+    scale: float | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+    bias: bool = False
+    output_bias: bool = False
+    gated: bool = False
+    values_are_keys: bool = False
+    kv_from: int | None = None
+    kind: Literal["attention"] = "attention"
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "num_kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.rope is not None and self.head_dim % 2 and self.rotary_dim is None:
+            raise ConfigError(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+        if self.rotary_dim is not None and (
+            self.rope is None or self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim
+        ):
+            raise ConfigError(
+                f"rotary_dim is {self.rotary_dim}; with a rope table it may be an even number from "
+                f"2 to head_dim {self.head_dim}"
+            )
+        if self.window < 0:
+            raise ConfigError(f"sliding_window is {self.window}; it must be at least 1")
+        for name in ("scale", "soft_cap"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")

@@ -1,0 +1,98 @@
+"""DenseSpec, ExpertsSpec: the feed-forward part of one layer, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.config.strict import strict_config
+from trtspec.errors import ConfigError
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+
+
+@strict_config()
+@dataclass(frozen=True)
+class DenseSpec:
+    """``down(act(gate(x)) * up(x))``, or without ``gated`` ``down(act(up(x)))``.
+
+    intermediate_size: width between, in elements. activation: one of `ACTIVATIONS`. bias: of all
+    its matrices. Raises ConfigError for a size or an activation that is none.
+    """
+
+    intermediate_size: int
+    activation: str = "silu"
+    gated: bool = True
+    bias: bool = False
+    kind: Literal["dense"] = "dense"
+
+    def __post_init__(self) -> None:
+        _check_size(self, "intermediate_size")
+        _check_activation(self.activation)
+
+
+@strict_config()
+@dataclass(frozen=True)
+class ExpertsSpec:
+    """A mixture of experts: each row goes through the ``top_k`` of ``num_experts`` that a router
+    chooses, which are `DenseSpec`s of ``intermediate_size``, and the sum is taken by its weights.
+
+    router: how scores become weights: by a softmax over all experts, over the chosen ones, or by a
+    sigmoid each. router_bias: the router adds one to its scores; choice_bias: one that counts for
+    the choice only. normalised: weights of the chosen ones are scaled to sum 1. weight_scale: what
+    they are multiplied with then. num_groups, top_groups: experts lie in groups, of which the best
+    ones are chosen first. shared_size: width of a shared expert, which every row goes through; 0:
+    none; shared_gate: its output is multiplied by the sigmoid of a gate. beside: a dense part that
+    runs beside the experts and is added. limit: gate and up are cut to it; None: not cut.
+
+    Raises ConfigError when fields contradict each other.
+    """
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    router: Literal["softmax", "softmax_of_chosen", "sigmoid"] = "softmax"
+    router_bias: bool = False
+    choice_bias: bool = False
+    normalised: bool = True
+    weight_scale: float = 1.0
+    num_groups: int = 1
+    top_groups: int = 1
+    activation: str = "silu"
+    gated: bool = True
+    bias: bool = False
+    limit: float | None = None
+    shared_size: int = 0
+    shared_gate: bool = False
+    beside: DenseSpec | None = None
+    kind: Literal["experts"] = "experts"
+
+    def __post_init__(self) -> None:
+        for name in ("num_experts", "top_k", "intermediate_size", "num_groups", "top_groups"):
+            _check_size(self, name)
+        for few, many in (("top_k", "num_experts"), ("top_groups", "num_groups")):
+            if getattr(self, few) > getattr(self, many):
+                raise ConfigError(
+                    f"{few} is {getattr(self, few)}; there are {getattr(self, many)} ({many})"
+                )
+        if self.num_experts % self.num_groups:
+            raise ConfigError(
+                f"num_experts {self.num_experts} is not a multiple of num_groups {self.num_groups}"
+            )
+        if self.shared_size < 0:
+            raise ConfigError(f"shared_size is {self.shared_size}; it must not be negative")
+        if self.shared_gate and not self.shared_size:
+            raise ConfigError("shared_gate is the gate of a shared expert, but shared_size is 0")
+        _check_activation(self.activation)
+
+
+def _check_size(spec: object, name: str) -> None:
+    if getattr(spec, name) < 1:
+        raise ConfigError(f"{name} is {getattr(spec, name)}; it must be at least 1")
+
+
+def _check_activation(name: str) -> None:
+    if name not in ACTIVATIONS:
+        raise ConfigError(
+            f"activation {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}"
+        )

@@ -1,0 +1,96 @@
+"""The tensors of a checkpoint that a spec asks for, by internal names, as data.
+
+A converter maps them to a family's own names, and the blocks of `trtspec.models` are filled from
+them: what exists follows from the spec alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.layer import LayerSpec
+from trtspec.config.model import ModelConfig
+from trtspec.errors import ConfigError
+
+Shape: TypeAlias = tuple[int, ...]
+
+EMBEDDING = "embed.weight"
+HEAD = "head.weight"
+
+
+def model_tensors(config: ModelConfig) -> dict[str, Shape]:
+    """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
+    ``norm.weight [H]`` and, unless the head is tied, ``head.weight [V, H]``.
+
+    Raises:
+        ConfigError: see `layer_tensors`.
+    """
+    hidden = config.hidden_size
+    tensors: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden)}
+    for index, spec in enumerate(config.layers):
+        own = layer_tensors(spec, hidden)
+        tensors |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
+    tensors["norm.weight"] = (hidden,)
+    if not config.head.tied:
+        tensors[HEAD] = (config.vocab_size, hidden)
+    return tensors
+
+
+def layer_tensors(
+    spec: LayerSpec, hidden: int, width: int | None = None, input_norm: bool = True
+) -> dict[str, Shape]:
+    """Shapes by name of one layer of a model of ``hidden`` elements a row. ``width``: of what q, k
+    and v read, if it is another; ``input_norm``: whether a norm stands before the mixer.
+
+    Raises:
+        ConfigError: a part whose tensors have no names here.
+    """
+    if not isinstance(spec.mixer, AttentionSpec):
+        raise _unnamed(f"a mixer of kind {spec.mixer.kind}")
+    if not isinstance(spec.ffn, DenseSpec):
+        raise _unnamed(f"a {spec.ffn.kind} part" if spec.ffn else "a layer without feed-forward")
+    if spec.norm_place != "before" or spec.parallel or spec.norm.bias:
+        raise _unnamed("norms that are not RMS norms before mixer and feed-forward")
+    tensors: dict[str, Shape] = {"input_norm.weight": (hidden,)} if input_norm else {}
+    tensors |= dict(_attention(spec.mixer, hidden, width or hidden))
+    tensors["post_attention_norm.weight"] = (hidden,)
+    return tensors | dict(_dense(spec.ffn, hidden))
+
+
+def _unnamed(what: str) -> ConfigError:
+    return ConfigError(f"the tensors of {what} have no names in this version")
+
+
+def _attention(mixer: AttentionSpec, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+    rows = {"q": 2 * queries if mixer.gated else queries}
+    if mixer.kv_from is None:
+        rows |= {"k": keys} if mixer.values_are_keys else {"k": keys, "v": keys}
+    for part, size in rows.items():
+        yield f"attn.{part}.weight", (size, width)
+        if mixer.bias:
+            yield f"attn.{part}.bias", (size,)
+    yield "attn.o.weight", (hidden, queries)
+    if mixer.output_bias:
+        yield "attn.o.bias", (hidden,)
+    if mixer.sinks:
+        yield "attn.sinks", (mixer.num_heads,)
+    if mixer.qk_norm is not None:
+        over_all = mixer.qk_norm_over == "all"
+        for part, size in (("q", queries), ("k", keys)):
+            if part in rows:
+                yield f"attn.{part}_norm.weight", (size if over_all else mixer.head_dim,)
+
+
+def _dense(ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:
+    inner = ffn.intermediate_size
+    for part in ("gate", "up") if ffn.gated else ("up",):
+        yield f"mlp.{part}.weight", (inner, hidden)
+        if ffn.bias:
+            yield f"mlp.{part}.bias", (inner,)
+    yield "mlp.down.weight", (hidden, inner)
+    if ffn.bias:
+        yield "mlp.down.bias", (hidden,)

@@ -1,0 +1,30 @@
+"""What a runtime without Python asks of an engine's networks, worked out when it is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtspec.config.build import BuildConfig
+from trtspec.config.draft import DraftConfig
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.models.block_map import decoder_facts
+
+
+def network_facts(network: DraftConfig, build: BuildConfig) -> dict[str, Any]:
+    """Plain values for JSON of a target or a draft in a resolved build.
+
+    caches: the different ones that layers have, of each ``num_kv_heads``, ``head_dim`` and
+    ``window``; layers: of each layer, its index there. kv_bytes_per_token: of K and V over all
+    layers. pass_bytes: of the weights that one pass reads.
+    """
+    decoder = network.decoder
+    layers = [] if decoder is None else decoder_facts(decoder)
+    caches = [(each.cache.num_kv_heads, each.cache.head_dim, each.window) for each in layers]
+    different = list(dict.fromkeys(caches))
+    names = ("num_kv_heads", "head_dim", "window")
+    return {
+        "caches": [dict(zip(names, cache, strict=True)) for cache in different],
+        "layers": [different.index(cache) for cache in caches],
+        "kv_bytes_per_token": kv_bytes_per_token(decoder, build.dtype) if decoder else 0,
+        "pass_bytes": weight_bytes(network, build),
+    }
