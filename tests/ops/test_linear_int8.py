@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.ops import linear_int8, linear_int8_reference, pack_linear_int8
-from trtspec.ops.linear_int8 import dequantize_int8, quantize_int8
+from trtspec.ops.linear_int8 import (
+    dequantize_int8,
+    linear_int8,
+    linear_int8_reference,
+    pack_linear_int8,
+    quantize_int8,
+)
 
 from .each_isa import each_isa
 

@@ -25,11 +25,14 @@ from trtspec.bench.floor import (
     linear_rates,
     seconds_per_call,
 )
-from trtspec.ops import linear_int8, pack_linear_int8, paged_tree_attention
-from trtspec.ops.linear_int8 import num_groups
+from trtspec.formats.base import WeightFormat
+from trtspec.formats.registry import format_kinds
+from trtspec.formats.stored import StoredWeight
+from trtspec.ops import paged_tree_attention
 
 BLOCK_SIZE = 32
-SCALE_BYTES = 4
+GROUPS = (0, 64)
+"""Input features that share a scale, of formats that have such groups; 0: all."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,30 @@ def bench_linear(
         )
 
 
-def bench_linear_int8(
+def bench_format(
+    weights: WeightFormat,
+    label: str,
     dtype: torch.dtype,
     width: int,
-    group: int,
     rows: Sequence[int],
     speed: MemorySpeed,
     seconds: float,
 ) -> None:
-    """The same with int8 weights and inputs of `dtype`; a scale for `group` inputs, or (0) all."""
+    """The same with weights in a format, and inputs of `dtype`."""
     speed.sample()
-    size = width * width + num_groups(width, group) * width * SCALE_BYTES
-    weights = []
-    for _ in range(copies(size)):
-        values = torch.randint(-127, 128, (width, width), dtype=torch.int8)
-        weights.append(pack_linear_int8(values, torch.rand(width, num_groups(width, group))))
+    size = weights.bytes(width, width, dtype)
+    storage = weights.storage(width, width, dtype)
+    first = {name: torch.empty(spec.shape, dtype=spec.dtype) for name, spec in storage.items()}
+    weights.load([StoredWeight("weight", torch.randn(width, width))], first)
+    layers = [{name: t.clone() for name, t in first.items()} for _ in range(copies(size))]
     name = str(dtype).removeprefix("torch.")
     for count in rows:
         x = torch.randn(count, width).to(dtype)
-        calls = [partial(linear_int8, x, *weight, None, width, group) for weight in weights]
+        product = partial(weights.product, norm=None, gated=False, residual=None)
+        calls = [partial(product, layer, x, None, width, None) for layer in layers]
         ours = seconds_per_call(calls, seconds)
         print(
-            f"linear_int8 {width}x{width} {name:9} group {group:3} rows {count:4}:"
+            f"{label} {width}x{width} {name:9} rows {count:4}:"
             f" {ours * 1e3:8.3f} ms {size / ours / 1e9:6.1f} GB/s"
             f" {2 * count * width * width / ours / 1e9:7.1f} GFLOP/s"
             f"   {beside_reading(size, ours, speed)}",
@@ -158,11 +163,12 @@ def main() -> None:
     )
     for dtype in (torch.bfloat16, torch.float32):
         bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), speed, seconds)
-    for dtype, group in (
-        (torch.bfloat16, 0), (torch.bfloat16, 64), (torch.float32, 0)
-    ):  # fmt: skip
-        rows = (1, 2, 4, 8, 16, 64, 512)
-        bench_linear_int8(dtype, 4096, group, rows, speed, seconds)
+    for kind in format_kinds().values():
+        for group in (size for size in GROUPS if size in kind.group_sizes):
+            for dtype in (torch.bfloat16, torch.float32):
+                label = f"linear {kind.name} group {group:3}"
+                rows = (1, 2, 4, 8, 16, 64, 512)
+                bench_format(kind.make(group), label, dtype, 4096, rows, speed, seconds)
     shape = AttentionShape()
     for dtype in (torch.bfloat16, torch.float32):
         for context in (128, 1024, 4096):

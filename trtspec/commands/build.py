@@ -19,7 +19,7 @@ from trtspec.commands.json_flag import read_json
 from trtspec.config.build import BuildConfig
 from trtspec.config.speculative import DecodingConfig, methods_taking, parse_speculative_config
 from trtspec.errors import ConfigError, TrtspecError
-from trtspec.formats.registry import weight_group_sizes
+from trtspec.formats.registry import weight_group_sizes, weight_only_kinds
 from trtspec.log import log_to_stderr
 
 
@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="as --weight_dtype int8, with --weight_only_precision int8, which is the default",
     )
-    add("--weight_only_precision", help="int8")
+    add("--weight_only_precision", help=", ".join(weight_only_kinds()))
     add("--max_batch_size", type=int, help="requests in one step")
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
@@ -182,14 +182,20 @@ def weight_options(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(
             f"--weight_only_precision {precision} was given without --use_weight_only"
         )
-    if precision not in (None, "int8"):
-        raise ConfigError(f"--weight_only_precision {precision} is not supported (supported: int8)")
+    known = weight_only_kinds()
+    if precision is not None and precision not in known:
+        supported = ", ".join(known)
+        raise ConfigError(
+            f"--weight_only_precision {precision} is not supported (supported: {supported})"
+        )
     if args.use_weight_only:
-        if kind not in (None, "int8"):
+        meant = known[precision or next(iter(known))].name
+        if kind not in (None, meant):
             raise ConfigError(
-                f"--use_weight_only means --weight_dtype int8, but --weight_dtype {kind} was given"
+                f"--use_weight_only means --weight_dtype {meant}, but --weight_dtype {kind} was "
+                "given"
             )
-        kind = "int8"
+        kind = meant
     given = {"weight_dtype": kind, "weight_group_size": args.weight_group_size}
     return {name: value for name, value in given.items() if value is not None}
 

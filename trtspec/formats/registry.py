@@ -26,6 +26,8 @@ ENTRY_POINTS = "trtspec.formats"
 class FormatKind:
     """A format that users ask for by name, ``weight_dtype``.
 
+    weight_only_precision: how TensorRT-LLM's flag of that name spells it; None: it does not.
+
     make: the format for a ``weight_group_size`` (input features that share a scale; 0: all), one of
     ``group_sizes``.
     """
@@ -33,11 +35,12 @@ class FormatKind:
     name: str
     make: Callable[[int], WeightFormat]
     group_sizes: tuple[int, ...] = (0,)
+    weight_only_precision: str | None = None
 
 
 IN_PANELS = NetworkFormats.uniform(PANELS)
 IN_ROWS = NetworkFormats.uniform(ROWS)
-_BUILT_IN = (FormatKind(Int8Format.name, Int8Format, GROUP_SIZES),)
+_BUILT_IN = (FormatKind(Int8Format.name, Int8Format, GROUP_SIZES, weight_only_precision="int8"),)
 
 
 @cache
@@ -67,6 +70,13 @@ def weight_dtypes() -> tuple[str, ...]:
 def weight_group_sizes() -> tuple[int, ...]:
     """All that `weight_group_size` may be with some format."""
     return tuple(sorted({size for kind in format_kinds().values() for size in kind.group_sizes}))
+
+
+def weight_only_kinds() -> Mapping[str, FormatKind]:
+    """Those that TensorRT-LLM's ``--weight_only_precision`` knows, by its words; the first one is
+    what it means where it is left out."""
+    kinds = format_kinds().values()
+    return {kind.weight_only_precision: kind for kind in kinds if kind.weight_only_precision}
 
 
 def format_of(build: BuildConfig, in_panels: bool) -> WeightFormat:

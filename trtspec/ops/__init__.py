@@ -8,7 +8,6 @@ from trtspec.ops.acceptance import accept, accept_reference
 from trtspec.ops.attention import paged_tree_attention, paged_tree_attention_reference
 from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
 from trtspec.ops.linear import linear, linear_reference, pack_linear
-from trtspec.ops.linear_int8 import linear_int8, linear_int8_reference, pack_linear_int8
 from trtspec.ops.sampling import (
     draft_candidates,
     draft_candidates_reference,
@@ -28,11 +27,8 @@ __all__ = [
     "kv_compact",
     "kv_compact_reference",
     "linear",
-    "linear_int8",
-    "linear_int8_reference",
     "linear_reference",
     "pack_linear",
-    "pack_linear_int8",
     "paged_tree_attention",
     "paged_tree_attention_reference",
     "sample",
