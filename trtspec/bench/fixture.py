@@ -16,11 +16,12 @@ import torch
 
 from trtspec.bench.checkpoint_files import SourceCheckpoint, check_new_folder, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
-from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_llama
-from trtspec.builder.locate import find_model
+from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_model
+from trtspec.builder.locate import find_model, model_config
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.models.built import attention_of, dense_of
 
 CAPTURED = "eagle_aux_hidden_state_layer_ids"
 _COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
@@ -47,8 +48,8 @@ def make_fixture(
     yielding a line for each.
 
     Args:
-        source: folder or embedded name of a Llama model in safetensors.
-        drafts: draft models (Llama) or EAGLE-3 heads of that target.
+        source: folder or embedded name of a model of plain decoder layers in safetensors.
+        drafts: draft models (of such layers) or EAGLE-3 heads of that target.
         dtype: of the tensors written; None: the source's own.
         vocab_size: size of a wider vocabulary; None: the source's own.
         seed: of the random weights.
@@ -102,11 +103,8 @@ def _widen(
     is_head = "fc.weight" in source.files
     if is_head and target is None:
         raise ConfigError(f"{source.path} is an EAGLE head; make a fixture of its target")
-    if not is_head and source.config.get("architectures") != ["LlamaForCausalLM"]:
-        raise CheckpointError(
-            f"{source.path} is a {source.config.get('architectures')}; make-fixture widens "
-            "LlamaForCausalLM and EAGLE-3 heads"
-        )
+    if not is_head:
+        _require_plain(source.path)
     sizes = shape.target if target is None else shape.draft
     if is_head:
         wide = shape.target
@@ -138,9 +136,28 @@ def _widen(
         if "target_hidden_size" in config:
             config["target_hidden_size"] = shape.target.hidden_size
     else:
-        widen_llama(widening)
+        widen_model(widening)
         config["tie_word_embeddings"] = not any(p.name == "lm_head.weight" for p in widening.pieces)
     return widening, config
+
+
+def _require_plain(path: Path) -> None:
+    """CheckpointError for a model with parts that are not widened."""
+    config = model_config(path)
+    found: dict[str, None] = {}
+    for layer in config.layers.specs:
+        attention, dense = attention_of(layer), dense_of(layer)
+        parts = {
+            "biases": attention.bias or attention.output_bias or dense.bias,
+            "norms of heads": attention.qk_norm is not None,
+            "sliding windows": attention.window > 0,
+        }
+        found |= dict.fromkeys(part for part, there in parts.items() if there)
+    if found:
+        raise CheckpointError(
+            f"{path} is a {config.architecture} with {', '.join(found)}; make-fixture widens "
+            "decoders without biases, norms of heads and sliding windows, and EAGLE-3 heads"
+        )
 
 
 def _config(w: Widening, dtype: str) -> dict[str, Any]:

@@ -215,8 +215,8 @@ class Widening:
         )
 
 
-def widen_llama(widening: Widening) -> None:
-    """Add all tensors of a Llama decoder, under the names that Hugging Face gives them.
+def widen_model(widening: Widening) -> None:
+    """Add all tensors of a language model, under the names that Hugging Face gives them.
 
     A wider vocabulary unties the head; otherwise it stays as the source has it.
     """
