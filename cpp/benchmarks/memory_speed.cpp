@@ -14,7 +14,7 @@ namespace trtspec::bench {
 namespace {
 
 // Read for a sample, where there is that much to spare.
-constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kBandwidthBytes = std::int64_t{1} << 29;
 
 }  // namespace
 

@@ -21,8 +21,8 @@ from trtspec.backends.device import free_memory
 from trtspec.ops.bandwidth import read_bandwidth
 from trtspec.ops.linear import linear, pack_linear
 
-READ_BYTES = 1 << 30
-"""What is read to measure the memory's speed, where there is that much to spare."""
+READ_BYTES = 1 << 29
+"""What is read for a sample of the memory's speed, where there is that much to spare."""
 FOOTPRINT = 256 << 20
 """Bytes that calls go round, so that each works on data that no cache holds."""
 ROWS = (1, 2, 4, 8, 16, 32, 64)
