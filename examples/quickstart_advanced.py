@@ -84,11 +84,11 @@ def make_parser() -> argparse.ArgumentParser:
     add = model.add_argument
     add("--model_dir", default=EMBEDDED_TARGET, help="target: folder, id, embedded name or engine")
     add("--dtype", default="auto", help=help_texts.DTYPE)
-    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
+    add("--weight_dtype", help=help_texts.weight_dtype())
     add("--max_batch_size", type=int)
     add("--max_seq_len", type=int)
     add("--max_num_tokens", type=int)
-    add("--backend", help=help_texts.BACKEND)
+    add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
     add("--kv_cache_fraction", type=float, help="share of the free memory for the KV cache")
     add("--disable_kv_cache_reuse", action="store_true", help="do not share equal prefixes")

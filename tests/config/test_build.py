@@ -144,7 +144,7 @@ def test_sequences_are_as_long_as_the_rope_was_stretched_for(
 ) -> None:
     """As vLLM derives it, and never shorter than max_position_embeddings. llama3's factor is part
     of those."""
-    model = replace(MODEL, rope=RopeConfig(**rope))
+    model = replace(MODEL, ropes=(RopeConfig(**rope),))
     resolved, reasons = resolve_build(BuildConfig(), model)
     assert resolved.max_seq_len == longest
     (reason,) = [reason for reason in reasons if "max_seq_len" in reason.split(":")[0]]

@@ -113,7 +113,7 @@ def test_a_new_llm_in_a_child(llm: LLM, text_model: TextModel) -> None:
 def test_a_child_ends_by_itself() -> None:
     """What is imported for an LLM leaves no thread behind that the end of a child waits for."""
     program = (
-        "import os, sys, trtspec.llmapi.llm, trtspec.builder.compile\n"
+        "import os, sys, trtspec.llmapi.llm, trtspec.backends.aoti.compile\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "child = os.fork()\n"
         "if child: os.waitpid(child, 0)\n"

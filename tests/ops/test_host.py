@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import trtspec.engine.device as device
-from trtspec.engine.device import free_memory
 
+import trtspec.backends.device as device
+from trtspec.backends.device import free_memory
 from trtspec.ops.host import available_memory, usable_cpus
 
 V2 = "29 24 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"

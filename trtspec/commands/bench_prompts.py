@@ -70,11 +70,11 @@ def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = F
     add(
         "--backend",
         nargs="+" if several_backends else None,
-        help=help_texts.BACKEND + ("; or several" if several_backends else ""),
+        help=help_texts.backend() + ("; or several" if several_backends else ""),
     )
     add("--device", help=help_texts.DEVICE)
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
-    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
+    add("--weight_dtype", help=help_texts.weight_dtype())
     add("--weight_group_size", type=int, help="inputs that share a scale of int8 weights; 0: all")
 
 

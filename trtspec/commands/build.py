@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--checkpoint_dir", required=True, help="target: HF folder or id, or an embedded name")
     add("--output_dir", type=Path, required=True, help="engine folder to write")
     add("--dtype", default="auto", help=help_texts.DTYPE)
-    add("--weight_dtype", help=help_texts.WEIGHT_DTYPE)
+    add("--weight_dtype", help=help_texts.weight_dtype())
     add(
         "--weight_group_size",
         type=int,
@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
-    add("--backend", help=help_texts.BACKEND)
+    add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
     add("--speculative_decoding_mode", help=help_texts.METHOD)
     add(

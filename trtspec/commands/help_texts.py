@@ -20,10 +20,16 @@ def one_of(names: Sequence[str], default: str | None = None) -> str:
 _DEFAULTS = BuildConfig()
 
 DTYPE = one_of((_DEFAULTS.dtype, *DTYPES), _DEFAULTS.dtype)
-BACKEND = one_of(tuple(backends()), DEFAULT)
 DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one"
-WEIGHT_DTYPE = (
-    f"of linear layers: {one_of(weight_dtypes(), _DEFAULTS.weight_dtype)}; auto: the checkpoint's "
-    "int8, else --dtype"
-)
 METHOD = f"{one_of((*METHODS, NO_METHOD))} (no speculation)"
+
+
+def backend() -> str:
+    """Of ``--backend``: those of other packages are found when it is asked for."""
+    return one_of(tuple(backends()), DEFAULT)
+
+
+def weight_dtype() -> str:
+    """Of ``--weight_dtype``, as `backend`."""
+    known = one_of(weight_dtypes(), _DEFAULTS.weight_dtype)
+    return f"of linear layers: {known}; auto: that of the checkpoint's weights, else --dtype"

@@ -40,13 +40,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
     add("--dtype", default="auto", help=help_texts.DTYPE)
-    add("--weight-dtype", help=help_texts.WEIGHT_DTYPE)
+    add("--weight-dtype", help=help_texts.weight_dtype())
     add("--weight-group-size", type=int, help="inputs that share a scale of int8 weights; 0: all")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
     add("--max-seq-len", "--max-model-len", type=int, help="tokens of prompt and output together")
     add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
     add("--tokens-per-block", "--block-size", type=int, help="tokens of one KV cache block")
-    add("--backend", help=help_texts.BACKEND)
+    add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
     add(
         "--cuda-graph-config",
