@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.backends.registry import backend_named, backends
+from trtspec.backends.registry import ENTRY_POINTS, backend_named, backends
 from trtspec.builder.plan import plan_build
 from trtspec.commands import build as command
 from trtspec.config.build import BuildConfig
@@ -18,6 +18,7 @@ from trtspec.errors import ConfigError, EngineError
 from trtspec.llmapi.build import build
 
 from ..e2e.helpers import TinyModels, chain, random_prompt, tokens
+from ..other_package import installer
 
 PROMPTS = [random_prompt(830 + i, 4 + 5 * i) for i in range(3)]
 PARAMS = [SamplingParams(12), *(SamplingParams(12, temperature=0.8, seed=i) for i in range(2))]
@@ -25,19 +26,7 @@ PARAMS = [SamplingParams(12), *(SamplingParams(12, temperature=0.8, seed=i) for 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Installs a package with an entry point, where child processes find it as well."""
-    site = tmp_path / "site"
-
-    def install_(name: str) -> None:
-        info = site / "toy-1.dist-info"
-        info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
-        points = f"[trtspec.backends]\ntoy = tests.backends.toy_backend:{name}\n"
-        (info / "entry_points.txt").write_text(points)
-        monkeypatch.syspath_prepend(str(site))
-        backends.cache_clear()
-
-    yield install_
+    yield installer(tmp_path / "site", monkeypatch, ENTRY_POINTS, backends.cache_clear)
     monkeypatch.undo()
     backends.cache_clear()
 
@@ -47,7 +36,7 @@ def test_it_builds_and_runs(
 ) -> None:
     with pytest.raises(ConfigError, match="backend 'toy' is unknown"):
         backend_named("toy")
-    install("TOY")
+    install("tests.backends.toy_backend:TOY")
     speculation = chain(models.draft("llama"), 3)
     options = {"dtype": "float32", "skip_tokenizer_init": True}
     with LLM(models.folder("llama"), speculation, backend="eager", **options) as llm:
@@ -80,7 +69,7 @@ def test_it_builds_and_runs(
 
 def test_what_it_says_counts(models: TinyModels, install: Callable[[str], None]) -> None:
     """Its options, dtypes and flags are those of any backend."""
-    install("TOY")
+    install("tests.backends.toy_backend:TOY")
     folder = models.folder("llama")
     with pytest.raises(ConfigError, match="'toy': toys have no halves; use float32, or backend"):
         plan_build(folder, BuildConfig("bf16", backend="toy"))
@@ -97,6 +86,6 @@ def test_what_it_says_counts(models: TinyModels, install: Callable[[str], None])
 
 
 def test_a_name_that_is_taken(install: Callable[[str], None]) -> None:
-    install("EAGER_AGAIN")
+    install("tests.backends.toy_backend:EAGER_AGAIN")
     with pytest.raises(ConfigError, match="adds a backend 'eager', a name that is taken"):
         backends()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 
 import pytest
@@ -106,39 +105,6 @@ def test_what_a_pass_reads(name: str) -> None:
         return
     weight, ids = random(N, K), torch.tensor([0, 69, 64])
     assert torch.equal(kind.rows(loaded(kind, StoredWeight("a", weight)), ids), weight[ids])
-
-
-def test_formats_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are asked for by name; one that takes a name is refused."""
-    toy = registry.FormatKind("toy", lambda group: ROWS)
-
-    def installed(*kinds: registry.FormatKind) -> None:
-        entries = [Entry(kind) for kind in kinds]
-        monkeypatch.setattr(registry, "entry_points", lambda group: entries)
-        registry.format_kinds.cache_clear()
-
-    class Entry:
-        value = "elsewhere:TOY"
-
-        def __init__(self, kind: registry.FormatKind) -> None:
-            self.kind = kind
-
-        def load(self) -> registry.FormatKind:
-            return self.kind
-
-    try:
-        installed(toy)
-        build = BuildConfig("float32", weight_dtype="toy")
-        assert registry.resolve_weights(build, "float32", None, CPU) == ("toy", [])
-        assert registry.format_of(build, in_panels=True) is ROWS
-        installed(registry.FormatKind("int8", lambda group: ROWS))
-        with pytest.raises(ConfigError, match="'int8', a name that is taken"):
-            registry.format_kinds()
-    finally:
-        monkeypatch.undo()
-        registry.format_kinds.cache_clear()
-    assert "toy" not in registry.format_kinds()
-    assert registry.entry_points is importlib.metadata.entry_points
 
 
 def test_quantised_checkpoints_keep_their_format() -> None:
