@@ -13,10 +13,7 @@ from .messages import messages
 from .observe import ALL, COMPILED, METHODS, VARIANTS, Workshop, versions
 from .parts import folder_part, run_part
 
-_MATRIX = pytest.mark.matrix
-_SLOW = pytest.mark.slow
-_REPRESENTATIVES = ("tree", "eagle3", "dflash")
-_TABLE = [*METHODS, *(pytest.param(name, marks=_MATRIX) for name in VARIANTS)]
+_TABLE = [*METHODS, *(pytest.param(name, marks=pytest.mark.matrix) for name in VARIANTS)]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +61,7 @@ def test_eager(shop: Workshop, record: store.Record, method: str) -> None:
     check(f"{method} / eager", recorded, seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", _TABLE)
 def test_onnx(shop: Workshop, record: store.Record, method: str) -> None:
     pytest.importorskip("onnxruntime")
@@ -76,6 +74,7 @@ def test_onnx(shop: Workshop, record: store.Record, method: str) -> None:
     check(f"{method} / onnx", folder_part(recorded), seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", _TABLE)
 def test_exported(shop: Workshop, record: store.Record, method: str) -> None:
     """What backend aoti would compile, and the contract of its engine folder."""
@@ -83,11 +82,11 @@ def test_exported(shop: Workshop, record: store.Record, method: str) -> None:
     check(f"{method} / aoti", folder_part(record.methods[method]["aoti"]), shop.exported(method))
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=_SLOW if m in _REPRESENTATIVES else (_SLOW, _MATRIX)) for m in COMPILED],
-)
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize("method", COMPILED)
 def test_compiled(shop: Workshop, record: store.Record, method: str) -> None:
+    """The suites of compiled engines compare these with eager ones, which `test_eager` judges."""
     recorded = record.methods[method]["aoti"]
     check(f"{method} / aoti", run_part(recorded), shop.ran(method, "aoti"))
 
