@@ -14,7 +14,8 @@ import torch
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, RequestOutput, SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.engine.folder import WEIGHTS_NAME, read_weights
+from trtspec.backends.shape import WEIGHTS_NAME
+from trtspec.engine.folder import read_weights
 from trtspec.executor.buckets import greedy_sampling
 
 from .. import inside

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from trtspec import LLM
+from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.config.eagle import EagleConfig
-from trtspec.engine.folder import WEIGHTS_NAME, read_weights
+from trtspec.engine.folder import read_weights
 from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
 

@@ -36,7 +36,6 @@ from torch import Tensor
 from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
-from trtspec.backends.shape import WEIGHTS_NAME as WEIGHTS_NAME
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.hybrid import HybridDecodingConfig
