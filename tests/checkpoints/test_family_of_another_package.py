@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
 
 from ..e2e.helpers import ngram, open_llm, tokens
+from ..other_package import installer
 from .toy_family import TOY
 
 WIDTH, BLOCKS, HEADS, LOOK_BACK = 32, 4, 4, 6
@@ -77,6 +78,15 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     registry.families.cache_clear()
 
 
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Installs a package with such an entry point."""
+    forget = registry.families.cache_clear
+    yield installer(tmp_path / "site", monkeypatch, registry.ENTRY_POINTS, forget)
+    monkeypatch.undo()
+    forget()
+
+
 def same_model() -> Qwen2ForCausalLM:
     """The toy's arithmetic, as transformers knows it."""
     torch.manual_seed(4)
@@ -121,12 +131,12 @@ def greedy(model: Qwen2ForCausalLM, prompt: list[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def test_its_text_is_that_of_transformers(install: Any, tmp_path: Path) -> None:
+def test_its_text_is_that_of_transformers(package: Callable[[str], None], tmp_path: Path) -> None:
     model = same_model()
     folder = write(tmp_path / "toy", model)
     with pytest.raises(CheckpointError, match=r"'ToyForCausalLM' is not supported.*LlamaForCausal"):
         load_checkpoint(folder)
-    install(TOY)
+    package("tests.checkpoints.toy_family:TOY")
     checkpoint = load_checkpoint(folder)
     windows = [layer.window for layer in checkpoint.config.layers]
     assert windows == [0, LOOK_BACK] * 2 and checkpoint.ignored == ("notes",)
