@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -122,3 +122,9 @@ class WeightFormat(ABC):
     def describe(self, dtype: str) -> str:
         """A network of ``dtype`` with such weights, in a few words."""
         return dtype
+
+
+def op_arguments(norm: Norm | None, gated: bool, residual: Tensor | None) -> dict[str, Any]:
+    """What stands around a product, as the ops of `trtspec.ops` for linear layers take it."""
+    weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    return {"norm": weight, "eps": eps, "gated": gated, "residual": residual}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trtspec.formats.base import BufferSpec, Norm, Place, Rounding, WeightFormat
+from trtspec.formats.base import BufferSpec, Norm, Place, Rounding, WeightFormat, op_arguments
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import PANEL, unpack_linear
 from trtspec.ops.linear_int8 import (
@@ -84,10 +84,7 @@ class Int8Format(WeightFormat):
             n,
             self.group_size,
             out_dtype,
-            norm=None if norm is None else norm.weight,
-            eps=0.0 if norm is None else norm.eps,
-            gated=gated,
-            residual=residual,
+            **op_arguments(norm, gated, residual),
         )
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.formats.base import BufferSpec, Norm, Rounding, WeightFormat
+from trtspec.formats.base import BufferSpec, Norm, Rounding, WeightFormat, op_arguments
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
 
@@ -56,10 +56,7 @@ class PanelFormat(PlainFormat):
             bias,
             n,
             out_dtype,
-            norm=None if norm is None else norm.weight,
-            eps=0.0 if norm is None else norm.eps,
-            gated=gated,
-            residual=residual,
+            **op_arguments(norm, gated, residual),
         )
 
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
