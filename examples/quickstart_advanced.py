@@ -33,10 +33,15 @@ from typing import Any
 from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
-from trtspec.config.speculative import METHODS, NO_METHOD, method_name, methods_taking
 from trtspec.errors import ConfigError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.log import log_to_stderr
+from trtspec.speculative.registry import (
+    NO_METHOD,
+    method_name,
+    method_names,
+    methods_taking,
+)
 
 EMBEDDED_TARGET = "trtspec-tiny"
 EMBEDDED_DRAFTS = {
@@ -50,7 +55,7 @@ EXAMPLE_PROMPTS = [
     "import os\nimport sys\n\nclass ",
     "    def test_add(self):\n        self.assertEqual(",
 ]
-ALGORITHMS = [name.upper() for name in (*METHODS, NO_METHOD) if name != "hybrid"]
+ALGORITHMS = [name.upper() for name in method_names() if name != "hybrid"]
 METHODS_WITHOUT_DRAFT = ("auto", "ngram", "suffix", "mtp", "extract_hidden_states")
 METHODS_WITHOUT_LENGTH = ("auto", "suffix", "medusa", "extract_hidden_states")
 DEFAULT_DRAFT_LEN = 5

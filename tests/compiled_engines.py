@@ -23,8 +23,8 @@ from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.speculative.options import parse_speculative_config
 
 from .e2e.dflash_heads import dflash, random_dflash
 from .e2e.eagle_heads import V, cycling_target, eagle, save_right_heads

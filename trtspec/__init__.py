@@ -12,24 +12,22 @@ from trtspec.version import __version__
 
 if TYPE_CHECKING:
     from trtspec.backends.tensorrt.options import TensorRTConfig
+    from trtspec.config.auto import AutoDecodingConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
+    from trtspec.config.decoding import NGramDecodingConfig
+    from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
+    from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+    from trtspec.config.hybrid import HybridDecodingConfig
     from trtspec.config.kv import KvCacheConfig
+    from trtspec.config.medusa_decoding import MedusaDecodingConfig
+    from trtspec.config.mtp_decoding import MtpDecodingConfig
+    from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
     from trtspec.config.sampling import SamplingParams
-    from trtspec.config.speculative import (
-        AutoDecodingConfig,
-        DDTreeDecodingConfig,
-        DFlashDecodingConfig,
+    from trtspec.config.suffix_decoding import SuffixDecodingConfig
+    from trtspec.config.tree_decoding import (
         DraftTargetDecodingConfig,
         Eagle3DecodingConfig,
         EagleDecodingConfig,
-        ExtractHiddenStatesConfig,
-        HybridDecodingConfig,
-        MedusaDecodingConfig,
-        MtpDecodingConfig,
-        NGramDecodingConfig,
-        PardDecodingConfig,
-        PEagleDecodingConfig,
-        SuffixDecodingConfig,
     )
     from trtspec.errors import TrtspecError
     from trtspec.llmapi.build import build
@@ -71,20 +69,20 @@ _HOMES = {
     "SamplingParams": "trtspec.config.sampling",
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
-    "AutoDecodingConfig": "trtspec.config.speculative",
-    "DDTreeDecodingConfig": "trtspec.config.speculative",
-    "DFlashDecodingConfig": "trtspec.config.speculative",
-    "DraftTargetDecodingConfig": "trtspec.config.speculative",
-    "EagleDecodingConfig": "trtspec.config.speculative",
-    "Eagle3DecodingConfig": "trtspec.config.speculative",
-    "ExtractHiddenStatesConfig": "trtspec.config.speculative",
-    "HybridDecodingConfig": "trtspec.config.speculative",
-    "MedusaDecodingConfig": "trtspec.config.speculative",
-    "MtpDecodingConfig": "trtspec.config.speculative",
-    "NGramDecodingConfig": "trtspec.config.speculative",
-    "PardDecodingConfig": "trtspec.config.speculative",
-    "PEagleDecodingConfig": "trtspec.config.speculative",
-    "SuffixDecodingConfig": "trtspec.config.speculative",
+    "AutoDecodingConfig": "trtspec.config.auto",
+    "DDTreeDecodingConfig": "trtspec.config.dflash_decoding",
+    "DFlashDecodingConfig": "trtspec.config.dflash_decoding",
+    "DraftTargetDecodingConfig": "trtspec.config.tree_decoding",
+    "EagleDecodingConfig": "trtspec.config.tree_decoding",
+    "Eagle3DecodingConfig": "trtspec.config.tree_decoding",
+    "ExtractHiddenStatesConfig": "trtspec.config.extract_hidden_states",
+    "HybridDecodingConfig": "trtspec.config.hybrid",
+    "MedusaDecodingConfig": "trtspec.config.medusa_decoding",
+    "MtpDecodingConfig": "trtspec.config.mtp_decoding",
+    "NGramDecodingConfig": "trtspec.config.decoding",
+    "PardDecodingConfig": "trtspec.config.parallel_decoding",
+    "PEagleDecodingConfig": "trtspec.config.parallel_decoding",
+    "SuffixDecodingConfig": "trtspec.config.suffix_decoding",
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",
 }

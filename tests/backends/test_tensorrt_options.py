@@ -11,9 +11,9 @@ from trtspec.backends.registry import backend_named
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.builder.resolve import resolve_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.llm import LLMConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
+from trtspec.llmapi.options import LLMConfig
 
 from ..config.test_build import MODEL
 

@@ -33,8 +33,8 @@ from trtspec.bench.compare_report import (
 from trtspec.bench.methods import NONE, Method
 from trtspec.bench.result_file import save
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import TinyModels, open_llm, random_prompt
 from .test_floor import RATES

@@ -14,10 +14,10 @@ from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check, descri
 from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.doctor.pair_checks import PairFigures, figure_checks, measure_pair
 from trtspec.bench.methods import Method
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.build import build
 from trtspec.ops.tree import TokenTree
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import TinyModels, chain, open_llm, random_prompt, tokens, tree
 

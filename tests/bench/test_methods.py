@@ -8,8 +8,8 @@ import pytest
 
 from trtspec.bench.methods import NONE, Method, fitting_methods, read_methods, usual_methods
 from trtspec.builder.available_drafts import FoundDraft, available_drafts
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.options import parse_speculative_config
 
 SMALL, HEAD, BLOCKS = "trtspec-tiny-draft", "trtspec-tiny-eagle3", "trtspec-tiny-dflash"
 

@@ -23,9 +23,9 @@ from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.scratch import scratch_folder
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import BuildError, CheckpointError
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import PARAMS_40, TinyModels, chain, open_llm, random_prompt
 from ..e2e.tiny_tokenizer import save_bytes

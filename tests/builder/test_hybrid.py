@@ -14,10 +14,10 @@ from trtspec.builder.build import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.hybrid import HybridDecodingConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.llmapi.engine_drafts import find_drafts
+from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3

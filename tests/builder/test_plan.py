@@ -15,8 +15,8 @@ import trtspec.backends.environment as environments
 import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import TinyModels, chain, ngram, tree
 from ..e2e.tiny_tokenizer import save_words

@@ -13,8 +13,8 @@ from trtspec.backends.tensorrt.build import REPORT_NAME
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import BuildError, ConfigError, EngineError
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.every_method import METHODS
 from ..e2e.helpers import TinyModels

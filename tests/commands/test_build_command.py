@@ -14,14 +14,10 @@ import pytest
 
 from trtspec import LLM
 from trtspec.commands.build import main, make_parser, speculative_options
-from trtspec.config.speculative import (
-    Eagle3DecodingConfig,
-    EagleDecodingConfig,
-    MedusaDecodingConfig,
-    MtpDecodingConfig,
-    PardDecodingConfig,
-    PEagleDecodingConfig,
-)
+from trtspec.config.medusa_decoding import MedusaDecodingConfig
+from trtspec.config.mtp_decoding import MtpDecodingConfig
+from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
+from trtspec.config.tree_decoding import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.engine.folder import EngineConfig
 
 from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt

@@ -20,9 +20,10 @@ from trtspec.bench.methods import read_methods
 from trtspec.commands import bench, build, doctor, serve
 from trtspec.config.build import DEVICES
 from trtspec.config.model import DTYPES
-from trtspec.config.speculative import METHODS, NO_METHOD, parse_speculative_config
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import weight_dtypes
+from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.registry import method_names, methods
 
 from ..e2e.helpers import TinyModels, chain, open_llm
 
@@ -62,9 +63,9 @@ LISTS = {
     "device": DEVICES,
     "dtype": DTYPES,
     "weight_dtype": weight_dtypes(),
-    "method": [*METHODS, NO_METHOD],
-    "speculative_decoding_mode": [*METHODS, NO_METHOD],
-    "spec_decode_algo": [name for name in (*METHODS, NO_METHOD) if name != "hybrid"],
+    "method": method_names(),
+    "speculative_decoding_mode": method_names(),
+    "spec_decode_algo": [name for name in method_names() if name != "hybrid"],
 }
 """By flag, all that it may be; hybrids are no single word."""
 
@@ -93,7 +94,7 @@ def test_help_can_be_printed(program: str) -> None:
 
 
 def test_public_configs() -> None:
-    configs = {cls.__name__ for cls in METHODS.values()}
+    configs = {method.options.__name__ for method in methods().values()}
     assert configs <= set(trtspec.__all__)
     for name in trtspec.__all__:
         assert getattr(trtspec, name) is not None
@@ -110,7 +111,7 @@ def rows(text: str, header: str) -> set[str]:
 
 def test_tables_of_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
-    assert rows(text, "| method | what it needs") == set(METHODS)
+    assert rows(text, "| method | what it needs") == set(methods())
     assert rows(text, "| `--backend` |") == set(backends())
 
 

@@ -16,17 +16,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trtspec import CompletionOutput, RequestOutput, SamplingParams
-from trtspec.config.speculative import (
-    Eagle3DecodingConfig,
-    EagleDecodingConfig,
-    MedusaDecodingConfig,
-    MtpDecodingConfig,
-    PardDecodingConfig,
-    PEagleDecodingConfig,
-    parse_speculative_config,
-)
+from trtspec.config.medusa_decoding import MedusaDecodingConfig
+from trtspec.config.mtp_decoding import MtpDecodingConfig
+from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
+from trtspec.config.tree_decoding import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import TinyModels
 from ..e2e.tiny_tokenizer import save_bytes

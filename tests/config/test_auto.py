@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.speculative import (
-    METHODS,
-    AutoDecodingConfig,
-    DraftTargetDecodingConfig,
-    HybridDecodingConfig,
-    NGramDecodingConfig,
-    SuffixDecodingConfig,
-    parse_speculative_config,
-    speculative_to_dict,
-)
+from trtspec.config.auto import AutoDecodingConfig
+from trtspec.config.decoding import NGramDecodingConfig
+from trtspec.config.hybrid import HybridDecodingConfig
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
+from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import methods
 
 
 def parse(**options: Any) -> Any:
@@ -46,7 +43,7 @@ def test_it_belongs_to_the_whole_and_to_what_drafts() -> None:
 
 def test_auto_without_a_draft() -> None:
     auto = parse(decoding_type="AUTO")
-    assert isinstance(auto, AutoDecodingConfig) and METHODS["auto"] is AutoDecodingConfig
+    assert isinstance(auto, AutoDecodingConfig) and methods()["auto"].options is AutoDecodingConfig
     assert auto.resolved(None) == SuffixDecodingConfig(adaptive=True)
     kept = parse(method="auto", simulate_acceptance=[0.5], max_model_len=64).resolved(None)
     assert kept == SuffixDecodingConfig(adaptive=True, simulate_acceptance=(0.5,), max_model_len=64)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trtspec.config.cuda_graph import CudaGraphConfig
-from trtspec.config.llm import LLMConfig
 from trtspec.errors import ConfigError
+from trtspec.llmapi.options import LLMConfig
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
-from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 
 @pytest.mark.parametrize(

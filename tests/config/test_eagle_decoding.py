@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.speculative import (
+from trtspec.config.tree import TreeShape
+from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
     Eagle3DecodingConfig,
     EagleDecodingConfig,
     TreeDecodingConfig,
-    parse_speculative_config,
-    speculative_to_dict,
 )
-from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 CHOICES = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 EAGLE = {"method": "eagle", "model": "d"}

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig, KvTransferConfig
-from trtspec.config.llm import LLMConfig
-from trtspec.config.speculative import (
-    method_name,
-    parse_speculative_config,
-    speculative_to_dict,
-)
 from trtspec.errors import ConfigError
+from trtspec.llmapi.options import LLMConfig
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import method_name
 
 BASE = {"method": "extract_hidden_states"}
 CONNECTOR = {"kv_connector": "ExampleHiddenStatesConnector", "kv_role": "kv_producer"}

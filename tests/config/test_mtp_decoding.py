@@ -10,8 +10,8 @@ from trtspec import MtpDecodingConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_decoding import OWN_MODULES
 from trtspec.config.mtp_modules import MtpModulesConfig
-from trtspec.config.speculative import parse_speculative_config, speculative_to_dict
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 from ..tiny_config import tiny_config
 

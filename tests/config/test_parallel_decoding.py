@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from trtspec import PardDecodingConfig, PEagleDecodingConfig
-from trtspec.config.speculative import (
-    Eagle3DecodingConfig,
-    method_name,
-    parse_speculative_config,
-    speculative_to_dict,
-)
-from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.config.tree_decoding import Eagle3DecodingConfig, TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import method_name
 
 PARD = {"method": "pard", "model": "d", "num_speculative_tokens": 8}
 P_EAGLE = {"method": "p_eagle", "model": "d", "num_speculative_tokens": 8}

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.speculative import (
-    DraftTargetDecodingConfig,
-    NGramDecodingConfig,
-    SuffixDecodingConfig,
-    method_name,
-    parse_speculative_config,
-    speculative_to_dict,
-)
+from trtspec.config.decoding import NGramDecodingConfig
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
+from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import method_name
 
 
 def test_none_and_objects() -> None:

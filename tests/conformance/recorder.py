@@ -11,9 +11,9 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.config.tree_decoding import DraftTargetDecodingConfig, Eagle3DecodingConfig
 from trtspec.errors import RequestError
 from trtspec.executor.batch import ScheduledBatch

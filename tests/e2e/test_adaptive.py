@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.speculative import HybridDecodingConfig, SuffixDecodingConfig
+from trtspec.config.hybrid import HybridDecodingConfig
+from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.llmapi.build import build
 
 from .. import inside

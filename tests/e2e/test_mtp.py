@@ -20,10 +20,10 @@ from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.mtp import MtpConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.request import Request
 from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.options import parse_speculative_config
 
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch

@@ -19,7 +19,6 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
@@ -28,6 +27,7 @@ from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.eagle import EagleDraft
 from trtspec.models.mtp_modules import MtpModules
 from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside
 from .eagle_heads import V, known_text

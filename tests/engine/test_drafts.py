@@ -19,7 +19,6 @@ from trtspec.config.medusa import MedusaConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
-from trtspec.config.speculative import METHODS
 from trtspec.engine.drafts import (
     DRAFT_KINDS,
     DRAFT_MODEL,
@@ -31,6 +30,7 @@ from trtspec.engine.drafts import (
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import IN_ROWS
 from trtspec.models.linear import Linear
+from trtspec.speculative.registry import methods
 
 from ..tiny_config import tiny_config
 
@@ -66,7 +66,7 @@ def by_inputs(matrices: Iterable[tuple[int, int]]) -> Counter[int]:
 def test_a_kind(name: str) -> None:
     config = DRAFTS[name]
     kind = DRAFT_KINDS[config.kind]
-    assert kind.config is type(config) and config.method in METHODS
+    assert kind.config is type(config) and config.method in methods()
     data = json.loads(json.dumps(draft_to_dict(config)))
     assert data["kind"] == config.kind and draft_from_dict(data) == config
     # A cache of its own is what a second graph fills.

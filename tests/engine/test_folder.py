@@ -22,9 +22,9 @@ from trtspec.backends.registry import backend_named
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, EngineError
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt
 

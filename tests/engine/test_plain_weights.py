@@ -14,10 +14,10 @@ from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.folder import read_weights
 from trtspec.engine.graphs import engine_graphs
 from trtspec.formats.registry import IN_ROWS
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.eagle_heads import eagle, random_eagle1, random_eagle3
 from ..e2e.helpers import TinyModels, open_llm, random_prompt, tokens, tree

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import DraftTargetDecodingConfig
+from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import Eagle3DecodingConfig
+from trtspec.config.tree_decoding import Eagle3DecodingConfig
 from trtspec.errors import EngineError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import DraftCacheNeeds

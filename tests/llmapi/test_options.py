@@ -13,8 +13,8 @@ from trtspec import LLM, DraftTargetDecodingConfig, KvCacheConfig, NGramDecoding
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import CheckpointError, ConfigError, EngineError
+from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import (
     PARAMS_40,

@@ -19,9 +19,9 @@ from trtspec.backends.shape import Graph
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands import build as build_command
-from trtspec.config.llm import LLMConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.engine.graphs import engine_graphs
+from trtspec.llmapi.options import LLMConfig
+from trtspec.speculative.options import parse_speculative_config
 
 CONFIG_NAME = "config.json"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import NGramDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.request import Request
 from trtspec.ops.ngram import NgramIndex

@@ -20,9 +20,9 @@ from trtspec.bench.acceptance import one_for_each
 from trtspec.bench.floor import MachineRates
 from trtspec.bench.methods import Method
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import speculative_to_dict
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.llm import LLM
+from trtspec.speculative.options import speculative_to_dict
 
 WARM_UP_TOKENS = 8
 _TOTALS = (

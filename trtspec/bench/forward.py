@@ -15,8 +15,8 @@ import torch
 
 from trtspec.backends.packing import RowGroup
 from trtspec.bench.floor import MachineRates, seconds_per_call
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError

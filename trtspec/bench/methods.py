@@ -10,30 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trtspec.builder.available_drafts import FoundDraft
-from trtspec.config.auto import AutoDecodingConfig
-from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.speculative import (
-    METHODS,
-    NO_METHOD,
-    DecodingConfig,
-    TreeDecodingConfig,
-    method_name,
-    names_no_method,
-    parse_speculative_config,
-)
-from trtspec.config.speculative_keys import MODEL_ALIASES
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import MODEL_KEYS, names_no_method, parse_speculative_config
+from trtspec.speculative.registry import NO_METHOD, method_name, methods
 
 NONE = NO_METHOD
-DRAFT_FREE = ("ngram:4", "suffix:8")
-USUAL: Mapping[str, Sequence[str]] = {
-    "eagle": ("eagle:5", "eagle:4,5,24"),
-    "eagle3": ("eagle3:5", "eagle3:4,5,24"),
-    "pard": ("pard:8",),
-    "p_eagle": ("p_eagle:5", "p_eagle:4,5,24"),
-    "dflash": ("dflash:4", "ddtree:8,4,24"),
-}
-"""What to try with the drafts for each method, a chain first; else a chain of 4."""
 _NUMBERS = {1: ("num_speculative_tokens",), 3: ("topk", "num_steps", "num_draft_tokens")}
 _ADAPTIVE = "+adaptive"
 
@@ -56,7 +39,8 @@ class Method:
 
 def fitting_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
     """No speculation, what needs no draft, and usual shapes for each draft."""
-    spellings = [*DRAFT_FREE]
+    free = [each for each in methods().values() if not _has_draft(each.name)]
+    spellings = [spelling for method in free for spelling in method.usual]
     for method in dict.fromkeys(draft.method for draft in drafts):
         spellings += _usual(method)
     return read_methods(spellings, drafts)
@@ -99,8 +83,12 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
     return methods
 
 
+def _has_draft(method: str) -> bool:
+    return issubclass(methods()[method].options, TreeDecodingConfig)
+
+
 def _usual(method: str) -> Sequence[str]:
-    return USUAL.get(method, (f"{method}:4",))
+    return methods()[method].usual or (f"{method}:4",)
 
 
 def _is_none(text: str) -> bool:
@@ -129,16 +117,16 @@ def _read(text: str) -> _Wanted:
             options: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"{text!r:.80} is not JSON: {error}") from error
-        named = any(key in options for key in ("speculative_model", *MODEL_ALIASES))
+        named = any(key in options for key in MODEL_KEYS)
         method = options.get("method")
         return _Wanted(options, None if named or method is None else method_name(method))
     shape = text.removesuffix(_ADAPTIVE)
     adaptive = {"adaptive": True} if shape != text else {}
     name, colon, numbers = shape.partition(":")
     method = method_name(name)  # before its numbers: it is what people mistype
-    if method == AutoDecodingConfig.method:
+    if methods()[method].any_draft:
         beside = method_name(numbers) if colon else None
-        if beside is not None and not issubclass(METHODS[beside], TreeDecodingConfig):
+        if beside is not None and not _has_draft(beside):
             raise ConfigError(f"{text}: {beside} has no draft; write {method} alone")
         return _Wanted({"method": method}, beside)
     values = numbers.split(",") if colon else []
@@ -156,14 +144,14 @@ def _drafts_for(
     text: str, method: str | None, drafts: Sequence[FoundDraft]
 ) -> list[FoundDraft | None]:
     """The drafts for a method; None for what needs none."""
-    config = METHODS[method] if method else None
+    config = methods()[method].options if method else None
     if method is None or config is None or not issubclass(config, TreeDecodingConfig):
         return [None]
     wanted = config.draft_method or method
     fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]
     if fitting:
         return fitting
-    if method == MtpDecodingConfig.method:
+    if methods()[method].in_target:
         raise ConfigError(f"{text} needs modules in the target's own checkpoint, which has none")
     found = ", ".join(f"{draft.name} ({draft.method})" for draft in drafts)
     raise ConfigError(

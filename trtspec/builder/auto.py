@@ -7,8 +7,9 @@ from pathlib import Path
 from checkpoint_converters import read_config, read_draft
 from trtspec.builder.locate import find_model
 from trtspec.config.auto import AutoDecodingConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.speculative import METHODS, DecodingConfig
+from trtspec.speculative.registry import methods
 
 
 def resolve_auto(
@@ -26,4 +27,4 @@ def resolve_auto(
     if isinstance(target, Path):
         target = read_config(target)
     draft = read_draft(find_model(speculative.speculative_model), target, None)
-    return speculative.resolved(METHODS[draft.config.method])
+    return speculative.resolved(methods()[draft.config.method].options)

@@ -9,12 +9,12 @@ from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.locate import find_model
 from trtspec.builder.tokenizer import find_tokenizer, read_tokenizer
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp_decoding import OWN_MODULES, MtpDecodingConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.parallel_decoding import ParallelDecodingConfig
-from trtspec.config.speculative import DecodingConfig
 from trtspec.config.tree_decoding import EagleFamilyConfig, TreeDecodingConfig
 from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
 from trtspec.engine.folder import EngineConfig

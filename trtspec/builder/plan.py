@@ -27,13 +27,10 @@ from trtspec.builder.pair import (
 from trtspec.builder.resolve import resolve_build
 from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_end, has_tokenizer
 from trtspec.config.build import BuildConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.speculative import (
-    DecodingConfig,
-    HybridDecodingConfig,
-    speculative_to_dict,
-)
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
@@ -43,6 +40,7 @@ from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_forma
 from trtspec.errors import TrtspecError
 from trtspec.log import logger
 from trtspec.models.built import require_blocks
+from trtspec.speculative.options import speculative_to_dict
 
 _GIB = 1 << 30
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
 from trtspec.config.build import BuildConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.speculative import DecodingConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place

@@ -30,17 +30,14 @@ from trtspec.commands.bench_prompts import (
 from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import (
-    DecodingConfig,
-    parse_speculative_config,
-    speculative_to_dict,
-)
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.log import log_to_stderr
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 DRAFT_FLAGS = {
     "method": "method",
@@ -63,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     acceptance.set_defaults(run=run_acceptance)
     add = acceptance.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
-    add("--method", help=help_texts.METHOD)
+    add("--method", help=help_texts.method())
     add("--draft", help="draft: HF folder or id, or an embedded name")
     add("--num_speculative_tokens", type=int, help="K of a chain, depth D of a tree")
     add("--topk", type=int, help="k of a tree (k, D, N)")

@@ -17,10 +17,12 @@ from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
 from trtspec.config.build import BuildConfig
-from trtspec.config.speculative import DecodingConfig, methods_taking, parse_speculative_config
+from trtspec.config.decoding import DecodingConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import weight_group_sizes, weight_only_kinds
 from trtspec.log import log_to_stderr
+from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.registry import methods_taking
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
     add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
-    add("--speculative_decoding_mode", help=help_texts.METHOD)
+    add("--speculative_decoding_mode", help=help_texts.method())
     add(
         "--speculative_config",
         "--speculative-config",

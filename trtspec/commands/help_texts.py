@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from trtspec.backends.registry import DEFAULT, backends
 from trtspec.config.build import DEVICES, BuildConfig
 from trtspec.config.model import DTYPES
-from trtspec.config.speculative import METHODS, NO_METHOD
 from trtspec.formats.registry import weight_dtypes
+from trtspec.speculative.registry import method_names
 
 
 def one_of(names: Sequence[str], default: str | None = None) -> str:
@@ -21,7 +21,11 @@ _DEFAULTS = BuildConfig()
 
 DTYPE = one_of((_DEFAULTS.dtype, *DTYPES), _DEFAULTS.dtype)
 DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one"
-METHOD = f"{one_of((*METHODS, NO_METHOD))} (no speculation)"
+
+
+def method() -> str:
+    """Of ``--speculative_decoding_mode``, as `backend`."""
+    return f"{one_of(method_names())} (no speculation)"
 
 
 def backend() -> str:

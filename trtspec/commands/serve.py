@@ -14,10 +14,10 @@ from typing import Any
 from trtspec.builder.locate import find_model
 from trtspec.commands import help_texts
 from trtspec.commands.json_flag import read_json
-from trtspec.config.llm import LLMConfig
-from trtspec.config.speculative import parse_speculative_config
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.options import LLMConfig
+from trtspec.speculative.options import parse_speculative_config
 
 API_KEY_VARIABLE = "TRTSPEC_API_KEY"
 _ON_OFF = argparse.BooleanOptionalAction
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--speculative-config",
         help='JSON such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 5}; '
-        f"methods: {help_texts.METHOD}",
+        f"methods: {help_texts.method()}",
     )
     add(
         "--kv-transfer-config",

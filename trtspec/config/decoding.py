@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,6 +57,14 @@ class DecodingConfig:
     def typical_acceptance(self) -> TypicalAcceptanceConfig | None:
         """The lossy rule that accepts drafts, where one was asked for; None: lossless."""
         return None
+
+    @classmethod
+    def prepare(
+        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
+    ) -> Mapping[str, Any]:
+        """The options of a mapping as the class takes them; ``parse`` makes configs of what is one
+        within them."""
+        return options
 
     def _check_common(self) -> None:
         _at_least("max_draft_len", self.max_draft_len, 1)

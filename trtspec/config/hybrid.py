@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
@@ -72,6 +73,30 @@ class HybridDecodingConfig(DecodingConfig):
     @property
     def num_rows(self) -> int:
         return self.num_draft_tokens
+
+    @classmethod
+    def prepare(
+        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
+    ) -> Mapping[str, Any]:
+        """With the configs of the drafters; errors name the one that they are about."""
+        drafters = options.get("drafters")
+        if not isinstance(drafters, (list, tuple)):
+            raise ConfigError(
+                'the method hybrid needs `drafters`, a list of configs such as [{"method": '
+                f'"suffix"}}, {{"method": "eagle3", "model": ...}}], got {drafters!r:.80}'
+            )
+        members: list[DecodingConfig] = []
+        for i, drafter in enumerate(drafters):
+            try:
+                member = parse(drafter)
+            except ConfigError as error:
+                method = drafter.get("method") if isinstance(drafter, Mapping) else None
+                label = f"drafters[{i}]" + (f" ({method})" if method else "")
+                raise ConfigError(f"{label}: {error}") from error
+            if member is None:
+                raise ConfigError(f"drafters[{i}] is None; give the config of a method")
+            members.append(member)
+        return {**options, "drafters": members}
 
     @classmethod
     def label(cls, index: int, member: DecodingConfig) -> str:

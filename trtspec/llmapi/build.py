@@ -10,12 +10,13 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.build import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
-from trtspec.config.llm import LLMConfig
-from trtspec.config.speculative import DecodingConfig, parse_speculative_config
+from trtspec.config.decoding import DecodingConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
+from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.runtime import Limits
 from trtspec.log import logger
+from trtspec.speculative.options import parse_speculative_config
 
 
 def build(

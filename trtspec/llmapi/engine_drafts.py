@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from trtspec.builder.auto import resolve_auto
 from trtspec.builder.pair import OWN_DRAFT, check_engine_draft
-from trtspec.config.speculative import (
-    METHODS,
-    AutoDecodingConfig,
-    DecodingConfig,
-    HybridDecodingConfig,
-)
+from trtspec.config.auto import AutoDecodingConfig
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.speculative.registry import methods
 
 
 def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
@@ -22,7 +20,7 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     contract = engine.speculation
     if engine.hybrid is not None or contract is None:
         return engine.hybrid
-    method = METHODS[contract.method]
+    method = methods()[contract.method].options
     assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
     return method.of_tree(OWN_DRAFT, contract.tree)
 

@@ -17,10 +17,9 @@ from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.tokenizer import further_end
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-from trtspec.config.llm import LLMConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.config.speculative import DecodingConfig, names_no_method, parse_speculative_config
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
@@ -28,12 +27,14 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.build import check_engine, plan_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
 from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.speculative.extract_hidden_states import ready_to_extract
+from trtspec.speculative.options import names_no_method, parse_speculative_config
 
 
 class LLM:

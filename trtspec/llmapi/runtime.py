@@ -16,9 +16,9 @@ from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig, read_weights
@@ -40,7 +40,8 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.log import logger
-from trtspec.speculative.registry import DraftEngine, Steps, drafter_needs, make_drafter
+from trtspec.speculative.base import DraftEngine, Steps
+from trtspec.speculative.registry import drafter_needs, make_drafter
 from trtspec.speculative.union import UnionDrafter
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.speculative.eagle import EagleDrafter
-from trtspec.speculative.rollout import rollout_needs
+from trtspec.speculative.rollout_drafter import rollout_needs
 
 
 class DFlashDrafter(EagleDrafter):

@@ -14,7 +14,7 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.speculative.rollout import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
+from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
 class _Pending:

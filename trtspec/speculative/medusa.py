@@ -12,7 +12,7 @@ from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.request import Request
-from trtspec.speculative.rollout import RolloutDrafter, rollout_needs
+from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
 
 class MedusaDrafter(RolloutDrafter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from trtspec.config.speculative import NGramDecodingConfig
+from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.ops.ngram import NgramIndex

@@ -1,18 +1,22 @@
-"""Which drafter a speculative config stands for: one entry per method."""
+"""The speculative methods by name, those of other packages among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib.metadata import entry_points
 
+from trtspec.config.auto import AutoDecodingConfig
 from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
 from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
+from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
+from trtspec.config.speculative_keys import METHODS_ELSEWHERE
+from trtspec.config.strict import key_rules, nearest
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
@@ -20,11 +24,8 @@ from trtspec.config.tree_decoding import (
     EagleDecodingConfig,
 )
 from trtspec.errors import ConfigError
-from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.heads_engine import HeadsEngine
-from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.resources import DraftCache
+from trtspec.speculative.base import DraftEngine, DraftMethod, Steps
 from trtspec.speculative.dflash import DFlashDrafter
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
@@ -36,96 +37,168 @@ from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.suffix import SuffixDrafter
 from trtspec.speculative.union import UnionDrafter, union_needs
 
+ENTRY_POINTS = "trtspec.methods"
+"""Group of the entry points by which other packages add a `DraftMethod`."""
+NO_METHOD = "none"
+"""What users write for no speculation."""
 
-@dataclass(frozen=True)
-class DraftEngine:
-    """What a method with an engine of its own drafts with; which kind, its network decides.
-    cache: what the engine keeps its K/V in, if it does. states: where the target's states that it
-    reads lie in a row of all that are captured; None: it reads all, or none."""
-
-    engine: ModelEngine | HeadsEngine
-    cache: DraftCache | None = None
-    states: slice | None = None
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What steps may become: the target, most requests and most rows of one."""
-
-    target: CountedEngine
-    max_requests: int
-    max_rows: int
-
-
-@dataclass(frozen=True)
-class Method:
-    """needs: what the drafter will ask for, known from the config before any engine is loaded.
-    make: the drafter, from the config and exactly the draft engines that it needs."""
-
-    needs: Callable[[Any], DrafterNeeds]
-    make: Callable[[Any, Sequence[DraftEngine]], Drafter]
-
-
-def _rollout_method(
-    needs: Callable[[Any], DrafterNeeds], make: Callable[[Any, Any, Any], Drafter]
-) -> Method:
-    """A method whose drafts come from an engine of its own; ``make``: from the config, that and its
-    cache."""
-
-    def checked(config: Any, drafts: Sequence[DraftEngine]) -> Drafter:
-        if not drafts:
-            raise ConfigError(
-                f"speculative method {config.method} needs a draft engine, but the engine folder "
-                f"was built without one; rebuild it with the draft {config.speculative_model}"
-            )
-        (draft,) = drafts
-        drafter = make(config, draft.engine, draft.cache)
-        return drafter if draft.states is None else ReadsPart(drafter, draft.states)
-
-    return Method(needs, checked)
-
-
-_DRAFT_MODEL = _rollout_method(
+NGRAM = DraftMethod(
+    NGramDecodingConfig,
+    NGramDrafter.needs_of,
+    lambda config, draft: NGramDrafter(config),
+    model_words=("ngram", "[ngram]"),
+    usual=("ngram:4",),
+)
+SUFFIX = DraftMethod(
+    SuffixDecodingConfig,
+    SuffixDrafter.needs_of,
+    lambda config, draft: SuffixDrafter(config),
+    spellings=("suffixdecoding",),
+    usual=("suffix:8",),
+)
+DRAFT_MODEL = DraftMethod(
+    DraftTargetDecodingConfig,
     DraftModelDrafter.needs_of,
-    lambda config, engine, cache: DraftModelDrafter(engine, cache, config),
+    lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
+    spellings=("drafttarget", "standalone"),
 )
-_EAGLE = _rollout_method(
+EAGLE = DraftMethod(
+    EagleDecodingConfig,
     EagleDrafter.needs_of,
-    lambda config, engine, cache: EagleDrafter(engine, cache, config),
+    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
+    spellings=("eagle1", "eagle2"),
+    usual=("eagle:5", "eagle:4,5,24"),
 )
-_DFLASH = _rollout_method(
-    DFlashDrafter.needs_of,
-    lambda config, engine, cache: DFlashDrafter(engine, cache, config),
+EAGLE3 = DraftMethod(
+    Eagle3DecodingConfig,
+    EagleDrafter.needs_of,
+    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
+    usual=("eagle3:5", "eagle3:4,5,24"),
 )
-
-
-METHODS: Mapping[type[DecodingConfig], Method] = {
-    NGramDecodingConfig: Method(NGramDrafter.needs_of, lambda config, drafts: NGramDrafter(config)),
-    SuffixDecodingConfig: Method(
-        SuffixDrafter.needs_of, lambda config, drafts: SuffixDrafter(config)
-    ),
-    DraftTargetDecodingConfig: _DRAFT_MODEL,
-    EagleDecodingConfig: _EAGLE,
-    Eagle3DecodingConfig: _EAGLE,
-    MtpDecodingConfig: _EAGLE,
+MEDUSA = DraftMethod(
+    MedusaDecodingConfig,
+    MedusaDrafter.needs_of,
+    lambda config, draft: MedusaDrafter(draft.engine, config),
+)
+MTP = DraftMethod(
+    MtpDecodingConfig,
+    EagleDrafter.needs_of,
+    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
+    spellings=("mtpeagle", "nextn"),
+    in_target=True,
+    ending="mtp",  # deepseek_mtp, mimo_mtp and so on: the checkpoint says which
+)
+PARD = DraftMethod(
+    PardDecodingConfig,
     # The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
-    PardDecodingConfig: _DRAFT_MODEL,
-    PEagleDecodingConfig: _EAGLE,
-    MedusaDecodingConfig: _rollout_method(
-        MedusaDrafter.needs_of, lambda config, engine, cache: MedusaDrafter(engine, config)
-    ),
-    DFlashDecodingConfig: _DFLASH,
-    DDTreeDecodingConfig: _DFLASH,
-    ExtractHiddenStatesConfig: Method(
-        ExtractHiddenStatesDrafter.needs_of,
-        lambda config, drafts: ExtractHiddenStatesDrafter(config),
-    ),
-}
+    DraftModelDrafter.needs_of,
+    lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
+    parallel_of=DraftTargetDecodingConfig,
+    usual=("pard:8",),
+)
+P_EAGLE = DraftMethod(
+    PEagleDecodingConfig,
+    EagleDrafter.needs_of,
+    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
+    parallel_of=Eagle3DecodingConfig,
+    usual=("p_eagle:5", "p_eagle:4,5,24"),
+)
+DFLASH = DraftMethod(
+    DFlashDecodingConfig,
+    DFlashDrafter.needs_of,
+    lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
+    usual=("dflash:4", "ddtree:8,4,24"),
+)
+DDTREE = DraftMethod(
+    DDTreeDecodingConfig,
+    DFlashDrafter.needs_of,
+    lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
+)
+EXTRACT_HIDDEN_STATES = DraftMethod(
+    ExtractHiddenStatesConfig,
+    ExtractHiddenStatesDrafter.needs_of,
+    lambda config, draft: ExtractHiddenStatesDrafter(config),
+)
+HYBRID = DraftMethod(HybridDecodingConfig)
+AUTO = DraftMethod(AutoDecodingConfig, any_draft=True)
+
+_BUILT_IN = (
+    *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),
+    *(EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
+)
+DEFAULT = DRAFT_MODEL.name
+"""What a config with a draft's checkpoint alone means, as in vLLM."""
+
+
+@cache
+def methods() -> Mapping[str, DraftMethod]:
+    """By name.
+
+    Raises:
+        ConfigError: another package's method has a name or a spelling that is taken.
+    """
+    found = {method.name: method for method in _BUILT_IN}
+    taken = {_folded(NO_METHOD), *(word for method in _BUILT_IN for word in _spellings(method))}
+    for entry in entry_points(group=ENTRY_POINTS):
+        method: DraftMethod = entry.load()
+        for word in _spellings(method):
+            if word in taken:
+                raise ConfigError(
+                    f"the entry point {entry.value} adds a speculative method {method.name!r} that "
+                    f"is spelled {word!r}, which is taken; rename it or uninstall its package"
+                )
+        taken.update(_spellings(method))
+        found[method.name] = method
+    return found
+
+
+def method_of(config: DecodingConfig) -> DraftMethod:
+    """The method of a config; ConfigError for a class that none has."""
+    method = methods().get(getattr(config, "method", ""))
+    if method is None or method.options is not type(config):
+        names = ", ".join(each.options.__name__ for each in methods().values() if each.make)
+        raise ConfigError(f"there is no drafter for {type(config).__name__}; registered: {names}")
+    return method
+
+
+def method_names() -> tuple[str, ...]:
+    """All that a config may name, no speculation among them."""
+    return *methods(), NO_METHOD
+
+
+def method_name(name: object) -> str:
+    """The method that a user's spelling means ("NGRAM", "Draft_Target", ...); ConfigError lists
+    the available ones for any other."""
+    plain = _folded(str(name))
+    known = {word: method.name for method in methods().values() for word in _spellings(method)}
+    if plain in known:
+        return known[plain]
+    available = ", ".join(method_names())
+    if plain in METHODS_ELSEWHERE:
+        raise ConfigError(
+            f"speculative method {name!r} is not available in this version of trtspec; "
+            f"available: {available}"
+        )
+    for method in methods().values():
+        if method.ending is not None and plain.endswith(method.ending):
+            return method.name
+    near = nearest(plain, [*methods(), *known, NO_METHOD])
+    raise ConfigError(f"unknown speculative method {name!r}{near} (available: {available})")
+
+
+def methods_taking(option: str) -> list[str]:
+    """The methods whose configs have that option, by whichever name."""
+    return [
+        name
+        for name, method in methods().items()
+        if option in key_rules(method.options).aliases
+        or any(field.name == option for field in fields(method.options))
+    ]
 
 
 def drafter_needs(config: DecodingConfig) -> DrafterNeeds:
     """What the drafter for `config` may use in a step; ConfigError for an unregistered class."""
-    needs = [_method(member).needs(member) for member in config.members]
+    needs = [_needs(member) for member in config.members]
     return needs[0] if len(needs) == 1 else union_needs(needs, config.num_rows - 1)
 
 
@@ -151,17 +224,33 @@ def make_drafter(
 
 def _make_member(config: DecodingConfig, drafts: Iterator[DraftEngine]) -> Member:
     """A method, with the next of the engines if it needs one."""
-    method = _method(config)
-    own = list(islice(drafts, 1)) if method.needs(config).has_draft_engine else []
-    drafter = method.make(config, own)
-    if not own:
+    method, has_engine = method_of(config), _needs(config).has_draft_engine
+    draft = next(drafts, None) if has_engine else None
+    if has_engine and draft is None:
+        named = getattr(config, "speculative_model", None)
+        raise ConfigError(
+            f"speculative method {config.method} needs a draft engine, but the engine folder "
+            f"was built without one; rebuild it with the draft {named}"
+        )
+    assert method.make is not None, "those without needs were refused"
+    drafter = method.make(config, draft)
+    if draft is None:
         return Member(config.method, drafter)
-    return Member(config.method, drafter, own[0].engine, own[0].cache)
+    if draft.states is not None:
+        drafter = ReadsPart(drafter, draft.states)
+    return Member(config.method, drafter, draft.engine, draft.cache)
 
 
-def _method(config: DecodingConfig) -> Method:
-    method = METHODS.get(type(config))
-    if method is None:
-        names = ", ".join(cls.__name__ for cls in METHODS)
-        raise ConfigError(f"there is no drafter for {type(config).__name__}; registered: {names}")
-    return method
+def _needs(config: DecodingConfig) -> DrafterNeeds:
+    needs = method_of(config).needs
+    if needs is None:
+        raise ConfigError(f"the method {config.method} drafts by others alone")
+    return needs(config)
+
+
+def _spellings(method: DraftMethod) -> tuple[str, ...]:
+    return _folded(method.name), *method.spellings
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

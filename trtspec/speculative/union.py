@@ -18,7 +18,7 @@ from trtspec.speculative.controller import Choice, Controller, Load, Trial
 from trtspec.speculative.costs import CostCurve
 from trtspec.speculative.member import Member
 from trtspec.speculative.pace import PromptRows
-from trtspec.speculative.rollout import MOST_BEHIND
+from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from pathlib import Path
 
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import DecodingConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds

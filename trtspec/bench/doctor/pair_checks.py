@@ -16,12 +16,13 @@ from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.builder.tokenizer import has_tokenizer
 from trtspec.config.build import BuildConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.speculative import DecodingConfig, speculative_to_dict
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.engine.memory import weight_bytes
 from trtspec.errors import TrtspecError
 from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.speculative.options import speculative_to_dict
 
 NO_AGREEMENT, LITTLE_AGREEMENT = 0.1, 0.4
 """Top-1 agreement below which a draft does not know its target, or hardly pays."""

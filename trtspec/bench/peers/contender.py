@@ -10,8 +10,8 @@ from pathlib import Path
 from trtspec.bench.methods import Method
 from trtspec.bench.peers.process import Job, PeerProcess
 from trtspec.child_python import PYTHON
-from trtspec.config.speculative import speculative_to_dict
 from trtspec.errors import ConfigError
+from trtspec.speculative.options import speculative_to_dict
 
 OURS = "trtspec"
 PLAIN, LOOKUP, DRAFT, EAGLE3 = "plain", "prompt_lookup", "draft_model", "eagle3"

@@ -1,0 +1,70 @@
+"""DraftMethod: one speculative method, as all others know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.decoding import DecodingConfig
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.resources import DraftCache
+
+
+@dataclass(frozen=True)
+class DraftEngine:
+    """What a method with an engine of its own drafts with; which kind, its network decides.
+    cache: what the engine keeps its K/V in, if it does. states: where the target's states that it
+    reads lie in a row of all that are captured; None: it reads all, or none."""
+
+    engine: ModelEngine | HeadsEngine
+    cache: DraftCache | None = None
+    states: slice | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What steps may become: the target, most requests and most rows of one."""
+
+    target: CountedEngine
+    max_requests: int
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class DraftMethod:
+    """All that is asked of a method: by the registry, which has one of these for each.
+
+    options: the class of its config, which has the method's name and says by its key rules what
+    becomes of the options of neighbouring engines. spellings: what these call the method, without
+    case, "_" and "-"; ending: how the other names end that mean it. model_words: what their users
+    write as the model where the method has none. parallel_of: the config whose method becomes this
+    one by vLLM's `parallel_drafting`.
+
+    needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
+    method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
+    and the draft engine, if the needs say that it has one.
+
+    usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. any_draft:
+    it takes a draft for any method, which the draft's files tell. in_target: its networks may lie
+    in the target's own checkpoint.
+    """
+
+    options: type[DecodingConfig]
+    needs: Callable[[Any], DrafterNeeds] | None = None
+    make: Callable[[Any, Any], Drafter] | None = None
+    spellings: Sequence[str] = ()
+    ending: str | None = None
+    model_words: Sequence[str] = ()
+    parallel_of: type[DecodingConfig] | None = None
+    usual: Sequence[str] = ()
+    any_draft: bool = False
+    in_target: bool = False
+
+    @property
+    def name(self) -> str:
+        """In configs, engine folders and tables."""
+        return self.options.method
