@@ -75,9 +75,7 @@ def test_all_that_is_imported_counts(copy: Path) -> None:
     assert sources.hash_of(of(copy), copy) == before
 
 
-@pytest.mark.parametrize(
-    "folder", ["serve", "llmapi", "bench", "commands", "executor", "speculative"]
-)
+@pytest.mark.parametrize("folder", ["serve", "llmapi", "bench", "commands", "executor"])
 def test_what_is_not_imported_does_not(copy: Path, key_of: Callable[[], str], folder: str) -> None:
     before = key_of()
     for path in (copy / folder).rglob("*.py"):

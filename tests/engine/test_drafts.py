@@ -19,17 +19,11 @@ from trtspec.config.medusa import MedusaConfig
 from trtspec.config.mtp import MtpConfig
 from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
-from trtspec.engine.drafts import (
-    DRAFT_KINDS,
-    DRAFT_MODEL,
-    DRAFT_ROLLOUT,
-    DRAFT_STEP,
-    draft_from_dict,
-    draft_to_dict,
-)
+from trtspec.engine.drafts import DRAFT_KINDS, draft_from_dict, draft_to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import IN_ROWS
 from trtspec.models.linear import Linear
+from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.registry import methods
 
 from ..tiny_config import tiny_config

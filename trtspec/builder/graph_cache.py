@@ -22,12 +22,12 @@ from trtspec.backends.environment import Environment
 from trtspec.builder.locate import cache_root
 from trtspec.builder.sources import PACKAGE, hash_of, sources_of
 from trtspec.child_python import python_command, python_environment
-from trtspec.engine.drafts import DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import draft_of, engine_graphs
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 from trtspec.ops.host import usable_cpus
+from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP
 
 _MAKERS = ("trtspec.builder.compile_worker",)
 """Besides a backend, the modules that make a graph. Its code comes from these and from all that

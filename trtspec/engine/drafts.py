@@ -6,21 +6,16 @@ A new kind of network is a class of `trtspec.config` that fits `DraftConfig`, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
-from trtspec.backends.session import GraphSession
-from trtspec.backends.shape import as_it_is
 from trtspec.backends.slots.networks import BlockNetwork, MarginalsNetwork, PassNetwork
 from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.eagle import EagleConfig
-from trtspec.config.kv import CacheLayout
 from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.mtp import MtpConfig
@@ -28,7 +23,6 @@ from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import Matrix
 from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.dflash import DFlashDraft
@@ -39,89 +33,32 @@ from trtspec.models.medusa import MedusaHeads
 from trtspec.models.mtp_modules import ModuleSource, ModuleStack, MtpModules
 from trtspec.models.p_eagle import PEagleDraft
 from trtspec.models.parallel_rollout import ParallelRollout
-from trtspec.models.rollout import TreeRollout
 from trtspec.models.signature import (
-    Signature,
-    feature_signature,
     heads_signature,
     rollout_signature,
 )
-from trtspec.models.tree_levels import make_levels
 from trtspec.models.vanilla_rollout import VanillaRollout
+from trtspec.speculative.draft_kind import (
+    DRAFT_MODEL,
+    DRAFT_ROLLOUT,
+    DRAFT_STEP,
+    Built,
+    DraftGraph,
+    DraftKind,
+)
+from trtspec.speculative.pass_graphs import (
+    HEAD,
+    PASS,
+    TREE_GRAPHS,
+    feature_model,
+    feature_parts,
+    feature_passes,
+    first_step,
+    token_parts,
+    token_passes,
+)
 
-DRAFT_MODEL = "model.pt2"
-DRAFT_STEP = "step.pt2"
-DRAFT_ROLLOUT = "rollout.pt2"
-
-
-@dataclass(frozen=True)
-class DraftGraph:
-    """A graph of a draft: the module of it from a network, its inputs, and how often a call passes
-    over the weights."""
-
-    over: Callable[[Any], nn.Module]
-    sign: Callable[[], Signature]
-    passes: int = 1
-
-
-@dataclass(frozen=True)
-class Built:
-    """What the graphs of a draft depend on beside its own shape."""
-
-    dtype: torch.dtype
-    layout: CacheLayout
-    tree: TreeShape
-
-
-@dataclass(frozen=True)
-class DraftKind:
-    """One kind of draft network.
-
-    config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
-    uninitialised weights, from its config, its target's, a dtype and how weights lie.
-    matrices: of its config, the outputs and inputs of each linear layer that a pass reads.
-    load: fills them, from its checkpoint (config and tensors by internal names) and the target's
-    tensors. graphs: by artifact, relative to the draft's folder, how it is made of config and
-    build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
-    cache of its own by `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing
-    else. parts: what the network is cut into over slot caches, from its config and the width of
-    the target's states that it reads; stand_in: what runs these in place of the network. slots:
-    rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
-    lookahead: how many tokens after a kept row it depends on, where its config decides that; None:
-    what the drafter says. levels: how its rollout grows a tree, of which the index tensors are
-    constants beside the weights.
-    """
-
-    config: type[Any]
-    module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
-    matrices: Callable[[Any], Sequence[Matrix]]
-    load: Callable[[Any, Any, Mapping[str, Tensor]], None]
-    graphs: Mapping[str, Callable[[Any, Built], DraftGraph]]
-    parts: Callable[[Any, int], tuple[Part, ...]]
-    stand_in: Callable[[Any, OpenParts], nn.Module]
-    slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
-    lookahead: Callable[[Any], int | None] = lambda config: None
-    levels: Callable[[TreeShape], nn.Module] = make_levels
-
-
-def _tree_rollout(config: ModelConfig | EagleConfig, built: Built, tree: TreeShape) -> DraftGraph:
-    """Over a language model, or a network that reads the target's states."""
-    decoder, width = (
-        (config.decoder, config.hidden_in) if isinstance(config, EagleConfig) else (config, 0)
-    )
-    return DraftGraph(
-        lambda module: TreeRollout(module, tree, built.layout.tokens_per_block),
-        lambda: rollout_signature(decoder, built.dtype, built.layout, width),
-        passes=tree.num_steps,
-    )
-
-
-def _steps(config: ModelConfig | EagleConfig, built: Built) -> DraftGraph:
-    return _tree_rollout(config, built, built.tree)
-
-
-def _first_step(config: ModelConfig | EagleConfig, built: Built) -> DraftGraph:
-    return _tree_rollout(config, built, built.tree.first_step)
+CONTEXT, MARGINALS = PartRole.CONTEXT.value, PartRole.MARGINALS.value
 
 
 def _parallel_rollout(config: PardConfig | PEagleConfig, built: Built) -> DraftGraph:
@@ -130,13 +67,6 @@ def _parallel_rollout(config: PardConfig | PEagleConfig, built: Built) -> DraftG
     return DraftGraph(
         lambda module: ParallelRollout(module, built.tree, size, mask),
         lambda: rollout_signature(config.decoder, built.dtype, built.layout, width),
-    )
-
-
-def _feature_model(config: MtpModulesConfig | DFlashConfig, built: Built) -> DraftGraph:
-    width = config.hidden_in
-    return DraftGraph(
-        as_it_is, lambda: feature_signature(config.decoder, built.dtype, built.layout, width)
     )
 
 
@@ -185,36 +115,6 @@ def _p_eagle(
     return PEagleDraft(config, target, dtype, formats=formats)
 
 
-_PASS, _HEAD, _FUSE, _CONTEXT, _MARGINALS = (
-    role.value
-    for role in (
-        PartRole.PASS,
-        PartRole.HEAD,
-        PartRole.FUSE,
-        PartRole.CONTEXT,
-        PartRole.MARGINALS,
-    )
-)
-"""The names of parts, but for those of several modules."""
-
-
-def _token_parts(config: ModelConfig, states: int) -> tuple[Part, ...]:
-    decoder = config.decoder
-    return (
-        Part(PartRole.PASS, _PASS, decoder, masks=mask_kinds(decoder)),
-        Part(PartRole.HEAD, _HEAD, decoder),
-    )
-
-
-def _feature_parts(config: EagleConfig, states: int) -> tuple[Part, ...]:
-    decoder, masks = config.decoder, mask_kinds(config.decoder)
-    return (
-        Part(PartRole.FUSE, _FUSE, None, states=states),
-        Part(PartRole.PASS, _PASS, decoder, masks=masks, reads_features=True),
-        Part(PartRole.HEAD, _HEAD, decoder),
-    )
-
-
 def _module_parts(config: MtpModulesConfig, states: int) -> tuple[Part, ...]:
     """A pass and a head of each module, whose features its caller fuses."""
     decoder, parts = config.module.decoder, []
@@ -222,8 +122,8 @@ def _module_parts(config: MtpModulesConfig, states: int) -> tuple[Part, ...]:
     for depth in range(config.num_modules):
         module = f"depths.{depth}"
         parts += [
-            Part(PartRole.PASS, f"{_PASS}-{depth}", decoder, module, masks, reads_features=True),
-            Part(PartRole.HEAD, f"{_HEAD}-{depth}", decoder, module),
+            Part(PartRole.PASS, f"{PASS}-{depth}", decoder, module, masks, reads_features=True),
+            Part(PartRole.HEAD, f"{HEAD}-{depth}", decoder, module),
         ]
     return tuple(parts)
 
@@ -231,35 +131,21 @@ def _module_parts(config: MtpModulesConfig, states: int) -> tuple[Part, ...]:
 def _block_parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
     decoder, masks = config.decoder, mask_kinds(config.decoder, config.causal_layers)
     return (
-        Part(PartRole.CONTEXT, _CONTEXT, decoder, states=states),
-        Part(PartRole.PASS, _PASS, decoder, masks=masks),
-        Part(PartRole.HEAD, _HEAD, decoder),
+        Part(PartRole.CONTEXT, CONTEXT, decoder, states=states),
+        Part(PartRole.PASS, PASS, decoder, masks=masks),
+        Part(PartRole.HEAD, HEAD, decoder),
     )
 
 
 def _marginal_parts(config: MedusaConfig, states: int) -> tuple[Part, ...]:
-    return (Part(PartRole.MARGINALS, _MARGINALS, None, states=states),)
-
-
-def _token_network(config: ModelConfig, parts: OpenParts) -> PassNetwork:
-    return _pass_network(parts, None)
-
-
-def _feature_passes(config: EagleConfig, parts: OpenParts) -> PassNetwork:
-    return _pass_network(parts, parts.session(_FUSE))
-
-
-def _pass_network(parts: OpenParts, fuse: GraphSession | None) -> PassNetwork:
-    rows, head = parts.rows(_PASS), parts.session(_HEAD)
-    token_map, mask_hidden = parts.tensor("token_map"), parts.tensor("mask_hidden")
-    return PassNetwork(rows, head, token_map, fuse, mask_hidden, parts.max_rows)
+    return (Part(PartRole.MARGINALS, MARGINALS, None, states=states),)
 
 
 def _module_stack(config: MtpModulesConfig, parts: OpenParts) -> ModuleStack:
     passes = (
         PassNetwork(
-            parts.rows(f"{_PASS}-{depth}"),
-            parts.session(f"{_HEAD}-{depth}"),
+            parts.rows(f"{PASS}-{depth}"),
+            parts.session(f"{HEAD}-{depth}"),
             parts.tensor(f"depths.{depth}.token_map"),
         )
         for depth in range(config.num_modules)
@@ -268,12 +154,12 @@ def _module_stack(config: MtpModulesConfig, parts: OpenParts) -> ModuleStack:
 
 
 def _block_network(config: DFlashConfig, parts: OpenParts) -> BlockNetwork:
-    context, passes, head = parts.rows(_CONTEXT), parts.rows(_PASS), parts.session(_HEAD)
+    context, passes, head = parts.rows(CONTEXT), parts.rows(PASS), parts.session(HEAD)
     return BlockNetwork(context, passes, head, parts.tensor("token_map"))
 
 
 def _marginals_network(config: MedusaConfig, parts: OpenParts) -> MarginalsNetwork:
-    return MarginalsNetwork(parts.session(_MARGINALS))
+    return MarginalsNetwork(parts.session(MARGINALS))
 
 
 DRAFT_KINDS: Mapping[str, DraftKind] = {
@@ -282,36 +168,36 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
         CausalLM.matrices,
         lambda module, draft, target: module.load_weights(draft),
-        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
-        _token_parts,
-        _token_network,
+        TREE_GRAPHS,
+        token_parts,
+        token_passes,
     ),
     EagleConfig.kind: DraftKind(
         EagleConfig,
         _feature_network,
         EagleDraft.matrices,
         EagleDraft.load_weights,
-        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
-        _feature_parts,
-        _feature_passes,
+        TREE_GRAPHS,
+        feature_parts,
+        feature_passes,
     ),
     MtpConfig.kind: DraftKind(
         MtpConfig,
         _feature_network,
         EagleDraft.matrices,
         lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
-        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _steps},
-        _feature_parts,
-        _feature_passes,
+        TREE_GRAPHS,
+        feature_parts,
+        feature_passes,
     ),
     PardConfig.kind: DraftKind(
         PardConfig,
         lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
         CausalLM.matrices,
         lambda module, draft, target: module.load_weights(draft),
-        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
-        _token_parts,
-        _token_network,
+        {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _parallel_rollout},
+        token_parts,
+        token_passes,
         slots=_masks,
         levels=MarginalTree,
     ),
@@ -320,9 +206,9 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         _p_eagle,
         PEagleDraft.matrices,
         EagleDraft.load_weights,
-        {DRAFT_STEP: _first_step, DRAFT_ROLLOUT: _parallel_rollout},
-        _feature_parts,
-        _feature_passes,
+        {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _parallel_rollout},
+        feature_parts,
+        feature_passes,
         slots=_masks,
         levels=MarginalTree,
     ),
@@ -331,7 +217,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         lambda config, target, dtype, formats: MtpModules(config, target, dtype, formats=formats),
         MtpModules.matrices,
         MtpModules.load_weights,
-        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
+        {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
         _module_parts,
         _module_stack,
         slots=lambda config, tree: 0,
@@ -352,7 +238,7 @@ DRAFT_KINDS: Mapping[str, DraftKind] = {
         lambda config, target, dtype, formats: DFlashDraft(config, target, dtype, formats=formats),
         DFlashDraft.matrices,
         DFlashDraft.load_weights,
-        {DRAFT_MODEL: _feature_model, DRAFT_ROLLOUT: _block_rollout},
+        {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _block_rollout},
         _block_parts,
         _block_network,
         slots=lambda config, tree: config.block_size - 1,

@@ -9,7 +9,8 @@ from typing import Any
 from trtspec.config.draft import DraftConfig
 from trtspec.config.strict import from_dict
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.engine.drafts import DRAFT_KINDS, DRAFT_STEP, DraftKind, draft_from_dict, draft_to_dict
+from trtspec.engine.drafts import DRAFT_KINDS, draft_from_dict, draft_to_dict
+from trtspec.speculative.draft_kind import DRAFT_STEP, DraftKind
 
 FIRST_DRAFT = "draft"
 

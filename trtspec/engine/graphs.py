@@ -17,13 +17,13 @@ from trtspec.backends.shape import (
     Graph,
     NetworkShape,
 )
-from trtspec.engine.drafts import Built
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.memory import weight_format
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import model_signature
+from trtspec.speculative.draft_kind import Built
 
 MODEL = "model.pt2"
 """The target's graph over paged caches."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.session import Session
-from trtspec.engine.drafts import DRAFT_ROLLOUT
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, draft_shape, engine_shape, with_borrowed
+from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
-from trtspec.engine.drafts import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
@@ -41,6 +40,7 @@ from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.log import logger
 from trtspec.speculative.base import DraftEngine, Steps
+from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.registry import drafter_needs, make_drafter
 from trtspec.speculative.union import UnionDrafter
 

@@ -1,0 +1,73 @@
+"""DraftKind: one kind of draft network, and the graphs that an engine folder holds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.backends.parts import OpenParts, Part
+from trtspec.config.kv import CacheLayout
+from trtspec.config.model import ModelConfig
+from trtspec.config.tree import TreeShape
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.block_map import Matrix
+from trtspec.models.signature import Signature
+from trtspec.models.tree_levels import make_levels
+
+DRAFT_MODEL = "model.pt2"
+DRAFT_STEP = "step.pt2"
+DRAFT_ROLLOUT = "rollout.pt2"
+
+
+@dataclass(frozen=True)
+class DraftGraph:
+    """A graph of a draft: the module of it from a network, its inputs, and how often a call passes
+    over the weights."""
+
+    over: Callable[[Any], nn.Module]
+    sign: Callable[[], Signature]
+    passes: int = 1
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the graphs of a draft depend on beside its own shape."""
+
+    dtype: torch.dtype
+    layout: CacheLayout
+    tree: TreeShape
+
+
+@dataclass(frozen=True)
+class DraftKind:
+    """One kind of draft network.
+
+    config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
+    uninitialised weights, from its config, its target's, a dtype and how weights lie.
+    matrices: of its config, the outputs and inputs of each linear layer that a pass reads.
+    load: fills them, from its checkpoint (config and tensors by internal names) and the target's
+    tensors. graphs: by artifact, relative to the draft's folder, how it is made of config and
+    build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
+    cache of its own by `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing
+    else. parts: what the network is cut into over slot caches, from its config and the width of
+    the target's states that it reads; stand_in: what runs these in place of the network. slots:
+    rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
+    lookahead: how many tokens after a kept row it depends on, where its config decides that; None:
+    what the drafter says. levels: how its rollout grows a tree, of which the index tensors are
+    constants beside the weights.
+    """
+
+    config: type[Any]
+    module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
+    matrices: Callable[[Any], Sequence[Matrix]]
+    load: Callable[[Any, Any, Mapping[str, Tensor]], None]
+    graphs: Mapping[str, Callable[[Any, Built], DraftGraph]]
+    parts: Callable[[Any, int], tuple[Part, ...]]
+    stand_in: Callable[[Any, OpenParts], nn.Module]
+    slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
+    lookahead: Callable[[Any], int | None] = lambda config: None
+    levels: Callable[[TreeShape], nn.Module] = make_levels

@@ -1,0 +1,93 @@
+"""Graphs of drafts that are rolled out pass by pass, and the parts that they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
+from trtspec.backends.session import GraphSession
+from trtspec.backends.shape import as_it_is
+from trtspec.backends.slots.networks import PassNetwork
+from trtspec.config.model import ModelConfig
+from trtspec.config.state_reader import StateReader
+from trtspec.config.tree import TreeShape
+from trtspec.models.rollout import TreeRollout
+from trtspec.models.signature import feature_signature, rollout_signature
+from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
+
+PASS, HEAD, FUSE = (role.value for role in (PartRole.PASS, PartRole.HEAD, PartRole.FUSE))
+"""The names of parts, but for those of several modules."""
+
+
+def states_width(config: ModelConfig | StateReader) -> int:
+    """Width of what a row reads of the target; 0 for a network that reads tokens alone."""
+    return config.hidden_in if isinstance(config, StateReader) else 0
+
+
+def _rollout(config: ModelConfig | StateReader, built: Built, tree: TreeShape) -> DraftGraph:
+    decoder, width = config.decoder, states_width(config)
+    return DraftGraph(
+        lambda module: TreeRollout(module, tree, built.layout.tokens_per_block),
+        lambda: rollout_signature(decoder, built.dtype, built.layout, width),
+        passes=tree.num_steps,
+    )
+
+
+def first_step(config: ModelConfig | StateReader, built: Built) -> DraftGraph:
+    """A rollout of one step, which feeds accepted rows as well."""
+    return _rollout(config, built, built.tree.first_step)
+
+
+def _all_steps(config: ModelConfig | StateReader, built: Built) -> DraftGraph:
+    return _rollout(config, built, built.tree)
+
+
+TREE_GRAPHS: dict[str, Callable[[Any, Built], DraftGraph]] = {
+    DRAFT_STEP: first_step,
+    DRAFT_ROLLOUT: _all_steps,
+}
+"""Of a network that one pass after another expands a tree with."""
+
+
+def feature_model(config: Any, built: Built) -> DraftGraph:
+    """The network as it is: it feeds accepted rows, with the target's states of them."""
+    width = config.hidden_in
+    return DraftGraph(
+        as_it_is, lambda: feature_signature(config.decoder, built.dtype, built.layout, width)
+    )
+
+
+def token_parts(config: ModelConfig, states: int) -> tuple[Part, ...]:
+    """Of a network that reads tokens alone."""
+    decoder = config.decoder
+    return (
+        Part(PartRole.PASS, PASS, decoder, masks=mask_kinds(decoder)),
+        Part(PartRole.HEAD, HEAD, decoder),
+    )
+
+
+def feature_parts(config: StateReader, states: int) -> tuple[Part, ...]:
+    """Of a network whose passes read features, which are made of the target's states."""
+    decoder, masks = config.decoder, mask_kinds(config.decoder)
+    return (
+        Part(PartRole.FUSE, FUSE, None, states=states),
+        Part(PartRole.PASS, PASS, decoder, masks=masks, reads_features=True),
+        Part(PartRole.HEAD, HEAD, decoder),
+    )
+
+
+def token_passes(config: Any, parts: OpenParts) -> PassNetwork:
+    """What runs `token_parts`."""
+    return _passes(parts, None)
+
+
+def feature_passes(config: Any, parts: OpenParts) -> PassNetwork:
+    """What runs `feature_parts`."""
+    return _passes(parts, parts.session(FUSE))
+
+
+def _passes(parts: OpenParts, fuse: GraphSession | None) -> PassNetwork:
+    rows, head = parts.rows(PASS), parts.session(HEAD)
+    token_map, mask_hidden = parts.tensor("token_map"), parts.tensor("mask_hidden")
+    return PassNetwork(rows, head, token_map, fuse, mask_hidden, parts.max_rows)
