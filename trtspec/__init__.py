@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trtspec.backends.tensorrt.options import TensorRTConfig
     from trtspec.config.auto import AutoDecodingConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
-    from trtspec.config.decoding import NGramDecodingConfig
     from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
     from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
     from trtspec.config.hybrid import HybridDecodingConfig
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+    from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 __all__ = [
     "LLM",
@@ -79,7 +79,7 @@ _HOMES = {
     "HybridDecodingConfig": "trtspec.config.hybrid",
     "MedusaDecodingConfig": "trtspec.config.medusa_decoding",
     "MtpDecodingConfig": "trtspec.config.mtp_decoding",
-    "NGramDecodingConfig": "trtspec.config.decoding",
+    "NGramDecodingConfig": "trtspec.speculative.ngram.options",
     "PardDecodingConfig": "trtspec.config.parallel_decoding",
     "PEagleDecodingConfig": "trtspec.config.parallel_decoding",
     "SuffixDecodingConfig": "trtspec.config.suffix_decoding",

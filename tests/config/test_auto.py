@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from trtspec.config.auto import AutoDecodingConfig
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import methods
 

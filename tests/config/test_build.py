@@ -9,11 +9,11 @@ import pytest
 
 from trtspec.builder.resolve import resolve_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 from ..tiny_config import tiny_config
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import Eagle3DecodingConfig, with_networks
 from trtspec.errors import ConfigError
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 SUFFIX = {"method": "suffix"}

@@ -11,7 +11,6 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.tree_decoding import DraftTargetDecodingConfig, Eagle3DecodingConfig
@@ -27,7 +26,8 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
-from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.ngram.drafter import NGramDrafter
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 from .scenario import Arrival, Scenario, random_scenario
 from .toy_engine import Kind, Model, ToyEngine

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.errors import ConfigError
-from trtspec.ops.ngram import NgramIndex
+from trtspec.speculative.ngram.index import NgramIndex
 
 from .ngram_reference import PlainNgramIndex
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.bench.doctor.agreement import WatchedDrafter
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.dflash_decoding import DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.medusa_decoding import MedusaDecodingConfig
@@ -29,7 +28,8 @@ from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
 from trtspec.speculative.medusa import MedusaDrafter
 from trtspec.speculative.member import Member
-from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.ngram.drafter import NGramDrafter
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.registry import methods
 from trtspec.speculative.suffix import SuffixDrafter

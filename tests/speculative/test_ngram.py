@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.request import Request
-from trtspec.ops.ngram import NgramIndex
-from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.ngram.drafter import NGramDrafter
+from trtspec.speculative.ngram.index import NgramIndex
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
 def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""DecodingConfig, what every speculative method shares, and the method without a draft engine."""
+"""DecodingConfig: what the options of every speculative method share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trtspec.config.speculative_keys import (
-    COMMON_ALIASES,
-    COMMON_FOREIGN,
-    NGRAM_ALIASES,
-    NGRAM_FOREIGN,
-)
-from trtspec.config.strict import strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.errors import ConfigError
-
-DEFAULT_NGRAM_MAX = 5
-DEFAULT_NGRAM_MIN = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +57,14 @@ class DecodingConfig:
         return options
 
     def _check_common(self) -> None:
-        _at_least("max_draft_len", self.max_draft_len, 1)
+        at_least("max_draft_len", self.max_draft_len, 1)
         if self.max_draft_len + 1 > MAX_TREE_ROWS:
             raise ConfigError(
                 f"max_draft_len={self.max_draft_len} makes {self.max_draft_len + 1} rows a step "
                 f"with the root; at most {MAX_TREE_ROWS} are supported"
             )
         if self.max_model_len is not None:
-            _at_least("max_model_len", self.max_model_len, 2)
+            at_least("max_model_len", self.max_model_len, 2)
         if self.simulate_acceptance is not None:
             self._check_rates(self.simulate_acceptance)
 
@@ -101,49 +91,7 @@ class DecodingConfig:
         object.__setattr__(self, name, value)
 
 
-@strict_config(
-    aliases={**COMMON_ALIASES, **NGRAM_ALIASES}, foreign={**COMMON_FOREIGN, **NGRAM_FOREIGN}
-)
-@dataclass(frozen=True, kw_only=True)
-class NGramDecodingConfig(DecodingConfig):
-    """Prompt lookup: drafts continue the most recent earlier occurrence, in the request's own text,
-    of its last n tokens; the longest n with an occurrence wins.
-
-    prompt_lookup_max: longest n (default 5, or prompt_lookup_min if that is more); TensorRT-LLM's
-    `max_matching_ngram_size`. prompt_lookup_min: shortest n (default 2, or prompt_lookup_max if
-    that is less; vLLM's default is prompt_lookup_max).
-    """
-
-    method: ClassVar[str] = "ngram"
-
-    prompt_lookup_min: int | None = None
-    prompt_lookup_max: int | None = None
-
-    def __post_init__(self) -> None:
-        self._check_common()
-        for name in ("prompt_lookup_min", "prompt_lookup_max"):
-            value = getattr(self, name)
-            if value is not None:
-                _at_least(name, value, 1)
-        if self.min_ngram > self.max_ngram:
-            raise ConfigError(
-                f"prompt_lookup_min={self.prompt_lookup_min} must be <= "
-                f"prompt_lookup_max={self.prompt_lookup_max}"
-            )
-
-    @property
-    def min_ngram(self) -> int:
-        if self.prompt_lookup_min is not None:
-            return self.prompt_lookup_min
-        return min(DEFAULT_NGRAM_MIN, self.max_ngram)
-
-    @property
-    def max_ngram(self) -> int:
-        if self.prompt_lookup_max is not None:
-            return self.prompt_lookup_max
-        return max(DEFAULT_NGRAM_MAX, self.prompt_lookup_min or 0)
-
-
-def _at_least(name: str, value: int, low: int) -> None:
+def at_least(name: str, value: int, low: int) -> None:
+    """ConfigError for an option below its lowest value."""
     if value < low:
         raise ConfigError(f"{name}={value} must be at least {low}")

@@ -14,7 +14,6 @@ COMMON_ALIASES: Mapping[str, str] = {
     "speculative_adaptive": "adaptive",
     "enable_adaptive_verification": "adaptive",
 }
-NGRAM_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
 SUFFIX_ALIASES: Mapping[str, str] = {
     "suffix_speculative_tokens": "max_draft_len",
     "suffix_cache_max_depth": "suffix_decoding_max_tree_depth",
@@ -43,35 +42,35 @@ MODEL_ALIASES: Mapping[str, str] = {
     "speculative_draft_model": "speculative_model",
 }
 
-_LOSSLESS = (
+LOSSLESS = (
     "acceptance is lossless: a draft token is kept only where the target itself emits it, which "
     "needs neither rejection sampling nor thresholds"
 )
-_LOSSY = "it would change the text; acceptance here is always lossless"
-_FIXED_LENGTH = (
+LOSSY = "it would change the text; acceptance here is always lossless"
+FIXED_LENGTH = (
     "the draft length is fixed when the engine is built; adaptive=True verifies fewer drafts, or "
     "none, where that is faster"
 )
-_ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
-_SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
-_OTHER_METHOD = "it belongs to another speculative method"
+ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
+SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
+OTHER_METHOD = "it belongs to another speculative method"
 _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
 
 
-def _any_bool(value: Any, given: Mapping[str, Any]) -> bool:
+def any_bool(value: Any, given: Mapping[str, Any]) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _any_number(value: Any, given: Mapping[str, Any]) -> bool:
+def any_number(value: Any, given: Mapping[str, Any]) -> bool:
     return value is None or type(value) is int
 
 
-def _is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
+def is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
     names = ("max_draft_len", "num_speculative_tokens", "num_steps", "speculative_num_steps")
     return value is None or value in [given[name] for name in names if name in given]
 
 
-def _is_standard_or_simulated(value: Any, given: Mapping[str, Any]) -> bool:
+def is_standard_or_simulated(value: Any, given: Mapping[str, Any]) -> bool:
     rates = any(given.get(name) for name in ("simulate_acceptance", "synthetic_acceptance_rates"))
     return value in (None, "standard") or (value == "synthetic" and rates)
 
@@ -80,21 +79,21 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "tensor_parallel_size": Foreign(
         "it is not a speculative option; pass `draft_tensor_parallel_size` instead", ()
     ),
-    "draft_tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
+    "draft_tensor_parallel_size": Foreign(ONE_DEVICE, (None, 1)),
     # Both say how vLLM runs a draft: nothing here is padded, and there is one way to run.
-    "enforce_eager": Foreign("it must be true or false", _any_bool),
-    "disable_padded_drafter_batch": Foreign("it must be true or false", _any_bool),
-    "disable_log_stats": Foreign("it must be true or false", _any_bool),
-    "allow_advanced_sampling": Foreign("it must be true or false", _any_bool),
+    "enforce_eager": Foreign("it must be true or false", any_bool),
+    "disable_padded_drafter_batch": Foreign("it must be true or false", any_bool),
+    "disable_log_stats": Foreign("it must be true or false", any_bool),
+    "allow_advanced_sampling": Foreign("it must be true or false", any_bool),
     "parallel_drafting": Foreign(
         "it makes draft_model into pard and eagle3 into p_eagle, whose drafts are trained for it; "
         "leave it out here"
     ),
     "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
-    "use_local_argmax_reduction": Foreign(_ONE_DEVICE),
-    "quantization": Foreign(_SAME_DTYPE, (None,)),
-    "draft_lm_head_quantization": Foreign(_SAME_DTYPE, (None,)),
-    "kv_cache_dtype": Foreign(_SAME_DTYPE, (None, "auto")),
+    "use_local_argmax_reduction": Foreign(ONE_DEVICE),
+    "quantization": Foreign(SAME_DTYPE, (None,)),
+    "draft_lm_head_quantization": Foreign(SAME_DTYPE, (None,)),
+    "kv_cache_dtype": Foreign(SAME_DTYPE, (None, "auto")),
     "load_format": Foreign("weights come from safetensors files", (None, "auto", "safetensors")),
     "revision": Foreign("download that revision and give its directory", (None,)),
     "code_revision": Foreign("no code of checkpoints is run", (None,)),
@@ -107,69 +106,45 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
         (None, "probabilistic"),
     ),
     "rejection_sample_method": Foreign(
-        f'{_LOSSLESS}; "synthetic" needs synthetic_acceptance_rates', _is_standard_or_simulated
+        f'{LOSSLESS}; "synthetic" needs synthetic_acceptance_rates', is_standard_or_simulated
     ),
-    "use_rejection_sampling": Foreign(_LOSSLESS),
-    "speculative_use_rejection_sampling": Foreign(_LOSSLESS),
-    "speculative_use_block_verification": Foreign(_LOSSLESS),
-    "acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
-    "spec_decoding_acceptance_method": Foreign(_LOSSLESS, (None, "rejection_sampler")),
+    "use_rejection_sampling": Foreign(LOSSLESS),
+    "speculative_use_rejection_sampling": Foreign(LOSSLESS),
+    "speculative_use_block_verification": Foreign(LOSSLESS),
+    "acceptance_method": Foreign(LOSSLESS, (None, "rejection_sampler")),
+    "spec_decoding_acceptance_method": Foreign(LOSSLESS, (None, "rejection_sampler")),
     "synthetic_acceptance_length": Foreign("give synthetic_acceptance_rates", (None,)),
-    "fly_window_size": Foreign(_LOSSY, (None,)),
-    "fly_entropy_threshold": Foreign(_LOSSY, (None,)),
-    "fly_entropy_top_k": Foreign(_LOSSY, (None,)),
-    "posterior_threshold": Foreign(_LOSSY, (None,)),
-    "posterior_alpha": Foreign(_LOSSY, (None,)),
-    "typical_acceptance_sampler_posterior_threshold": Foreign(_LOSSY, (None,)),
-    "typical_acceptance_sampler_posterior_alpha": Foreign(_LOSSY, (None,)),
-    "use_relaxed_acceptance_for_thinking": Foreign(_LOSSY),
-    "relaxed_topk": Foreign(_LOSSY, (None, 1)),
-    "relaxed_delta": Foreign(_LOSSY, (None, 0, 0.0)),
-    "speculative_accept_threshold_single": Foreign(_LOSSY, (None, 1, 1.0)),
-    "speculative_accept_threshold_acc": Foreign(_LOSSY, (None, 1, 1.0)),
-    "acceptance_threshold": Foreign(_LOSSY, (None,)),
-    "acceptance_window": Foreign(_FIXED_LENGTH, (None,)),
-    "acceptance_length_threshold": Foreign(_FIXED_LENGTH, (None,)),
-    "acceptance_rate_window_size": Foreign(_FIXED_LENGTH, (None,)),
-    "acceptance_rate_threshold": Foreign(_FIXED_LENGTH, (None,)),
-    "max_concurrency": Foreign(_FIXED_LENGTH, (None,)),
-    "draft_len_schedule": Foreign(_FIXED_LENGTH, (None,)),
-    "num_speculative_tokens_per_batch_size": Foreign(_FIXED_LENGTH, (None,)),
-    "speculative_disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
-    "disable_by_batch_size": Foreign(_FIXED_LENGTH, (None,)),
+    "fly_window_size": Foreign(LOSSY, (None,)),
+    "fly_entropy_threshold": Foreign(LOSSY, (None,)),
+    "fly_entropy_top_k": Foreign(LOSSY, (None,)),
+    "posterior_threshold": Foreign(LOSSY, (None,)),
+    "posterior_alpha": Foreign(LOSSY, (None,)),
+    "typical_acceptance_sampler_posterior_threshold": Foreign(LOSSY, (None,)),
+    "typical_acceptance_sampler_posterior_alpha": Foreign(LOSSY, (None,)),
+    "use_relaxed_acceptance_for_thinking": Foreign(LOSSY),
+    "relaxed_topk": Foreign(LOSSY, (None, 1)),
+    "relaxed_delta": Foreign(LOSSY, (None, 0, 0.0)),
+    "speculative_accept_threshold_single": Foreign(LOSSY, (None, 1, 1.0)),
+    "speculative_accept_threshold_acc": Foreign(LOSSY, (None, 1, 1.0)),
+    "acceptance_threshold": Foreign(LOSSY, (None,)),
+    "acceptance_window": Foreign(FIXED_LENGTH, (None,)),
+    "acceptance_length_threshold": Foreign(FIXED_LENGTH, (None,)),
+    "acceptance_rate_window_size": Foreign(FIXED_LENGTH, (None,)),
+    "acceptance_rate_threshold": Foreign(FIXED_LENGTH, (None,)),
+    "max_concurrency": Foreign(FIXED_LENGTH, (None,)),
+    "draft_len_schedule": Foreign(FIXED_LENGTH, (None,)),
+    "num_speculative_tokens_per_batch_size": Foreign(FIXED_LENGTH, (None,)),
+    "speculative_disable_by_batch_size": Foreign(FIXED_LENGTH, (None,)),
+    "disable_by_batch_size": Foreign(FIXED_LENGTH, (None,)),
     "speculative_adaptive_config": Foreign("adaptive=True has no options: it measures", (None,)),
-    "disable_eagle_block_drop": Foreign(_OTHER_METHOD),
-    "disable_lookahead_block_hashes": Foreign(_OTHER_METHOD),
+    "disable_eagle_block_drop": Foreign(OTHER_METHOD),
+    "disable_lookahead_block_hashes": Foreign(OTHER_METHOD),
     # Fields of the methods that have them, refused by the others.
     "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),
     **dict.fromkeys(
         ("speculative_token_map", "token_map"),
         Foreign(f"only the head of {_EAGLE} is cut; this vocabulary is used whole", (None,)),
-    ),
-}
-
-NGRAM_FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
-        Foreign("prompt lookup has no draft model", (None, "ngram", "[ngram]")),
-    ),
-    "is_keep_all": Foreign("it must be true or false", _any_bool),  # only the newest is ever used
-    "is_use_oldest": Foreign(
-        "drafts continue the most recent occurrence, which predicts better; give False"
-    ),
-    "is_public_pool": Foreign("only the request's own text is searched; give False"),
-    **dict.fromkeys(
-        ("topk", "eagle_topk", "speculative_eagle_topk"),
-        Foreign("prompt lookup drafts one chain; give 1", (None, 1)),
-    ),
-    **dict.fromkeys(
-        ("num_draft_tokens", "speculative_num_draft_tokens", "num_steps"),
-        Foreign("give `num_speculative_tokens`", (None,)),
-    ),
-    "max_total_draft_tokens": Foreign(
-        "prompt lookup drafts one chain of max_draft_len tokens",
-        _is_chain_length,
     ),
 }
 
@@ -217,7 +192,7 @@ EAGLE_FOREIGN: Mapping[str, Foreign] = {
         (None,),
     ),
     # One engine folder holds both networks, either way.
-    "eagle3_one_model": Foreign("it must be true or false", _any_bool),
+    "eagle3_one_model": Foreign("it must be true or false", any_bool),
     "eagle3_layers_to_capture": Foreign(
         "the draft's config.json says which of the target's layers it reads", (None,)
     ),
@@ -269,12 +244,12 @@ MEDUSA_FOREIGN: Mapping[str, Foreign] = {
 
 MTP_FOREIGN: Mapping[str, Foreign] = {
     # One engine folder holds target and module, either way.
-    "mtp_eagle_one_model": Foreign("it must be true or false", _any_bool),
+    "mtp_eagle_one_model": Foreign("it must be true or false", any_bool),
     "index_share_for_mtp_iteration": Foreign("attention here has no indexer to share"),
     # They bound where TensorRT-LLM relaxes acceptance, which is never done here.
     **dict.fromkeys(
         ("begin_thinking_phase_token", "end_thinking_phase_token"),
-        Foreign("it must be a token id", _any_number),
+        Foreign("it must be a token id", any_number),
     ),
     **{
         name: EAGLE_FOREIGN[name]
@@ -291,7 +266,7 @@ HYBRID_FOREIGN: Mapping[str, Foreign] = {
         ),
         Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
     ),
-    "lossy_typical_acceptance": Foreign(_LOSSY, (None,)),
+    "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
 }
 BLOCK_ALIASES: Mapping[str, str] = {
     "tree_budget": "max_total_draft_tokens",
@@ -305,8 +280,8 @@ BLOCK_FOREIGN: Mapping[str, Foreign] = {
         Foreign("the draft's config.json says it; leave it out", (None,)),
     ),
     "eagle_choices": Foreign("write the paths as choices", (None,)),
-    "dspark_draft_topk": Foreign(_OTHER_METHOD, (None,)),
-    "speculative_domino_candidate_pool_size": Foreign(_OTHER_METHOD, (None,)),
+    "dspark_draft_topk": Foreign(OTHER_METHOD, (None,)),
+    "speculative_domino_candidate_pool_size": Foreign(OTHER_METHOD, (None,)),
 }
 
 PARALLEL_FOREIGN: Mapping[str, Foreign] = {

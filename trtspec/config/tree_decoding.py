@@ -54,11 +54,8 @@ class TreeDecodingConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         model = str(self.speculative_model)
-        if model in ("", "[ngram]", "ngram"):
-            raise ConfigError(
-                f"speculative_model={model!r} is not a checkpoint; for prompt "
-                f'lookup write {{"method": "ngram", "num_speculative_tokens": ...}}'
-            )
+        if not model:
+            raise ConfigError("speculative_model='' is not a checkpoint; name its folder or id")
         self._set("speculative_model", model)
         tree = self.tree
         self._set("max_draft_len", tree.num_steps)

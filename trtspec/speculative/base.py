@@ -39,10 +39,10 @@ class DraftMethod:
     """All that is asked of a method: by the registry, which has one of these for each.
 
     options: the class of its config, which has the method's name and says by its key rules what
-    becomes of the options of neighbouring engines. spellings: what these call the method, without
-    case, "_" and "-"; ending: how the other names end that mean it. model_words: what their users
-    write as the model where the method has none. parallel_of: the config whose method becomes this
-    one by vLLM's `parallel_drafting`.
+    becomes of the options of neighbouring engines. title: what users call it. spellings: what these
+    engines call it, without case, "_" and "-"; ending: how the other names end that mean it.
+    model_words: what their users write as the model where the method has none. parallel_of: the
+    config whose method becomes this one by vLLM's `parallel_drafting`.
 
     needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
     method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
@@ -54,6 +54,7 @@ class DraftMethod:
     """
 
     options: type[DecodingConfig]
+    title: str
     needs: Callable[[Any], DrafterNeeds] | None = None
     make: Callable[[Any, Any], Drafter] | None = None
     spellings: Sequence[str] = ()

@@ -63,7 +63,20 @@ def parse_speculative_config(
     if options.get("parallel_drafting") is True:
         parallel = (each for each in methods().values() if each.parallel_of is chosen)
         chosen = next((each.options for each in parallel), chosen)
+    _refuse_model_words(chosen, options)
     return from_dict(chosen, chosen.prepare(options, parse_speculative_config))
+
+
+def _refuse_model_words(chosen: type[DecodingConfig], options: Mapping[str, Any]) -> None:
+    """What stands for a method without a draft is no checkpoint of another one."""
+    words = {word: each for each in methods().values() for word in each.model_words}
+    model = next((options[key] for key in MODEL_KEYS if options.get(key) is not None), None)
+    meant = words.get(model) if isinstance(model, str) else None
+    if meant is not None and meant.options is not chosen:
+        raise ConfigError(
+            f"speculative_model={model!r} is not a checkpoint; for {meant.title} write "
+            f'{{"method": "{meant.name}", "num_speculative_tokens": ...}}'
+        )
 
 
 def names_no_method(config: object) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from trtspec.config.auto import AutoDecodingConfig
-from trtspec.config.decoding import DecodingConfig, NGramDecodingConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.hybrid import HybridDecodingConfig
@@ -32,7 +32,7 @@ from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
 from trtspec.speculative.medusa import MedusaDrafter
 from trtspec.speculative.member import Member
-from trtspec.speculative.ngram import NGramDrafter
+from trtspec.speculative.ngram.method import NGRAM
 from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.suffix import SuffixDrafter
 from trtspec.speculative.union import UnionDrafter, union_needs
@@ -42,15 +42,9 @@ ENTRY_POINTS = "trtspec.methods"
 NO_METHOD = "none"
 """What users write for no speculation."""
 
-NGRAM = DraftMethod(
-    NGramDecodingConfig,
-    NGramDrafter.needs_of,
-    lambda config, draft: NGramDrafter(config),
-    model_words=("ngram", "[ngram]"),
-    usual=("ngram:4",),
-)
 SUFFIX = DraftMethod(
     SuffixDecodingConfig,
+    "suffix decoding",
     SuffixDrafter.needs_of,
     lambda config, draft: SuffixDrafter(config),
     spellings=("suffixdecoding",),
@@ -58,12 +52,14 @@ SUFFIX = DraftMethod(
 )
 DRAFT_MODEL = DraftMethod(
     DraftTargetDecodingConfig,
+    "a draft model",
     DraftModelDrafter.needs_of,
     lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
     spellings=("drafttarget", "standalone"),
 )
 EAGLE = DraftMethod(
     EagleDecodingConfig,
+    "EAGLE-1 and EAGLE-2",
     EagleDrafter.needs_of,
     lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
     spellings=("eagle1", "eagle2"),
@@ -71,17 +67,20 @@ EAGLE = DraftMethod(
 )
 EAGLE3 = DraftMethod(
     Eagle3DecodingConfig,
+    "EAGLE-3",
     EagleDrafter.needs_of,
     lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
     usual=("eagle3:5", "eagle3:4,5,24"),
 )
 MEDUSA = DraftMethod(
     MedusaDecodingConfig,
+    "Medusa",
     MedusaDrafter.needs_of,
     lambda config, draft: MedusaDrafter(draft.engine, config),
 )
 MTP = DraftMethod(
     MtpDecodingConfig,
+    "MTP",
     EagleDrafter.needs_of,
     lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
     spellings=("mtpeagle", "nextn"),
@@ -90,6 +89,7 @@ MTP = DraftMethod(
 )
 PARD = DraftMethod(
     PardDecodingConfig,
+    "PARD",
     # The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
     DraftModelDrafter.needs_of,
     lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
@@ -98,6 +98,7 @@ PARD = DraftMethod(
 )
 P_EAGLE = DraftMethod(
     PEagleDecodingConfig,
+    "P-EAGLE",
     EagleDrafter.needs_of,
     lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
     parallel_of=Eagle3DecodingConfig,
@@ -105,22 +106,25 @@ P_EAGLE = DraftMethod(
 )
 DFLASH = DraftMethod(
     DFlashDecodingConfig,
+    "DFlash",
     DFlashDrafter.needs_of,
     lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
     usual=("dflash:4", "ddtree:8,4,24"),
 )
 DDTREE = DraftMethod(
     DDTreeDecodingConfig,
+    "DDTree",
     DFlashDrafter.needs_of,
     lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
 )
 EXTRACT_HIDDEN_STATES = DraftMethod(
     ExtractHiddenStatesConfig,
+    "extraction of hidden states",
     ExtractHiddenStatesDrafter.needs_of,
     lambda config, draft: ExtractHiddenStatesDrafter(config),
 )
-HYBRID = DraftMethod(HybridDecodingConfig)
-AUTO = DraftMethod(AutoDecodingConfig, any_draft=True)
+HYBRID = DraftMethod(HybridDecodingConfig, "a hybrid")
+AUTO = DraftMethod(AutoDecodingConfig, "auto", any_draft=True)
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),

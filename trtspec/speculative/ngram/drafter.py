@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from trtspec.config.decoding import NGramDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
-from trtspec.ops.ngram import NgramIndex
 from trtspec.ops.tree import TokenTree
+from trtspec.speculative.ngram.index import NgramIndex
+from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
 class NGramDrafter:
