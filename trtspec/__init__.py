@@ -12,17 +12,14 @@ from trtspec.version import __version__
 
 if TYPE_CHECKING:
     from trtspec.backends.tensorrt.options import TensorRTConfig
-    from trtspec.config.auto import AutoDecodingConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
     from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
     from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-    from trtspec.config.hybrid import HybridDecodingConfig
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.medusa_decoding import MedusaDecodingConfig
     from trtspec.config.mtp_decoding import MtpDecodingConfig
     from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
     from trtspec.config.sampling import SamplingParams
-    from trtspec.config.suffix_decoding import SuffixDecodingConfig
     from trtspec.config.tree_decoding import (
         DraftTargetDecodingConfig,
         Eagle3DecodingConfig,
@@ -32,7 +29,10 @@ if TYPE_CHECKING:
     from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+    from trtspec.speculative.hybrid.auto import AutoDecodingConfig
+    from trtspec.speculative.hybrid.options import HybridDecodingConfig
     from trtspec.speculative.ngram.options import NGramDecodingConfig
+    from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 __all__ = [
     "LLM",
@@ -69,20 +69,20 @@ _HOMES = {
     "SamplingParams": "trtspec.config.sampling",
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
-    "AutoDecodingConfig": "trtspec.config.auto",
+    "AutoDecodingConfig": "trtspec.speculative.hybrid.auto",
     "DDTreeDecodingConfig": "trtspec.config.dflash_decoding",
     "DFlashDecodingConfig": "trtspec.config.dflash_decoding",
     "DraftTargetDecodingConfig": "trtspec.config.tree_decoding",
     "EagleDecodingConfig": "trtspec.config.tree_decoding",
     "Eagle3DecodingConfig": "trtspec.config.tree_decoding",
     "ExtractHiddenStatesConfig": "trtspec.config.extract_hidden_states",
-    "HybridDecodingConfig": "trtspec.config.hybrid",
+    "HybridDecodingConfig": "trtspec.speculative.hybrid.options",
     "MedusaDecodingConfig": "trtspec.config.medusa_decoding",
     "MtpDecodingConfig": "trtspec.config.mtp_decoding",
     "NGramDecodingConfig": "trtspec.speculative.ngram.options",
     "PardDecodingConfig": "trtspec.config.parallel_decoding",
     "PEagleDecodingConfig": "trtspec.config.parallel_decoding",
-    "SuffixDecodingConfig": "trtspec.config.suffix_decoding",
+    "SuffixDecodingConfig": "trtspec.speculative.suffix.options",
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",
 }

@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 from trtspec.builder.build import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.build import BuildConfig
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.llmapi.engine_drafts import find_drafts
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside
@@ -185,7 +186,9 @@ def test_opened_by_checkpoints(networks: Networks, folder: Path, texts: list[lis
         ({**networks.second, "model": "draft_2"}, ["draft_2"]),
         (hybrid(networks.eagle1, ngram(1), networks.second), ["draft_3", "draft_2"]),
     ):
-        found = find_drafts(engine, parse_speculative_config(speculation))
+        found = find_drafts(
+            engine, parse_speculative_config(speculation), TargetDrafts(engine.target)
+        )
         assert [draft.folder for draft in found] == folders
 
 

@@ -162,7 +162,7 @@ def test_tokenizers_must_agree(models: TinyModels, tmp_path: Path) -> None:
     target = with_words(models.folder("llama"), tmp_path / "target", words)
     draft = models.draft("llama")
     assert plan_of(target, with_words(draft, tmp_path / "same", words)).drafts
-    assert plan_of(target, draft).drafts[0].folder == draft  # a draft without one: sizes decide
+    assert plan_of(target, draft).drafts[0].path == draft  # a draft without one: sizes decide
 
     swapped = [*words[:50], words[51], words[50], *words[52:]]
     with pytest.raises(ConfigError, match="token 'w50' has id 50 there and 51 here"):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trtspec.config.auto import AutoDecodingConfig
-from trtspec.config.hybrid import HybridDecodingConfig
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.tree_decoding import DraftTargetDecodingConfig, TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.hybrid.auto import AutoDecodingConfig
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import methods
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 
 def parse(**options: Any) -> Any:
@@ -41,18 +44,27 @@ def test_it_belongs_to_the_whole_and_to_what_drafts() -> None:
         parse(method="suffix", speculative_adaptive_config="x.json")
 
 
+@dataclass
+class AtHand:
+    built: DecodingConfig | None = None
+    method: type[TreeDecodingConfig] | None = None
+
+    def method_for(self, model: str | Path) -> type[Any]:
+        assert self.method is not None and model == "d"
+        return self.method
+
+
 def test_auto_without_a_draft() -> None:
     auto = parse(decoding_type="AUTO")
     assert isinstance(auto, AutoDecodingConfig) and methods()["auto"].options is AutoDecodingConfig
-    assert auto.resolved(None) == SuffixDecodingConfig(adaptive=True)
-    kept = parse(method="auto", simulate_acceptance=[0.5], max_model_len=64).resolved(None)
+    assert auto.resolve(AtHand()) == SuffixDecodingConfig(adaptive=True)
+    kept = parse(method="auto", simulate_acceptance=[0.5], max_model_len=64).resolve(AtHand())
     assert kept == SuffixDecodingConfig(adaptive=True, simulate_acceptance=(0.5,), max_model_len=64)
 
 
 def test_auto_with_a_draft() -> None:
-    drafts = parse(method="auto", model="d", num_speculative_tokens=3).resolved(
-        DraftTargetDecodingConfig
-    )
+    at_hand = AtHand(method=DraftTargetDecodingConfig)
+    drafts = parse(method="auto", model="d", num_speculative_tokens=3).resolve(at_hand)
     assert drafts == HybridDecodingConfig(
         drafters=(
             SuffixDecodingConfig(),
@@ -60,8 +72,10 @@ def test_auto_with_a_draft() -> None:
         ),
         adaptive=True,
     )
-    beside = parse(method="auto").beside((NGramDecodingConfig(max_draft_len=3), drafts.drafters[1]))
-    assert beside == drafts
+    built = HybridDecodingConfig(
+        drafters=(NGramDecodingConfig(max_draft_len=3), drafts.drafters[1]), num_draft_tokens=4
+    )
+    assert parse(method="auto").resolve(AtHand(built)) == drafts
 
 
 @pytest.mark.parametrize(

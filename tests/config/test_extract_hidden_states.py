@@ -30,13 +30,13 @@ def test_inputs_become_outputs() -> None:
     """Flat or nested, in the order asked; 0 is the embeddings, L the last layer's output."""
     for options in ({"eagle_aux_hidden_state_layer_ids": [4, 0, 2]}, nested([4, 0, 2])):
         config = parse(num_speculative_tokens=1, **options)
-        assert config.capture_layers == config.layers_of(4) == (3, -1, 1)
+        assert config.capture_layers == config.captured_layers(4) == (3, -1, 1)
         assert config.note is not None
         assert "[4, 0, 2] names layer inputs" in config.note
         assert "outputs of layers 3, the embeddings, 1" in config.note
         assert parse_speculative_config(speculative_to_dict(config)) == config
     own = parse(capture_layers=[4, -1, 0])
-    assert own.layers_of(4) == (4, -1, 0) and own.note is None
+    assert own.captured_layers(4) == (4, -1, 0) and own.note is None
     assert own.num_rows == 1
     both = parse(capture_layers=[3, -1, 1], eagle_aux_hidden_state_layer_ids=[4, 0, 2])
     assert both.capture_layers == (3, -1, 1)
@@ -58,12 +58,12 @@ def test_transfer_config() -> None:
 
 
 def test_an_engine_decides() -> None:
-    assert parse(shared_storage_path="/a").with_engine((1, -1)).capture_layers == (1, -1)
-    assert parse(eagle_aux_hidden_state_layer_ids=[2, 0]).with_engine((1, -1)).note is not None
+    assert parse(shared_storage_path="/a").over_engine((1, -1)).capture_layers == (1, -1)
+    assert parse(eagle_aux_hidden_state_layer_ids=[2, 0]).over_engine((1, -1)).note is not None
     with pytest.raises(ConfigError, match=r"\[2, 0\].*was built for \[1, -1\].*fixed at build"):
-        parse(capture_layers=[2, 0]).with_engine((1, -1))
+        parse(capture_layers=[2, 0]).over_engine((1, -1))
     with pytest.raises(ConfigError, match="hands out no hidden states; rebuild"):
-        parse(capture_layers=[0]).with_engine(())
+        parse(capture_layers=[0]).over_engine(())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_transfer_refused(change: dict[str, Any], words: str) -> None:
 )
 def test_layers_that_the_target_lacks(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        parse(**options).layers_of(4)
+        parse(**options).captured_layers(4)
 
 
 def test_method_name() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import Eagle3DecodingConfig, with_networks
 from trtspec.errors import ConfigError
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 SUFFIX = {"method": "suffix"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
@@ -74,7 +74,7 @@ def test_the_drafts_of_an_engine() -> None:
     static = {"method": "eagle", "model": "e1", "eagle_choices": [[0], [1], [0, 0]]}
     mtp = {"method": "mtp", "num_speculative_tokens": 2}
     config = parse({**EAGLE3, "token_map": "map.pt"}, SUFFIX, static, mtp, MEDUSA)
-    recorded = config.with_engines(("draft", "draft_2", "draft_3", "draft_4"))
+    recorded = config.built(("draft", "draft_2", "draft_3", "draft_4"))
     assert recorded.drafters[0] == Eagle3DecodingConfig(
         speculative_model="draft", max_draft_len=3, topk=2, num_draft_tokens=7
     )

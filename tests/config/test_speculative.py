@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import method_name
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 
 def test_none_and_objects() -> None:

@@ -42,6 +42,9 @@ class _WatchedDrafter:
         self._drafter = drafter
         self._resources = resources
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return self._drafter.skips_drafts(num_requests)
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         resources = self._resources
         requests = [item.request for item in batch.items]

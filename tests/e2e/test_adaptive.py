@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.hybrid import HybridDecodingConfig
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.llmapi.build import build
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 from .. import inside
 from .eagle_heads import eagle, random_eagle3

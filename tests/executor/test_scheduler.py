@@ -31,11 +31,11 @@ def make(
     batch: int = 4,
     rows: int = 64,
     max_seq_len: int = 64,
-    rests: Callable[[int], bool] | None = None,
+    skips_drafts: Callable[[int], bool] | None = None,
 ) -> Scheduler:
     drafts = [KVCacheManager(number, 4) for number in draft_blocks]
     resources = ResourceManager(KVCacheManager(blocks, 4), drafts)
-    return Scheduler(resources, batch, rows, max_seq_len, needs, rests)
+    return Scheduler(resources, batch, rows, max_seq_len, needs, skips_drafts)
 
 
 def add(scheduler: Scheduler, id: int, prompt: int, max_tokens: int = 8, base: int = 0) -> Request:
@@ -322,11 +322,13 @@ def test_prompts_are_checked() -> None:
 def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
     asked: list[int] = []
 
-    def rests(requests: int) -> bool:
+    def skips_drafts(requests: int) -> bool:
         asked.append(requests)
         return len(asked) % 2 == 1
 
-    scheduler = make(32, 32, needs=replace(MODEL, caches=(DraftCacheNeeds(slots=8),)), rests=rests)
+    scheduler = make(
+        32, 32, needs=replace(MODEL, caches=(DraftCacheNeeds(slots=8),)), skips_drafts=skips_drafts
+    )
     add(scheduler, 0, 5)
     assert rows(run(scheduler)) == [(0, 0, 5, 0)] and not asked
     add(scheduler, 1, 3)

@@ -13,8 +13,8 @@ from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.member import Member
-from trtspec.speculative.union import UnionDrafter
+from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.union import UnionDrafter
 
 HOST = 0.5e-3
 BONUS = 1_000_000
@@ -84,6 +84,9 @@ class ChainDrafter:
             right += 1
         return right
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
+
     def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[tuple[()]]:
         self.is_fed = batch.feeds_drafts
         return [()] * len(batch.items)
@@ -115,7 +118,7 @@ class World:
         """Tokens a second over that many steps."""
         began, before = self.now, self.tokens
         for _ in range(steps):
-            most = 0 if drafter.rests(len(requests)) else drafter.needs.max_nodes
+            most = 0 if drafter.skips_drafts(len(requests)) else drafter.needs.max_nodes
             batch = ScheduledBatch(
                 tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests)
             )

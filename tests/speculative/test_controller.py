@@ -14,11 +14,11 @@ import pytest
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Choice, Controller, Load, Outlook
-from trtspec.speculative.costs import CostCurve
-from trtspec.speculative.member import Member
-from trtspec.speculative.pause import LONGEST_PAUSE
-from trtspec.speculative.union import UnionDrafter
+from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Outlook
+from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.pause import LONGEST_PAUSE
+from trtspec.speculative.hybrid.union import UnionDrafter
 
 from .simulated_serving import ChainDrafter, World, requests_of, union_of
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from trtspec.speculative.costs import PROFILE_SECONDS, CostCurve
+from trtspec.speculative.hybrid.costs import PROFILE_SECONDS, CostCurve
 
 
 def linear(size: int) -> float:

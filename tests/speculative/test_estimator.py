@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.estimator import AcceptanceEstimator, Drift
+from trtspec.speculative.hybrid.estimator import AcceptanceEstimator, Drift
 
 # What a node's drafter says, and how often it is right: by depth.
 TRUE = {0.9: (0.95, 0.8), 0.5: (0.3, 0.6), 0.1: (0.2, 0.02)}

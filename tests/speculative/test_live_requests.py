@@ -17,7 +17,6 @@ from trtspec.config.dflash_decoding import DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import DraftTargetDecodingConfig, Eagle3DecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
@@ -26,14 +25,15 @@ from trtspec.speculative.dflash import DFlashDrafter
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
+from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.union import UnionDrafter
 from trtspec.speculative.medusa import MedusaDrafter
-from trtspec.speculative.member import Member
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.registry import methods
-from trtspec.speculative.suffix import SuffixDrafter
-from trtspec.speculative.union import UnionDrafter
+from trtspec.speculative.suffix.drafter import SuffixDrafter
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 from .simulated_serving import ChainDrafter, World, union_of
 

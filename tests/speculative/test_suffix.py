@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
-from trtspec.speculative.suffix import SuffixDrafter
+from trtspec.speculative.suffix.drafter import SuffixDrafter
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trtspec.ops.suffix import SuffixCache, SuffixOptions, SuffixTree
+from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions, SuffixTree
 
 from .suffix_oracle import PlainCache, PlainTree
 

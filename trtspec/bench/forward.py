@@ -15,6 +15,7 @@ import torch
 
 from trtspec.backends.packing import RowGroup
 from trtspec.bench.floor import MachineRates, seconds_per_call
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.engine.engine_draft import EngineDraft
@@ -83,7 +84,7 @@ class ForwardBench:
         batch = max(shape.batch for shape in shapes)
         limits = Limits.of(engine.build, batch, None, None)
         room = KvCacheConfig(max_tokens=batch * self._per_request * self._block)
-        drafts = find_drafts(engine, speculation)
+        drafts = find_drafts(engine, speculation, TargetDrafts(engine.target))
         _, self._target, opened = open_executor(folder, engine, drafts, limits, speculation, room)
         self._drafts = list(zip(drafts, opened, strict=True))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from trtspec.bench.corpus import standard_library
-from trtspec.ops.suffix import SuffixCache, SuffixOptions
+from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "tokenizer.json"
 

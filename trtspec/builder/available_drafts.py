@@ -8,7 +8,7 @@ from checkpoint_converters import read_config, read_draft, read_mtp
 from trtspec.builder.locate import assets_root, embedded_checkpoints, find_model
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.mtp_decoding import OWN_MODULES
+from trtspec.config.tree_decoding import OWN_MODULES
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError
 

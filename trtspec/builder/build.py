@@ -11,13 +11,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters import Checkpoint, load_checkpoint
+from checkpoint_converters import Checkpoint, DraftCheckpoint, load_checkpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
-from trtspec.builder.pair import open_draft
-from trtspec.builder.plan import BuildPlan, DraftSource
+from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.engine.engine_draft import EngineDraft
@@ -84,10 +83,10 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
             cost = text_report(engine, target, checkpoint)
         logger.info("%s weights of the target: %s", kept.name, cost)
     del target
-    for draft, source in zip(engine.drafts, plan.drafts, strict=True):
+    for draft, found in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
-            _write_draft(engine, draft, source, checkpoint, folder / draft.folder)
+            _write_draft(engine, draft, found, checkpoint, folder / draft.folder)
     if engine.backend.makes_artifacts:
         place_graphs(engine, graph_names(engine), folder)
     engine.backend.finish(engine_shape(engine), folder)
@@ -104,16 +103,13 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
 def _write_draft(
     engine: EngineConfig,
     draft: EngineDraft,
-    source: DraftSource,
+    found: DraftCheckpoint,
     target: Checkpoint,
     folder: Path,
 ) -> None:
     """Pack what a draft brings itself, and the constants of its tree."""
     module = draft_module(engine, draft)
-    checkpoint = open_draft(
-        draft.speculation.method, source.folder, engine.target, source.token_map
-    )
-    draft.kind.load(module, checkpoint, target.tensors)
+    draft.kind.load(module, found, target.tensors)
     kept = weight_format(engine.build)
     if kept.is_rounded:
         logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checkpoint_converters import DraftCheckpoint, read_draft, read_mtp
+from checkpoint_converters import DraftCheckpoint
 from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.digest_memory import DigestMemory
-from trtspec.builder.locate import find_model
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import find_tokenizer, read_tokenizer
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.mtp_decoding import OWN_MODULES, MtpDecodingConfig
-from trtspec.config.parallel import PardConfig, PEagleConfig
-from trtspec.config.parallel_decoding import ParallelDecodingConfig
-from trtspec.config.tree_decoding import EagleFamilyConfig, TreeDecodingConfig
+from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
 from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
@@ -23,26 +19,6 @@ from trtspec.errors import ConfigError
 OWN_DRAFT = FIRST_DRAFT
 """The name by which a speculative config means the draft inside an engine folder: the only one, or
 the first for its method. Where there are several, each has the name of its own folder as well."""
-
-
-def draft_folder(speculative: TreeDecodingConfig, target_dir: Path) -> Path:
-    """Where the draft that a config names lies."""
-    if speculative.speculative_model == OWN_MODULES:
-        return target_dir
-    return find_model(speculative.speculative_model)
-
-
-def open_draft(
-    method: str, folder: Path, target: ModelConfig, token_map: Path | None
-) -> DraftCheckpoint:
-    """The draft in a folder. What is there besides MTP modules is a target, which only the method
-    tells apart from a draft model.
-
-    Raises:
-        CheckpointError: it cannot be read, or does not fit the target.
-    """
-    read = read_mtp if method == MtpDecodingConfig.method else read_draft
-    return read(folder, target, token_map)
 
 
 def check_pair(
@@ -92,27 +68,10 @@ def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) ->
             f"{draft.path} is not a draft for method {wanted!r}: {draft.notes[0]}{mask}; "
             f"write method {fits!r}, or give another checkpoint"
         )
-    check_mask_token(speculative, draft.config)
-
-
-def check_mask_token(speculative: DecodingConfig, draft: DraftConfig) -> None:
-    """Refuse a mask token that was asked for and is not the draft's.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    if not isinstance(speculative, ParallelDecodingConfig):
-        return
-    assert isinstance(draft, PardConfig | PEagleConfig), "the method runs these"
-    if speculative.mask_token_id not in (None, draft.mask_token):
-        raise ConfigError(
-            f"mask_token_id={speculative.mask_token_id} was asked for, the draft was trained with "
-            f"{draft.mask_token}; leave it out"
-        )
 
 
 def check_engine_draft(
-    engine: EngineConfig, draft: EngineDraft, speculative: TreeDecodingConfig
+    engine: EngineConfig, draft: EngineDraft, speculative: TreeDecodingConfig, at_hand: TargetDrafts
 ) -> None:
     """Refuse a draft other than this one inside an engine folder.
 
@@ -121,13 +80,11 @@ def check_engine_draft(
             another use of that.
         CheckpointError: that checkpoint cannot be found or read.
     """
-    check_mask_token(speculative, draft.network)
     speculative.check_network(draft.network)
     model = str(speculative.speculative_model)
     if model in (OWN_DRAFT, OWN_MODULES, draft.folder):
         return
-    folder, token_map = find_model(model), token_map_of(speculative)
-    found = open_draft(speculative.method, folder, engine.target, token_map)
+    found = at_hand.open(speculative)
     asked = hash_files(found.content, DigestMemory.of_user().digest)
     built = engine.fingerprints.get(draft.folder)
     if asked != built:
@@ -136,14 +93,6 @@ def check_engine_draft(
             f"({built}); leave speculative_config out or name the model {OWN_DRAFT!r} to use that "
             "one, or rebuild the engine"
         )
-
-
-def token_map_of(speculative: TreeDecodingConfig) -> Path | None:
-    """The file that cuts the draft's head, if one was given."""
-    given = (
-        speculative.speculative_token_map if isinstance(speculative, EagleFamilyConfig) else None
-    )
-    return Path(given) if given else None
 
 
 def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:

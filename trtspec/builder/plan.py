@@ -12,24 +12,15 @@ from checkpoint_converters import DraftCheckpoint, content_of, read_config
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
-from trtspec.builder.auto import resolve_auto
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import (
-    check_draft_depth,
-    check_draft_kind,
-    check_pair,
-    draft_folder,
-    open_draft,
-    token_map_of,
-)
+from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
 from trtspec.builder.resolve import resolve_build
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_end, has_tokenizer
 from trtspec.config.build import BuildConfig
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
@@ -40,28 +31,25 @@ from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_forma
 from trtspec.errors import TrtspecError
 from trtspec.log import logger
 from trtspec.models.built import require_blocks
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import speculative_to_dict
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class DraftSource:
-    """A draft's checkpoint, and the file that its head is cut by, if one was given."""
-
-    folder: Path
-    token_map: Path | None
-
-
-@dataclass(frozen=True)
 class BuildPlan:
-    """A resolved build: sources, the engine's contract and the reasons for each choice. drafts: of
-    `EngineConfig.drafts`, in their order."""
+    """A resolved build: sources, the engine's contract and the reasons for each choice.
+
+    drafts: the checkpoints of `EngineConfig.drafts`, in their order. speculation: what was asked
+    for, with the methods that were chosen for it.
+    """
 
     target_dir: Path
-    drafts: tuple[DraftSource, ...]
+    drafts: tuple[DraftCheckpoint, ...]
     engine: EngineConfig
     reasons: tuple[str, ...]
+    speculation: DecodingConfig | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +62,7 @@ class BuildPlan:
         number_format = weight_format(build).describe(build.dtype)
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
-            *(f"draft    {source.folder} ({built.network.describe()})" for source, built in pairs),
+            *(f"draft    {found.path} ({built.network.describe()})" for found, built in pairs),
             f"build    {build.backend}{_device_part(engine)}, {number_format}, "
             "max_batch_size "
             f"{build.max_batch_size}, max_seq_len {build.max_seq_len}, max_num_tokens "
@@ -130,7 +118,9 @@ def plan_build(
     target_dir = find_model(checkpoint)
     target, ends = _with_tokenizer(read_config(target_dir), target_dir, skip_tokenizer_init)
     require_blocks(target)
-    speculative = resolve_auto(speculative, target)
+    at_hand = TargetDrafts(target, target_dir)
+    if speculative is not None:
+        speculative = speculative.resolve(at_hand)
     build, reasons = resolve_build(config, target, speculative)
     backend = backend_named(build.backend)
     options = options_of(backend, build.backend_options)
@@ -147,29 +137,30 @@ def plan_build(
         "target": hash_files(content_of(target_dir), digest),
         "tokenizer": hash_files(tokenizer),
     }
-    sources: list[DraftSource] = []
+    opened: list[DraftCheckpoint] = []
     drafts: list[EngineDraft] = []
     for member in with_networks(speculative):
         folder = draft_folder_name(len(drafts))
         try:
-            source, draft, found, choice = _plan_draft(
-                member, folder, target_dir, target, skip_tokenizer_init
+            found = at_hand.open(member)
+            draft, choice = _plan_draft(
+                member, found, folder, target_dir, target, skip_tokenizer_init
             )
         except TrtspecError as error:
-            if not isinstance(speculative, HybridDecodingConfig):
+            label = speculative.label(member) if speculative else None
+            if label is None:
                 raise
-            label = speculative.label(speculative.drafters.index(member), member)
             raise type(error)(f"{label}: {error}") from error
-        sources.append(source)
+        opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
         reasons += [*found.notes, *choice]
     hybrid = None
     if isinstance(speculative, HybridDecodingConfig) and drafts:
-        hybrid = speculative.with_engines(tuple(draft.folder for draft in drafts))
+        hybrid = speculative.built([draft.folder for draft in drafts])
     extract_layers: tuple[int, ...] = ()
-    if isinstance(speculative, ExtractHiddenStatesConfig):
-        extract_layers = speculative.layers_of(target.num_layers)
+    if speculative is not None:
+        extract_layers = speculative.captured_layers(target.num_layers)
         reasons += [speculative.note] if speculative.note else []
     engine = EngineConfig(
         target=target,
@@ -191,7 +182,7 @@ def plan_build(
         facts.append(speculative_to_dict(hybrid))
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return BuildPlan(target_dir, tuple(sources), engine, tuple(reasons))
+    return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative)
 
 
 def _with_tokenizer(
@@ -218,23 +209,23 @@ def _with_tokenizer(
 
 def _plan_draft(
     speculative: TreeDecodingConfig,
+    found: DraftCheckpoint,
     folder: str,
     target_dir: Path,
     target: ModelConfig,
     skip_damaged: bool,
-) -> tuple[DraftSource, EngineDraft, DraftCheckpoint, tuple[str, ...]]:
-    """Where a draft comes from, what the engine folder holds of it in ``folder``, its checkpoint,
-    and lines about what was chosen of that."""
-    source = DraftSource(draft_folder(speculative, target_dir), token_map_of(speculative))
-    found = open_draft(speculative.method, source.folder, target, source.token_map)
+) -> tuple[EngineDraft, tuple[str, ...]]:
+    """What the engine folder holds of a draft in ``folder``, and lines about what was chosen of its
+    checkpoint."""
     check_draft_kind(speculative, found)
     network, choice = speculative.network(found.config)
+    speculative.check_network(network)
     if network.decoder is not None:
         require_blocks(network.decoder)
     if isinstance(network, ModelConfig):
-        check_pair(target_dir, target, source.folder, network, skip_damaged)
+        check_pair(target_dir, target, found.path, network, skip_damaged)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
-    return source, EngineDraft(network, contract, folder), found, choice
+    return EngineDraft(network, contract, folder), choice
 
 
 def _device_part(engine: EngineConfig) -> str:

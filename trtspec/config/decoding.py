@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.errors import ConfigError
+
+
+class DraftsAtHand(Protocol):
+    """The drafts that there are for a target."""
+
+    @property
+    def built(self) -> DecodingConfig | None:
+        """What an engine folder was built for; None of a checkpoint."""
+        ...
+
+    def method_for(self, model: str | Path) -> type[Any]:
+        """The config class of the method that a draft's checkpoint is made for.
+
+        Raises:
+            CheckpointError: it cannot be found or read, or does not fit the target.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +45,10 @@ class DecodingConfig:
     """
 
     method: ClassVar[str]
+    stands_alone: ClassVar[str | None] = None
+    """Why it cannot be part of a hybrid; None: it can."""
+    takes_transfer: ClassVar[bool] = False
+    """Whether vLLM's ``kv_transfer_config`` is for it."""
 
     max_draft_len: int
     max_model_len: int | None = None
@@ -55,6 +77,46 @@ class DecodingConfig:
         """The options of a mapping as the class takes them; ``parse`` makes configs of what is one
         within them."""
         return options
+
+    @property
+    def note(self) -> str | None:
+        """A line for the log about what was made of the options."""
+        return None
+
+    def label(self, member: DecodingConfig) -> str | None:
+        """What messages call one of several `members`; None of the only one."""
+        return None
+
+    def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
+        """Itself, or, where the method is to be chosen, what is chosen.
+
+        Raises:
+            CheckpointError: a draft that is named cannot be found or read.
+        """
+        return self
+
+    def built(self, folders: Sequence[str]) -> DecodingConfig:
+        """What an engine folder says that it was built for: the drafts of ``folders`` in it, one
+        for each member with a network, in their order."""
+        raise NotImplementedError(f"{self.method} has no draft that is built")
+
+    def captured_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Of which layers of a target with so many it writes the states; ConfigError if there are
+        no such layers."""
+        return ()
+
+    def over_engine(self, captured: tuple[int, ...]) -> DecodingConfig:
+        """Itself over an engine that hands out the states of these layers to be written;
+        ConfigError if that is not what it asks for."""
+        return self
+
+    def ready(self, transfer: Any) -> DecodingConfig:
+        """Itself with what ``kv_transfer_config`` says, ready to run; see `takes_transfer`.
+
+        Raises:
+            ConfigError: what it needs of the machine is not there.
+        """
+        return self
 
     def _check_common(self) -> None:
         at_least("max_draft_len", self.max_draft_len, 1)

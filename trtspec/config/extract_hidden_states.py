@@ -100,6 +100,8 @@ class ExtractHiddenStatesConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "extract_hidden_states"
+    takes_transfer: ClassVar[bool] = True
+    stands_alone: ClassVar[str | None] = "it drafts nothing, and takes a run of its own"
 
     max_draft_len: int = 1
     capture_layers: tuple[int, ...] | None = None
@@ -150,7 +152,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
             f"{outputs}"
         )
 
-    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+    def captured_layers(self, num_layers: int) -> tuple[int, ...]:
         """`capture_layers` of a target with so many; ConfigError if it does not have them, or if
         none are named."""
         layers, inputs = self.capture_layers, self.eagle_aux_hidden_state_layer_ids
@@ -173,21 +175,19 @@ class ExtractHiddenStatesConfig(DecodingConfig):
             )
         return layers
 
-    def with_engine(self, built: tuple[int, ...]) -> ExtractHiddenStatesConfig:
-        """This config over an engine that hands out the states of the layers ``built``; ConfigError
-        if it asks for others."""
-        if not built:
+    def over_engine(self, captured: tuple[int, ...]) -> ExtractHiddenStatesConfig:
+        if not captured:
             raise ConfigError(
                 f"the engine hands out no hidden states; rebuild it with "
                 f"--speculative_decoding_mode {self.method} --capture_layers ..."
             )
-        if self.capture_layers not in (None, built):
+        if self.capture_layers not in (None, captured):
             raise ConfigError(
                 f"the states of layers {list(self.capture_layers or ())} (outputs) were asked for, "
-                f"the engine was built for {list(built)}; they are fixed at build: leave them out, "
-                "or rebuild the engine"
+                f"the engine was built for {list(captured)}; they are fixed at build: leave them "
+                "out, or rebuild the engine"
             )
-        return replace(self, capture_layers=built)
+        return replace(self, capture_layers=captured)
 
     def with_transfer(self, transfer: KvTransferConfig) -> ExtractHiddenStatesConfig:
         """This config with the folder and the threads of vLLM's `kv_transfer_config`."""

@@ -44,6 +44,7 @@ class MedusaDecodingConfig(ChoicesDecodingConfig):
 
     method: ClassVar[str] = "medusa"
     choices_key: ClassVar[str] = "medusa_choices"
+    usual_steps: ClassVar[int | None] = None
 
     medusa_choices: Choices | str | None = None
     num_medusa_heads: int | None = None

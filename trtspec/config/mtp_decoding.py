@@ -20,11 +20,8 @@ from trtspec.config.speculative_keys import (
 )
 from trtspec.config.strict import strict_config
 from trtspec.config.tree import TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT, EagleFamilyConfig
+from trtspec.config.tree_decoding import LEFT_OUT, OWN_MODULES, EagleFamilyConfig
 from trtspec.errors import ConfigError
-
-OWN_MODULES = "[target]"
-"""The name by which a config means the modules in the target's own checkpoint."""
 
 
 @strict_config(

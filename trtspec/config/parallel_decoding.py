@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trtspec.config.draft import DraftConfig
+from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -36,6 +38,14 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
         if self.mask_token_id is not None and self.mask_token_id < 0:
             raise ConfigError(f"mask_token_id={self.mask_token_id} must not be negative")
         super().__post_init__()
+
+    def check_network(self, built: DraftConfig) -> None:
+        assert isinstance(built, PardConfig | PEagleConfig), "these methods run these"
+        if self.mask_token_id not in (None, built.mask_token):
+            raise ConfigError(
+                f"mask_token_id={self.mask_token_id} was asked for, the draft was trained with "
+                f"{built.mask_token}; leave it out"
+            )
 
 
 @strict_config(

@@ -14,14 +14,6 @@ COMMON_ALIASES: Mapping[str, str] = {
     "speculative_adaptive": "adaptive",
     "enable_adaptive_verification": "adaptive",
 }
-SUFFIX_ALIASES: Mapping[str, str] = {
-    "suffix_speculative_tokens": "max_draft_len",
-    "suffix_cache_max_depth": "suffix_decoding_max_tree_depth",
-    "suffix_cache_max_requests": "suffix_decoding_max_cached_requests",
-    "suffix_max_spec_factor": "suffix_decoding_max_spec_factor",
-    "suffix_max_spec_offset": "suffix_decoding_max_spec_offset",
-    "suffix_min_token_prob": "suffix_decoding_min_token_prob",
-}
 TREE_ALIASES: Mapping[str, str] = {
     "num_steps": "max_draft_len",
     "speculative_num_steps": "max_draft_len",
@@ -30,7 +22,6 @@ TREE_ALIASES: Mapping[str, str] = {
     "dynamic_tree_max_topK": "topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
 }
-HYBRID_ALIASES: Mapping[str, str] = {"speculative_num_draft_tokens": "num_draft_tokens"}
 EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
 MTP_ALIASES: Mapping[str, str] = {"enable_multi_layer_eagle": "use_mtp_vanilla"}
 MODEL_ALIASES: Mapping[str, str] = {
@@ -148,26 +139,6 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     ),
 }
 
-SUFFIX_FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
-        Foreign("suffix decoding has no draft model", (None, "suffix")),
-    ),
-    "enable_suffix_decoding": Foreign("the method says so; leave it out", (None, True)),
-    **dict.fromkeys(
-        ("topk", "eagle_topk", "speculative_eagle_topk", "use_dynamic_tree"),
-        Foreign("the text decides the shape of a draft; give suffix_decoding_tree", (None,)),
-    ),
-    **dict.fromkeys(
-        ("num_draft_tokens", "speculative_num_draft_tokens", "num_steps", "max_total_draft_tokens"),
-        Foreign("give `num_speculative_tokens`", (None,)),
-    ),
-    **dict.fromkeys(
-        ("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
-        Foreign('it belongs to {"method": "ngram"}', (None,)),
-    ),
-}
-
 DRAFT_ENGINE_FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
         (
@@ -257,17 +228,6 @@ MTP_FOREIGN: Mapping[str, Foreign] = {
     },
 }
 
-HYBRID_FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        (
-            *("model", "speculative_model", "speculative_model_dir", "draft_model"),
-            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "speculative_num_steps"),
-            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
-        ),
-        Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
-    ),
-    "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
-}
 BLOCK_ALIASES: Mapping[str, str] = {
     "tree_budget": "max_total_draft_tokens",
     "speculative_dflash_block_size": "block_size",
@@ -287,15 +247,6 @@ BLOCK_FOREIGN: Mapping[str, Foreign] = {
 PARALLEL_FOREIGN: Mapping[str, Foreign] = {
     "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
 }
-
-AUTO_FOREIGN: Mapping[str, Foreign] = dict.fromkeys(
-    (
-        *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "num_draft_tokens"),
-        *("speculative_num_draft_tokens", "max_total_draft_tokens", "use_dynamic_tree"),
-        *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size", "drafters"),
-    ),
-    Foreign("the method auto has no such choice; name a method, or a hybrid of several", (None,)),
-)
 
 # Known in the field, not in this version; names without case, "_" and "-".
 METHODS_ELSEWHERE: frozenset[str] = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ from trtspec.config.strict import strict_config
 from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
+OWN_MODULES = "[target]"
+"""The name by which a config means networks in the target's own checkpoint."""
 LEFT_OUT = -1
 """Stands for a number that was not given; every config holds the resolved one once it is made."""
 
@@ -45,6 +48,9 @@ class TreeDecodingConfig(DecodingConfig):
 
     choices_key: ClassVar[str | None] = None
     """The field that fixes a static tree, where a method has them."""
+
+    usual_steps: ClassVar[int | None] = 5
+    """Draft steps where nobody names a number; None: as many as its network was made for."""
 
     speculative_model: str | Path
     topk: int = LEFT_OUT
@@ -74,6 +80,14 @@ class TreeDecodingConfig(DecodingConfig):
         else:
             options = {"topk": tree.topk, "num_draft_tokens": tree.num_draft_tokens}
         return cls(speculative_model=model, max_draft_len=tree.num_steps, **options)
+
+    @property
+    def token_map(self) -> Path | None:
+        """The file that cuts the draft's head, if one was given."""
+        return None
+
+    def built(self, folders: Sequence[str]) -> DecodingConfig:
+        return type(self).of_tree(folders[0], self.tree)
 
     def of_engine(self, folder: str) -> Self:
         """The same drafts, of the network in that folder of an engine."""
@@ -219,6 +233,11 @@ class EagleFamilyConfig(ChoicesDecodingConfig):
             if not self.speculative_token_map:
                 raise ConfigError("speculative_token_map is an empty path; leave it out")
         super().__post_init__()
+
+    @property
+    def token_map(self) -> Path | None:
+        given = self.speculative_token_map
+        return None if given is None else Path(given)
 
     def of_engine(self, folder: str) -> Self:
         # The network's head has been cut already.

@@ -38,7 +38,6 @@ from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
@@ -48,6 +47,7 @@ from trtspec.engine.facts import network_facts
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 FORMAT_VERSION = 5

@@ -101,6 +101,11 @@ class Drafter(Protocol):
     @property
     def needs(self) -> DrafterNeeds: ...
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        """Whether a step in which so many requests generate is to have no drafts; asked once a
+        step, before it is scheduled, so that no room is made for any."""
+        ...
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Set `request.draft` of every generation item with max_nodes > 0 to a TokenTree of at
         most that many nodes, none deeper than request.remaining_tokens - 1."""
@@ -133,6 +138,9 @@ class NoDrafter:
 
     needs = DrafterNeeds()
     live_requests: Set[int] = frozenset()
+
+    def skips_drafts(self, num_requests: int) -> bool:
+        return True
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         pass

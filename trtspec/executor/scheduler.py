@@ -49,11 +49,11 @@ class Scheduler:
         max_num_tokens: int,
         max_seq_len: int,
         draft_reserve: DrafterNeeds,
-        rests: Callable[[int], bool] | None = None,
+        skips_drafts: Callable[[int], bool] | None = None,
     ) -> None:
-        """max_num_tokens: rows of a step over all requests, draft nodes included. rests: asked in
-        every step, with the number of requests that generate, whether none of them is to draft;
-        left out, all may. ConfigError if max_num_tokens cannot hold one row of each of
+        """max_num_tokens: rows of a step over all requests, draft nodes included. skips_drafts:
+        asked in every step, with the number of requests that generate, whether none of them is to
+        draft; left out, all may. ConfigError if max_num_tokens cannot hold one row of each of
         max_batch_size requests."""
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size={max_batch_size} must be at least 1")
@@ -73,7 +73,7 @@ class Scheduler:
         self.max_seq_len = max_seq_len
         self._resources = resources
         self._needs = draft_reserve
-        self._rests = rests
+        self._skips_drafts = skips_drafts
         self._running: list[Request] = []  # in order of arrival
         self._waiting: deque[Request] = deque()  # in order of arrival, all after the running ones
         self._requests: dict[int, Request] = {}
@@ -155,9 +155,9 @@ class Scheduler:
         spare -= kept
         items: list[ScheduledRequest] = []
         drafts = True
-        if self._rests is not None:
+        if self._skips_drafts is not None:
             generating = sum(start == len(request.tokens) - 1 for request, start in ready)
-            drafts = not (generating and self._rests(generating))
+            drafts = not (generating and self._skips_drafts(generating))
         for request, start in ready:
             item = self._extend(request, start, spare, drafts)
             spare -= item.num_rows + item.max_nodes - 1

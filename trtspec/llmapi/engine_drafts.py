@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from trtspec.builder.auto import resolve_auto
 from trtspec.builder.pair import OWN_DRAFT, check_engine_draft
-from trtspec.config.auto import AutoDecodingConfig
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
@@ -25,19 +23,8 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     return method.of_tree(OWN_DRAFT, contract.tree)
 
 
-def resolve_for_engine(
-    engine: EngineConfig, speculation: DecodingConfig | None
-) -> DecodingConfig | None:
-    """What the method `auto` means for an engine folder: its own drafts, if none is named. Any
-    other config as it is; CheckpointError if a draft that is named cannot be read."""
-    if isinstance(speculation, AutoDecodingConfig) and speculation.speculative_model is None:
-        built = built_speculation(engine)
-        return speculation.beside(built.members if built else ())
-    return resolve_auto(speculation, engine.target)
-
-
 def find_drafts(
-    engine: EngineConfig, speculation: DecodingConfig | None
+    engine: EngineConfig, speculation: DecodingConfig | None, at_hand: TargetDrafts
 ) -> tuple[EngineDraft, ...]:
     """The drafts that the members of a config with a network of their own run, in their order.
 
@@ -49,17 +36,20 @@ def find_drafts(
     for member in with_networks(speculation):
         unused = [draft for draft in engine.drafts if draft not in chosen]
         try:
-            chosen.append(_find_draft(engine, unused, member))
+            chosen.append(_find_draft(engine, unused, member, at_hand))
         except TrtspecError as error:
-            if not isinstance(speculation, HybridDecodingConfig):
+            label = speculation.label(member) if speculation else None
+            if label is None:
                 raise
-            label = speculation.label(speculation.drafters.index(member), member)
             raise type(error)(f"{label}: {error}") from error
     return tuple(chosen)
 
 
 def _find_draft(
-    engine: EngineConfig, unused: list[EngineDraft], asked: TreeDecodingConfig
+    engine: EngineConfig,
+    unused: list[EngineDraft],
+    asked: TreeDecodingConfig,
+    at_hand: TargetDrafts,
 ) -> EngineDraft:
     """The one that is named, or of those for the method the first that fits."""
     if not engine.drafts:
@@ -86,7 +76,7 @@ def _find_draft(
     for draft in named or fitting:
         try:
             _check_contract(draft.speculation, asked)
-            check_engine_draft(engine, draft, asked)
+            check_engine_draft(engine, draft, asked, at_hand)
         except ConfigError as error:
             problems.append(error)
         else:

@@ -12,20 +12,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from trtspec.builder.auto import resolve_auto
 from trtspec.builder.build import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import further_end
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.build import check_engine, plan_engine
-from trtspec.llmapi.engine_drafts import built_speculation, find_drafts, resolve_for_engine
+from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
@@ -73,22 +72,24 @@ class LLM:
         path = find_model(model)
         if is_engine_folder(path):
             folder, engine = path, EngineConfig.read(path)
+            built = built_speculation(engine)
             if wanted is None and not drafts_nothing:
-                wanted = built_speculation(engine)
-            wanted = resolve_for_engine(engine, wanted)
+                wanted = built
+            at_hand = TargetDrafts(engine.target, built=built)
             if wanted is not None:
+                wanted = wanted.resolve(at_hand)
                 check_draft_depth(engine.target, wanted)
-            drafts = find_drafts(engine, wanted)
+            drafts = find_drafts(engine, wanted, at_hand)
             tokenizer = _tokenizer(config, path / TOKENIZER_FOLDER)
         else:
-            wanted = resolve_auto(wanted, path)
             plan = plan_engine(path, config, wanted)
+            wanted = plan.speculation
             tokenizer = _tokenizer(config, path)  # before a build that would be for nothing
             folder = cached_engine(plan)
             engine = EngineConfig.read(folder)
             drafts = engine.drafts
-        if isinstance(wanted, ExtractHiddenStatesConfig):
-            wanted = wanted.with_engine(engine.extract_layers)
+        if wanted is not None:
+            wanted = wanted.over_engine(engine.extract_layers)
         limits = check_engine(engine, config)
         self.config = engine
         self.speculation = wanted

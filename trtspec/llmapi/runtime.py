@@ -42,7 +42,6 @@ from trtspec.log import logger
 from trtspec.speculative.base import DraftEngine, Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.registry import drafter_needs, make_drafter
-from trtspec.speculative.union import UnionDrafter
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def open_executor(
         [cache.from_tokens for cache in needs.caches],
     )
     drafter: Drafter = NoDrafter()
-    rule = rests = None
+    rule = skips = None
     if speculation is not None:
         own_caches = iter(resources.draft_caches)
         engines = [
@@ -169,9 +168,9 @@ def open_executor(
         made = make_drafter(speculation, engines, steps)
         drafter = wrap_drafter(made)
         rule = _acceptance_rule(speculation)
-        rests = made.rests if isinstance(made, UnionDrafter) else None
+        skips = made.skips_drafts
     scheduler = Scheduler(
-        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, rests
+        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, skips
     )
     metrics = ExecutorMetrics(target, opened)
     return PyExecutor(target, resources, scheduler, drafter, rule, metrics), target, opened

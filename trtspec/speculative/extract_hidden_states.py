@@ -47,6 +47,9 @@ class ExtractHiddenStatesDrafter:
     def needs_of(config: ExtractHiddenStatesConfig) -> DrafterNeeds:
         return DrafterNeeds(reads_hidden=True, reads_every_row=True)
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Nothing is drafted."""
 

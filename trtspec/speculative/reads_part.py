@@ -20,6 +20,9 @@ class ReadsPart:
     def needs(self) -> DrafterNeeds:
         return self._drafter.needs
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return self._drafter.skips_drafts(num_requests)
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         self._drafter.prepare_draft_tokens(batch)
 

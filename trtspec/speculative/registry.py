@@ -7,17 +7,14 @@ from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
 
-from trtspec.config.auto import AutoDecodingConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-from trtspec.config.hybrid import HybridDecodingConfig
 from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.mtp_decoding import MtpDecodingConfig
 from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.config.tree_decoding import (
     DraftTargetDecodingConfig,
     Eagle3DecodingConfig,
@@ -30,26 +27,19 @@ from trtspec.speculative.dflash import DFlashDrafter
 from trtspec.speculative.draft_model import DraftModelDrafter
 from trtspec.speculative.eagle import EagleDrafter
 from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
+from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.method import AUTO, HYBRID
+from trtspec.speculative.hybrid.union import UnionDrafter, union_needs
 from trtspec.speculative.medusa import MedusaDrafter
-from trtspec.speculative.member import Member
 from trtspec.speculative.ngram.method import NGRAM
 from trtspec.speculative.reads_part import ReadsPart
-from trtspec.speculative.suffix import SuffixDrafter
-from trtspec.speculative.union import UnionDrafter, union_needs
+from trtspec.speculative.suffix.method import SUFFIX
 
 ENTRY_POINTS = "trtspec.methods"
 """Group of the entry points by which other packages add a `DraftMethod`."""
 NO_METHOD = "none"
 """What users write for no speculation."""
 
-SUFFIX = DraftMethod(
-    SuffixDecodingConfig,
-    "suffix decoding",
-    SuffixDrafter.needs_of,
-    lambda config, draft: SuffixDrafter(config),
-    spellings=("suffixdecoding",),
-    usual=("suffix:8",),
-)
 DRAFT_MODEL = DraftMethod(
     DraftTargetDecodingConfig,
     "a draft model",
@@ -123,8 +113,6 @@ EXTRACT_HIDDEN_STATES = DraftMethod(
     ExtractHiddenStatesDrafter.needs_of,
     lambda config, draft: ExtractHiddenStatesDrafter(config),
 )
-HYBRID = DraftMethod(HybridDecodingConfig, "a hybrid")
-AUTO = DraftMethod(AutoDecodingConfig, "auto", any_draft=True)
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),

@@ -32,6 +32,9 @@ class RolloutDrafter(ABC):
         self.needs = needs
         self._sampling = SamplingRows()
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Give every generation request of the batch its tree, with one rollout for all."""
         items = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from pathlib import Path
 
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
@@ -35,6 +36,9 @@ class WatchedDrafter:
     @property
     def needs(self) -> DrafterNeeds:
         return self._drafter.needs
+
+    def skips_drafts(self, num_requests: int) -> bool:
+        return self._drafter.skips_drafts(num_requests)
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         self._drafter.prepare_draft_tokens(batch)
@@ -79,7 +83,7 @@ def measure_agreement(
         return watched[0]
 
     limits = Limits.of(engine.build, None, None, None)
-    drafts = find_drafts(engine, speculation)
+    drafts = find_drafts(engine, speculation, TargetDrafts(engine.target))
     executor, *_ = open_executor(
         folder, engine, drafts, limits, speculation, KvCacheConfig(), wrap_drafter=watch
     )

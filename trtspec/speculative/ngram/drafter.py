@@ -27,6 +27,9 @@ class NGramDrafter:
     def needs(self) -> DrafterNeeds:
         return self._needs
 
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
+
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Set the draft of each generation item to a chain of at most max_nodes tokens."""
         for item in batch.items:

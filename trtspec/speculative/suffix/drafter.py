@@ -7,12 +7,12 @@ from collections.abc import Sequence, Set
 import numpy as np
 import torch
 
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
-from trtspec.ops.suffix import SuffixCache, SuffixOptions
 from trtspec.ops.tree import TokenTree
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
+from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
 
 
 class SuffixDrafter:
@@ -52,6 +52,9 @@ class SuffixDrafter:
     def cache(self) -> SuffixCache:
         """The trees, for their sizes."""
         return self._cache
+
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         """Set the draft of each generation item: at most max_nodes nodes, as many as its match

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.log import logger
-from trtspec.speculative.costs import CostCurve
-from trtspec.speculative.pace import Around, Pace
-from trtspec.speculative.pause import Pause
+from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.pace import Around, Pace
+from trtspec.speculative.hybrid.pause import Pause
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,10 +14,10 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Choice, Controller, Load, Trial
-from trtspec.speculative.costs import CostCurve
-from trtspec.speculative.member import Member
-from trtspec.speculative.pace import PromptRows
+from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial
+from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
@@ -55,10 +55,8 @@ class UnionDrafter:
         self._step: _Step | None = None
         self._prompt_rows = PromptRows()
 
-    def rests(self, requests: int) -> bool:
-        """Whether a step in which so many requests generate is to have no drafts; asked once a
-        step, before it is scheduled, so that no room is made for any."""
-        return not self._cheap and self._controller.rests(requests)
+    def skips_drafts(self, num_requests: int) -> bool:
+        return not self._cheap and self._controller.rests(num_requests)
 
     def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
         began = self._clock()

@@ -15,9 +15,9 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.controller import Outlook
-from trtspec.speculative.costs import CostCurve, Slowness
-from trtspec.speculative.estimator import AcceptanceEstimator, Drift
+from trtspec.speculative.hybrid.controller import Outlook
+from trtspec.speculative.hybrid.costs import CostCurve, Slowness
+from trtspec.speculative.hybrid.estimator import AcceptanceEstimator, Drift
 
 Floats = npt.NDArray[np.float64]
 _ALL_MEMORY, _ALL_TRUST = 64.0, 16.0  # rows

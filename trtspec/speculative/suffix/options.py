@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.speculative_keys import (
-    COMMON_ALIASES,
-    COMMON_FOREIGN,
-    SUFFIX_ALIASES,
-    SUFFIX_FOREIGN,
-)
-from trtspec.config.strict import strict_config
+from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN
+from trtspec.config.strict import Foreign, strict_config
 from trtspec.errors import ConfigError
 
 MAX_TREE_DEPTH = 1024
 UNLIMITED = -1
 
+_ALIASES: Mapping[str, str] = {
+    "suffix_speculative_tokens": "max_draft_len",
+    "suffix_cache_max_depth": "suffix_decoding_max_tree_depth",
+    "suffix_cache_max_requests": "suffix_decoding_max_cached_requests",
+    "suffix_max_spec_factor": "suffix_decoding_max_spec_factor",
+    "suffix_max_spec_offset": "suffix_decoding_max_spec_offset",
+    "suffix_min_token_prob": "suffix_decoding_min_token_prob",
+}
+_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
+        Foreign("suffix decoding has no draft model", (None, "suffix")),
+    ),
+    "enable_suffix_decoding": Foreign("the method says so; leave it out", (None, True)),
+    **dict.fromkeys(
+        ("topk", "eagle_topk", "speculative_eagle_topk", "use_dynamic_tree"),
+        Foreign("the text decides the shape of a draft; give suffix_decoding_tree", (None,)),
+    ),
+    **dict.fromkeys(
+        ("num_draft_tokens", "speculative_num_draft_tokens", "num_steps", "max_total_draft_tokens"),
+        Foreign("give `num_speculative_tokens`", (None,)),
+    ),
+    **dict.fromkeys(
+        ("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+        Foreign('it belongs to {"method": "ngram"}', (None,)),
+    ),
+}
+
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **SUFFIX_ALIASES},
-    foreign={**COMMON_FOREIGN, **SUFFIX_FOREIGN},
+    aliases={**COMMON_ALIASES, **_ALIASES},
+    foreign={**COMMON_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)

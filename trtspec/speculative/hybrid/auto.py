@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trtspec.config.decoding import DecodingConfig
-from trtspec.config.hybrid import HybridDecodingConfig
-from trtspec.config.medusa_decoding import MedusaDecodingConfig
-from trtspec.config.speculative_keys import (
-    AUTO_FOREIGN,
-    COMMON_ALIASES,
-    COMMON_FOREIGN,
-    MODEL_ALIASES,
-)
-from trtspec.config.strict import strict_config
-from trtspec.config.suffix_decoding import SuffixDecodingConfig
+from trtspec.config.decoding import DecodingConfig, DraftsAtHand
+from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, MODEL_ALIASES
+from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.suffix import SuffixDecodingConfig
 
-DEFAULT_STEPS = 5
+_FOREIGN: Mapping[str, Foreign] = dict.fromkeys(
+    (
+        *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "num_draft_tokens"),
+        *("speculative_num_draft_tokens", "max_total_draft_tokens", "use_dynamic_tree"),
+        *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size", "drafters"),
+    ),
+    Foreign("the method auto has no such choice; name a method, or a hybrid of several", (None,)),
+)
 
 
 @strict_config(
     aliases={**COMMON_ALIASES, **MODEL_ALIASES},
-    foreign={**COMMON_FOREIGN, **AUTO_FOREIGN},
+    foreign={**COMMON_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class AutoDecodingConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "auto"
+    stands_alone: ClassVar[str | None] = "it chooses the methods itself"
 
     speculative_model: str | Path | None = None
     max_draft_len: int = LEFT_OUT
@@ -57,17 +60,18 @@ class AutoDecodingConfig(DecodingConfig):
                 )
             self._check_common()
 
-    def resolved(self, draft: type[DecodingConfig] | None) -> DecodingConfig:
-        """What is meant, where the draft that is given is one for the method `draft`."""
-        if draft is None:
-            return self.beside(())
-        steps = self.max_draft_len
+    def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
+        """By the files of the draft, or with the drafts that an engine folder holds."""
+        if self.speculative_model is None:
+            return self._beside(() if drafts.built is None else drafts.built.members)
+        draft = drafts.method_for(self.speculative_model)
+        steps = draft.usual_steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
         options: dict[str, Any] = {"speculative_model": self.speculative_model}
-        if steps != LEFT_OUT or not issubclass(draft, MedusaDecodingConfig):
-            options["max_draft_len"] = DEFAULT_STEPS if steps == LEFT_OUT else steps
-        return self.beside((draft(**options),))
+        if steps is not None:
+            options["max_draft_len"] = steps
+        return self._beside((draft(**options),))
 
-    def beside(self, drafters: tuple[DecodingConfig, ...]) -> DecodingConfig:
+    def _beside(self, drafters: tuple[DecodingConfig, ...]) -> DecodingConfig:
         """What is meant, where these draft as well."""
         common: dict[str, Any] = {
             "max_model_len": self.max_model_len,

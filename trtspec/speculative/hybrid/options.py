@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-from trtspec.config.speculative_keys import (
-    COMMON_ALIASES,
-    COMMON_FOREIGN,
-    HYBRID_ALIASES,
-    HYBRID_FOREIGN,
-)
-from trtspec.config.strict import strict_config
+from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, LOSSY
+from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig
 from trtspec.errors import ConfigError
 
+_ALIASES: Mapping[str, str] = {"speculative_num_draft_tokens": "num_draft_tokens"}
+_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        (
+            *("model", "speculative_model", "speculative_model_dir", "draft_model"),
+            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "speculative_num_steps"),
+            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+        ),
+        Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
+    ),
+    "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
+}
+
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **HYBRID_ALIASES},
-    foreign={**COMMON_FOREIGN, **HYBRID_FOREIGN},
+    aliases={**COMMON_ALIASES, **_ALIASES},
+    foreign={**COMMON_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,7 @@ class HybridDecodingConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "hybrid"
+    stands_alone: ClassVar[str | None] = "its drafters can stand here themselves"
 
     drafters: tuple[DecodingConfig, ...]
     max_draft_len: int = LEFT_OUT
@@ -98,14 +106,10 @@ class HybridDecodingConfig(DecodingConfig):
             members.append(member)
         return {**options, "drafters": members}
 
-    @classmethod
-    def label(cls, index: int, member: DecodingConfig) -> str:
-        """What messages call one of its drafters."""
-        return f"drafters[{index}] ({member.method})"
+    def label(self, member: DecodingConfig) -> str | None:
+        return _label(self.drafters.index(member), member)
 
-    def with_engines(self, folders: tuple[str, ...]) -> Self:
-        """The same, of the drafts in these folders of an engine: one for each drafter that has a
-        network, in their order."""
+    def built(self, folders: Sequence[str]) -> Self:
         rest = iter(folders)
         drafters = [
             member.of_engine(next(rest)) if isinstance(member, TreeDecodingConfig) else member
@@ -122,14 +126,11 @@ class HybridDecodingConfig(DecodingConfig):
         for i, member in enumerate(self.drafters):
             if type(member) is DecodingConfig:
                 raise ConfigError(f"drafters[{i}] names no method; give a config of one")
-            label = self.label(i, member)
-            if isinstance(member, (HybridDecodingConfig, ExtractHiddenStatesConfig)):
-                why = (
-                    "its drafters can stand here themselves"
-                    if isinstance(member, HybridDecodingConfig)
-                    else "it drafts nothing, and takes a run of its own"
+            label = _label(i, member)
+            if member.stands_alone is not None:
+                raise ConfigError(
+                    f"{label}: this method cannot be part of a hybrid: {member.stands_alone}"
                 )
-                raise ConfigError(f"{label}: this method cannot be part of a hybrid: {why}")
             if member.typical_acceptance is not None:
                 raise ConfigError(
                     f"{label}: lossy_typical_acceptance is refused: one rule judges the drafts of "
@@ -146,7 +147,7 @@ class HybridDecodingConfig(DecodingConfig):
                     "`drafters`"
                 )
             if member in self.drafters[:i]:
-                other = self.label(self.drafters.index(member), member)
+                other = _label(self.drafters.index(member), member)
                 raise ConfigError(
                     f"{label} is the same as {other} and would draft the same; leave one out"
                 )
@@ -160,3 +161,7 @@ class HybridDecodingConfig(DecodingConfig):
                 "leave it out, give each drafter a length of its own, and num_draft_tokens for all"
             )
         self._set(name, value)
+
+
+def _label(index: int, member: DecodingConfig) -> str:
+    return f"drafters[{index}] ({member.method})"
