@@ -17,9 +17,9 @@ from checkpoint_converters.eagle_names import layer_names
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_window, with_windows
 from checkpoint_converters.names import Expected
-from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.block.shape import DFlashConfig
 
 SPECULATORS = "dflash"
 _NESTED = "dflash_config"

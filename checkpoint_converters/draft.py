@@ -41,13 +41,13 @@ from checkpoint_converters.medusa import (
 )
 from checkpoint_converters.names import match
 from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
-from trtspec.config.dflash import DFlashConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.config.eagle import EagleConfig
-from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
-from trtspec.config.parallel import PardConfig
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.eagle.shape import EagleConfig
+from trtspec.speculative.medusa.shape import MedusaConfig
+from trtspec.speculative.parallel.shape import PardConfig
 
 TOKEN_MAP = "token_map"
 

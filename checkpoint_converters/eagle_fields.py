@@ -29,12 +29,12 @@ from checkpoint_converters.hf_decoder import (
 )
 from checkpoint_converters.mask_token import read_mask_token
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
-from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.eagle.shape import EagleConfig
+from trtspec.speculative.parallel.shape import PEagleConfig
 
 _DECODER = "transformer_layer_config"
 _ATTENTION = "layers.0.self_attn."

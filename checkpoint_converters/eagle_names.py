@@ -9,11 +9,11 @@ from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
 from checkpoint_converters.hf_decoder import HF_DECODER
 from checkpoint_converters.names import Expected
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
-from trtspec.config.parallel import PEagleConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.eagle.shape import EagleConfig
+from trtspec.speculative.parallel.shape import PEagleConfig
 
 Q = "layers.0.self_attn.q_proj.weight"
 OUT = "layers.0.self_attn.o_proj.weight"

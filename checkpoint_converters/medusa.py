@@ -11,9 +11,9 @@ from checkpoint_converters.containers.pickle_files import read_any_headers, read
 from checkpoint_converters.containers.safetensors_files import TensorHeader, read_file_header
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
-from trtspec.config.medusa import MedusaConfig
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.medusa.shape import MedusaConfig
 
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Where FasterDecoding keeps the heads, apart from any model; the first one found is read."""

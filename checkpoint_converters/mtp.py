@@ -25,9 +25,9 @@ from checkpoint_converters.prediction_parts import unrun_parts
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
-from trtspec.config.mtp import MtpConfig
-from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.shape import MtpConfig
 
 _SUPPORTED = "supported: a dense block of grouped-query attention and SwiGLU"
 _IGNORED = (r".*\.rotary_emb\.inv_freq",)

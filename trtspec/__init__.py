@@ -13,25 +13,22 @@ from trtspec.version import __version__
 if TYPE_CHECKING:
     from trtspec.backends.tensorrt.options import TensorRTConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
-    from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
-    from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
     from trtspec.config.kv import KvCacheConfig
-    from trtspec.config.medusa_decoding import MedusaDecodingConfig
-    from trtspec.config.mtp_decoding import MtpDecodingConfig
-    from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
     from trtspec.config.sampling import SamplingParams
-    from trtspec.config.tree_decoding import (
-        DraftTargetDecodingConfig,
-        Eagle3DecodingConfig,
-        EagleDecodingConfig,
-    )
     from trtspec.errors import TrtspecError
     from trtspec.llmapi.build import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+    from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
+    from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+    from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
+    from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
     from trtspec.speculative.hybrid.auto import AutoDecodingConfig
     from trtspec.speculative.hybrid.options import HybridDecodingConfig
+    from trtspec.speculative.medusa.options import MedusaDecodingConfig
+    from trtspec.speculative.mtp.options import MtpDecodingConfig
     from trtspec.speculative.ngram.options import NGramDecodingConfig
+    from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
     from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 __all__ = [
@@ -70,18 +67,18 @@ _HOMES = {
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.auto",
-    "DDTreeDecodingConfig": "trtspec.config.dflash_decoding",
-    "DFlashDecodingConfig": "trtspec.config.dflash_decoding",
-    "DraftTargetDecodingConfig": "trtspec.config.tree_decoding",
-    "EagleDecodingConfig": "trtspec.config.tree_decoding",
-    "Eagle3DecodingConfig": "trtspec.config.tree_decoding",
-    "ExtractHiddenStatesConfig": "trtspec.config.extract_hidden_states",
+    "DDTreeDecodingConfig": "trtspec.speculative.block.options",
+    "DFlashDecodingConfig": "trtspec.speculative.block.options",
+    "DraftTargetDecodingConfig": "trtspec.speculative.draft_model.options",
+    "EagleDecodingConfig": "trtspec.speculative.eagle.options",
+    "Eagle3DecodingConfig": "trtspec.speculative.eagle.options",
+    "ExtractHiddenStatesConfig": "trtspec.speculative.hidden_states.options",
     "HybridDecodingConfig": "trtspec.speculative.hybrid.options",
-    "MedusaDecodingConfig": "trtspec.config.medusa_decoding",
-    "MtpDecodingConfig": "trtspec.config.mtp_decoding",
+    "MedusaDecodingConfig": "trtspec.speculative.medusa.options",
+    "MtpDecodingConfig": "trtspec.speculative.mtp.options",
     "NGramDecodingConfig": "trtspec.speculative.ngram.options",
-    "PardDecodingConfig": "trtspec.config.parallel_decoding",
-    "PEagleDecodingConfig": "trtspec.config.parallel_decoding",
+    "PardDecodingConfig": "trtspec.speculative.parallel.options",
+    "PEagleDecodingConfig": "trtspec.speculative.parallel.options",
     "SuffixDecodingConfig": "trtspec.speculative.suffix.options",
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",

@@ -13,6 +13,7 @@ import trtspec
 from trtspec.backends.registry import backend_named
 from trtspec.builder import graph_cache, sources
 from trtspec.child_python import python_command, python_environment
+from trtspec.speculative.registry import draft_kinds
 
 PACKAGE = Path(trtspec.__path__[0])
 MAKERS = graph_cache.graph_makers(backend_named("auto"))
@@ -35,18 +36,18 @@ def key_of(copy: Path) -> Callable[[], str]:
     return lambda: sources.hash_of(of(copy), copy)
 
 
-def of(package: Path) -> list[Path]:
-    return graph_cache.graph_sources(MAKERS, package)
+def of(package: Path, *homes: str) -> list[Path]:
+    return graph_cache.graph_sources((*MAKERS, *homes), package)
 
 
-def loaded_for_graphs() -> list[str]:
-    """What Python has imported once the networks are, and what compiles them."""
+def loaded_with(*modules: str) -> list[str]:
+    """What Python has imported once these are."""
     code = (
         "import sys, importlib\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "print(*(name for name in sys.modules if name.startswith('trtspec.')))"
     )
-    command = python_command("-c", code, "trtspec.engine.drafts", "trtspec.backends.aoti.compile")
+    command = python_command("-c", code, *modules)
     done = subprocess.run(
         command, env=python_environment(), capture_output=True, text=True, check=True
     )
@@ -59,9 +60,11 @@ def file_of(package: Path, module: str) -> Path:
 
 
 def test_all_that_is_imported_counts(copy: Path) -> None:
-    modules = set(loaded_for_graphs()) - {"trtspec.version"}  # `trtspec` itself imports that
+    homes = [kind.home for kind in draft_kinds().values()]
+    modules = set(loaded_with(*homes, "trtspec.backends.aoti.compile"))
+    modules -= {"trtspec.version"}  # `trtspec` itself imports that
     assert {"trtspec.config.model", "trtspec.config.tree", "trtspec.models.rope"} <= modules
-    files = of(copy)
+    files = of(copy, *homes)
     before = sources.hash_of(files, copy)
     for module in modules:
         path = file_of(copy, module)
@@ -72,7 +75,27 @@ def test_all_that_is_imported_counts(copy: Path) -> None:
         path.write_text(text + "\n# changed\n")
         assert sources.hash_of(files, copy) != before
         path.write_text(text)
-    assert sources.hash_of(of(copy), copy) == before
+    assert sources.hash_of(of(copy, *homes), copy) == before
+
+
+def test_a_method_counts_for_its_own_drafts(copy: Path) -> None:
+    """Another method, or a new one, changes neither the target's graphs nor those of the others."""
+    block = draft_kinds()["dflash"].home
+
+    def keys() -> dict[str, str]:
+        homes = {name: (kind.home,) for name, kind in draft_kinds().items()}
+        found = {name: of(copy, *home) for name, home in {**homes, "target": ()}.items()}
+        return {name: sources.hash_of(files, copy) for name, files in found.items()}
+
+    before = keys()
+    (copy / "speculative" / "brand_new").mkdir()
+    (copy / "speculative" / "brand_new" / "method.py").write_text("import trtspec.models.rope\n")
+    registry = copy / "speculative" / "registry.py"
+    registry.write_text(registry.read_text() + "\nimport trtspec.speculative.brand_new.method\n")
+    assert keys() == before
+    network = file_of(copy, block).with_name("network.py")
+    network.write_text(network.read_text() + "\n# changed\n")
+    assert {name for name, key in keys().items() if key != before[name]} == {"dflash"}
 
 
 @pytest.mark.parametrize("folder", ["serve", "llmapi", "bench", "commands", "executor"])

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from checkpoint_converters import describe_draft, read_draft
-from trtspec.config.dflash import DFlashConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.block.shape import DFlashConfig
 
 from ..tiny_config import attention_of
 from .draft_folder import HEADS, INNER, KV, ROWS, TARGET, D, H, V, covered, offsets

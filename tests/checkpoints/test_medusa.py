@@ -14,8 +14,8 @@ from torch import Tensor
 
 from checkpoint_converters import MedusaCheckpoint, describe_draft, load_checkpoint, read_draft
 from checkpoint_converters.__main__ import main
-from trtspec.config.medusa import MedusaConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.medusa.shape import MedusaConfig
 
 from .draft_folder import LLAMA, TARGET, H, V
 from .tiny_folder import TinyFolder

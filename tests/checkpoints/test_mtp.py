@@ -11,8 +11,8 @@ from torch import Tensor
 
 from checkpoint_converters import load_checkpoint, read_config, read_draft, read_mtp
 from trtspec.config.model import ModelConfig
-from trtspec.config.mtp import MtpConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.mtp.shape import MtpConfig
 
 from ..tiny_config import attention_of, dense_of
 from .tiny_folder import TinyFolder

@@ -17,8 +17,8 @@ from checkpoint_converters import (
     read_draft,
 )
 from checkpoint_converters.__main__ import main
-from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
 from .draft_folder import (
     EAGLE3_FORMATS,

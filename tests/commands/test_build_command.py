@@ -14,11 +14,11 @@ import pytest
 
 from trtspec import LLM
 from trtspec.commands.build import main, make_parser, speculative_options
-from trtspec.config.medusa_decoding import MedusaDecodingConfig
-from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
-from trtspec.config.tree_decoding import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.engine.folder import EngineConfig
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
+from trtspec.speculative.medusa.options import MedusaDecodingConfig
+from trtspec.speculative.mtp.options import MtpDecodingConfig
+from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
 
 from ..e2e.helpers import PARAMS_40, TinyModels, chain, random_prompt
 

@@ -16,13 +16,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trtspec import CompletionOutput, RequestOutput, SamplingParams
-from trtspec.config.medusa_decoding import MedusaDecodingConfig
-from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
-from trtspec.config.tree_decoding import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
+from trtspec.speculative.medusa.options import MedusaDecodingConfig
+from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
 
 from ..e2e.helpers import TinyModels
 from ..e2e.tiny_tokenizer import save_bytes

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig, TreeDecodingConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.hybrid.auto import AutoDecodingConfig
 from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig

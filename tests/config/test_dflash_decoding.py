@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
+from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 

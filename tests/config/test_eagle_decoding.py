@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from trtspec.config.tree import TreeShape
-from trtspec.config.tree_decoding import (
-    DraftTargetDecodingConfig,
-    Eagle3DecodingConfig,
-    EagleDecodingConfig,
-    TreeDecodingConfig,
-)
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 CHOICES = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0))

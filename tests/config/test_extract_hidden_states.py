@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig, KvTransferConfig
 from trtspec.errors import ConfigError
 from trtspec.llmapi.options import LLMConfig
+from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig, KvTransferConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import method_name
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.tree_decoding import Eagle3DecodingConfig, with_networks
+from trtspec.config.tree_decoding import with_networks
 from trtspec.errors import ConfigError
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.suffix.options import SuffixDecodingConfig

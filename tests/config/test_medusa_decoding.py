@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.medusa_choices import LEAST_CHANCE, _chance, default_choices
-from trtspec.config.medusa_decoding import MedusaDecodingConfig
 from trtspec.config.tree import TreeShape, check_choices
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.medusa.choices import LEAST_CHANCE, _chance, default_choices
+from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 MEDUSA = {"method": "medusa", "model": "d"}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from trtspec import MtpDecodingConfig
-from trtspec.config.mtp import MtpConfig
-from trtspec.config.mtp_decoding import OWN_MODULES
-from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.options import OWN_MODULES
+from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 from ..tiny_config import tiny_config

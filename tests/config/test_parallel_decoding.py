@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from trtspec import PardDecodingConfig, PEagleDecodingConfig
-from trtspec.config.tree_decoding import Eagle3DecodingConfig, TreeDecodingConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import method_name
 

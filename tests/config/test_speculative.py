@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import method_name

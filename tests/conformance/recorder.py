@@ -13,7 +13,6 @@ from typing import Any
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig, Eagle3DecodingConfig
 from trtspec.errors import RequestError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
@@ -24,10 +23,12 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
-from trtspec.speculative.draft_model import DraftModelDrafter
-from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.options import NGramDecodingConfig
+from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
 from .scenario import Arrival, Scenario, random_scenario
 from .toy_engine import Kind, Model, ToyEngine
@@ -146,9 +147,9 @@ class Recorder:
                     )
                 )
             case "draft_model":
-                return DraftModelDrafter(engine, cache, DraftTargetDecodingConfig(**shape))
+                return TokenDrafter(engine, cache, token_needs(DraftTargetDecodingConfig(**shape)))
             case "eagle":
-                return EagleDrafter(engine, cache, Eagle3DecodingConfig(**shape))
+                return StateDrafter(engine, cache, state_needs(Eagle3DecodingConfig(**shape)))
         return NoDrafter()
 
     def run(self) -> list[dict[str, Any]]:

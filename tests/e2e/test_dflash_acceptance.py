@@ -19,8 +19,8 @@ from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
-from trtspec.models.dflash import BlockRows, DFlashDraft
-from trtspec.speculative.dflash import DFlashDrafter
+from trtspec.speculative.block.drafter import DFlashDrafter
+from trtspec.speculative.block.network import BlockRows, DFlashDraft
 
 from .dflash_heads import BLOCK, dflash, right_dflash
 from .eagle_heads import V, cycling_target, known_text

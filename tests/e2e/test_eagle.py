@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trtspec import SamplingParams
-from trtspec.config.eagle import EagleConfig
 from trtspec.errors import EngineError
+from trtspec.speculative.eagle.shape import EagleConfig
 
 from .. import inside
 from .eagle_heads import eagle, random_eagle1, random_eagle3

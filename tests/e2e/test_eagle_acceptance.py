@@ -15,7 +15,7 @@ from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.state_drafter import StateDrafter
 
 from .eagle_heads import (
     LAYER_IDS,
@@ -141,11 +141,11 @@ def test_wrong_layers_are_noticed(sharp: RightHeads) -> None:
 def test_shifted_tokens_are_noticed(
     sharp: RightHeads, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def group(self: EagleDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
-    monkeypatch.setattr(EagleDrafter, "_group", group)
+    monkeypatch.setattr(StateDrafter, "_group", group)
     assert rate(sharp, head) < 0.1
 
 

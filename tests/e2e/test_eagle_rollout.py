@@ -25,8 +25,8 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
-from trtspec.models.eagle import EagleDraft
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
+from trtspec.speculative.eagle.network import EagleDraft
 
 from .. import inside
 from ..models.tree_reference import Children, assert_equal_trees, grow

@@ -10,10 +10,10 @@ import pytest
 
 from trtspec import LLM
 from trtspec.backends.shape import WEIGHTS_NAME
-from trtspec.config.eagle import EagleConfig
 from trtspec.engine.folder import read_weights
 from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
+from trtspec.speculative.eagle.shape import EagleConfig
 
 from .eagle_heads import eagle, random_eagle3
 from .helpers import TinyModels, chain, tree

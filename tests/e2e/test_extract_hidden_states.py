@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-import trtspec.speculative.hidden_files as hidden_files
+import trtspec.speculative.hidden_states.files as hidden_files
 from checkpoint_converters import load_checkpoint
 from trtspec import LLM, RequestOutput, SamplingParams, build
 from trtspec.errors import ConfigError, EngineError

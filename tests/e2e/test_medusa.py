@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from trtspec import SamplingParams, build
-from trtspec.config.medusa import MedusaConfig
 from trtspec.errors import ConfigError, EngineError
+from trtspec.speculative.medusa.shape import MedusaConfig
 
 from .. import inside
 from .eagle_heads import eagle, random_eagle1

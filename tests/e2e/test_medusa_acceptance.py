@@ -15,7 +15,7 @@ from trtspec import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
-from trtspec.speculative.medusa import MedusaDrafter
+from trtspec.speculative.medusa.drafter import MedusaDrafter
 
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import assert_no_leak, open_llm, random_prompt, tokens, watch

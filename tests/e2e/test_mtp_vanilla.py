@@ -17,17 +17,17 @@ from trtspec.backends.packing import RowGroup, pack
 from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
-from trtspec.config.mtp import MtpConfig
-from trtspec.config.mtp_modules import MtpModulesConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
-from trtspec.models.eagle import EagleDraft
-from trtspec.models.mtp_modules import MtpModules
-from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.eagle.network import EagleDraft
+from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.network import MtpModules
+from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.state_drafter import StateDrafter
 
 from .. import inside
 from .eagle_heads import V, known_text
@@ -220,21 +220,21 @@ def keeps_drafted_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def shifts_tokens(patch: pytest.MonkeyPatch) -> None:
-    def group(self: EagleDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
         tokens = request.tokens[start : start + count]
         return RowGroup(tokens, start, self._cache.block_table(request))
 
-    patch.setattr(EagleDrafter, "_group", group)
+    patch.setattr(StateDrafter, "_group", group)
 
 
 def shifts_states(patch: pytest.MonkeyPatch) -> None:
-    first_pass = EagleDrafter._first_pass
+    first_pass = StateDrafter._first_pass
 
-    def rolled(self: EagleDrafter, requests: Any) -> tuple[list[RowGroup], Tensor]:
+    def rolled(self: StateDrafter, requests: Any) -> tuple[list[RowGroup], Tensor]:
         groups, hidden = first_pass(self, requests)
         return groups, hidden.roll(1, 0)
 
-    patch.setattr(EagleDrafter, "_first_pass", rolled)
+    patch.setattr(StateDrafter, "_first_pass", rolled)
 
 
 def hands_nothing_on(patch: pytest.MonkeyPatch) -> None:
@@ -248,9 +248,9 @@ def hands_nothing_on(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
     """Of which some modules have read tokens that are not theirs."""
-    accepted = EagleDrafter.on_accepted
+    accepted = StateDrafter.on_accepted
 
-    def final(self: EagleDrafter, batch: Any, outcomes: Any) -> Any:
+    def final(self: StateDrafter, batch: Any, outcomes: Any) -> Any:
         lengths = accepted(self, batch, outcomes)
         for i, item in enumerate(batch.items):
             states = self._pending[item.request.id].joined()
@@ -259,7 +259,7 @@ def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 
-    patch.setattr(EagleDrafter, "on_accepted", final)
+    patch.setattr(StateDrafter, "on_accepted", final)
 
 
 @pytest.mark.parametrize(

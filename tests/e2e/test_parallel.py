@@ -13,7 +13,6 @@ import torch
 
 from trtspec import LLM, SamplingParams, build
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
 from trtspec.executor.model_engine import ModelEngine
@@ -21,6 +20,7 @@ from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
+from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
 from .. import inside
 from ..models.tree_reference import Children, assert_equal_trees, grow_product

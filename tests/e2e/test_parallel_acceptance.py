@@ -18,9 +18,9 @@ from checkpoint_converters.capture_layers import Capture
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.models.parallel_rollout import MaskedRows, ParallelRollout
-from trtspec.speculative.draft_model import DraftModelDrafter
-from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.parallel.rollout import MaskedRows, ParallelRollout
+from trtspec.speculative.state_drafter import StateDrafter
+from trtspec.speculative.token_drafter import TokenDrafter
 
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import open_llm, random_prompt, tokens
@@ -117,7 +117,7 @@ def test_masks_left_in_the_cache_are_noticed(
     folders: dict[str, Path], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The root alone is fed, as if the rows of accepted drafts, which were masks, were theirs."""
-    drafter: Any = DraftModelDrafter if method == "pard" else EagleDrafter
+    drafter: Any = TokenDrafter if method == "pard" else StateDrafter
     first_pass = drafter._first_pass
 
     def root_alone(self: Any, requests: Sequence[Request]) -> Any:
@@ -168,10 +168,10 @@ def test_shifted_states_are_noticed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rollout that feeds the newest row alone has the state of the one before it."""
-    first_pass = EagleDrafter._first_pass
+    first_pass = StateDrafter._first_pass
     previous: dict[int, Any] = {}
 
-    def late(self: EagleDrafter, requests: Sequence[Request]) -> Any:
+    def late(self: StateDrafter, requests: Sequence[Request]) -> Any:
         groups, hidden = first_pass(self, requests)
         parts = list(hidden.split([len(group.tokens) for group in groups]))
         for i, request in enumerate(requests):
@@ -181,5 +181,5 @@ def test_shifted_states_are_noticed(
             previous[request.id] = newest
         return groups, torch.cat(parts)
 
-    monkeypatch.setattr(EagleDrafter, "_first_pass", late)
+    monkeypatch.setattr(StateDrafter, "_first_pass", late)
     assert rate(folders["target"], "p_eagle", folders["p_eagle"]) < 0.5

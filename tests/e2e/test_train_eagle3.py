@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from trtspec import SamplingParams
-from trtspec.speculative.hidden_files import write_hidden_states
+from trtspec.speculative.hidden_states.files import write_hidden_states
 
 from .helpers import open_llm, random_prompt, tokens
 

@@ -14,17 +14,16 @@ from torch import nn
 
 from trtspec.backends.parts import PartRole
 from trtspec.config.draft import DraftConfig
-from trtspec.config.eagle import EagleConfig
-from trtspec.config.medusa import MedusaConfig
-from trtspec.config.mtp import MtpConfig
-from trtspec.config.mtp_modules import MtpModulesConfig
-from trtspec.config.parallel import PardConfig, PEagleConfig
-from trtspec.engine.drafts import DRAFT_KINDS, draft_from_dict, draft_to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import IN_ROWS
 from trtspec.models.linear import Linear
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
-from trtspec.speculative.registry import methods
+from trtspec.speculative.eagle.shape import EagleConfig
+from trtspec.speculative.medusa.shape import MedusaConfig
+from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.shape import MtpConfig
+from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict, methods
 
 from ..tiny_config import tiny_config
 
@@ -59,7 +58,7 @@ def by_inputs(matrices: Iterable[tuple[int, int]]) -> Counter[int]:
 @pytest.mark.parametrize("name", DRAFTS)
 def test_a_kind(name: str) -> None:
     config = DRAFTS[name]
-    kind = DRAFT_KINDS[config.kind]
+    kind = draft_kinds()[config.kind]
     assert kind.config is type(config) and config.method in methods()
     data = json.loads(json.dumps(draft_to_dict(config)))
     assert data["kind"] == config.kind and draft_from_dict(data) == config
@@ -83,7 +82,7 @@ def test_every_kind_is_lowered(name: str) -> None:
     """Into parts of different names, whose K/V are all of its own; what stands in for it opens
     each of them."""
     config = DRAFTS[name]
-    parts = DRAFT_KINDS[config.kind].parts(config, 16)
+    parts = draft_kinds()[config.kind].parts(config, 16)
     names = [part.name for part in parts]
     assert len(set(names)) == len(names)
     caches = sum(part.num_caches for part in parts if part.role is PartRole.PASS)
@@ -101,5 +100,5 @@ def test_every_kind_is_lowered(name: str) -> None:
         def tensor(self, name: str) -> None:
             return None
 
-    DRAFT_KINDS[config.kind].stand_in(config, Opened())
+    draft_kinds()[config.kind].stand_in(config, Opened())
     assert sorted(asked) == sorted(names)

@@ -1,4 +1,4 @@
-"""DraftModelDrafter in random steps over an engine that only keeps books: what every row of the
+"""TokenDrafter in random steps over an engine that only keeps books: what every row of the
 draft's cache was made of, whenever it was fed."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.tree_decoding import DraftTargetDecodingConfig
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.draft_model import DraftModelDrafter
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
 BLOCK, DEPTH, VOCAB, MOST_BEHIND = 3, 2, 5, 6
 Path = tuple[int, ...]
@@ -72,7 +72,7 @@ class Engine:
 class Serving:
     """Requests whose steps are dealt out at random."""
 
-    drafter_type = DraftModelDrafter
+    drafter_type = TokenDrafter
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -82,7 +82,7 @@ class Serving:
         )
         config = DraftTargetDecodingConfig(speculative_model="x", max_draft_len=DEPTH)
         cache = self.resources.draft_caches[0]
-        self.drafter = self.drafter_type(self.engine, cache, config)
+        self.drafter = self.drafter_type(self.engine, cache, token_needs(config))
         self.live: list[Request] = []
         self.events: Counter[str] = Counter()
         self.base = [self.rng.randrange(VOCAB) for _ in range(20)]
@@ -164,7 +164,7 @@ class Serving:
 
 @pytest.fixture(autouse=True)
 def few_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.speculative.draft_model.MOST_BEHIND", MOST_BEHIND)
+    monkeypatch.setattr("trtspec.speculative.token_drafter.MOST_BEHIND", MOST_BEHIND)
 
 
 def test_rows_are_right_whenever_they_are_fed() -> None:
@@ -175,7 +175,7 @@ def test_rows_are_right_whenever_they_are_fed() -> None:
         assert events[event] > 20, (event, events)
 
 
-class FeedsFromTheTargetsStart(DraftModelDrafter):
+class FeedsFromTheTargetsStart(TokenDrafter):
     """As if the draft always held what the target does."""
 
     def on_accepted(
@@ -188,7 +188,7 @@ class FeedsFromTheTargetsStart(DraftModelDrafter):
         ]
 
 
-class NeverFeedsLate(DraftModelDrafter):
+class NeverFeedsLate(TokenDrafter):
     def on_accepted(
         self, batch: ScheduledBatch, accepted: Sequence[Accepted]
     ) -> list[tuple[int, ...]]:
@@ -200,7 +200,7 @@ class NeverFeedsLate(DraftModelDrafter):
 
 
 @pytest.mark.parametrize("broken", [FeedsFromTheTargetsStart, NeverFeedsLate])
-def test_the_books_notice(broken: type[DraftModelDrafter]) -> None:
+def test_the_books_notice(broken: type[TokenDrafter]) -> None:
     class Broken(Serving):
         drafter_type = broken
 

@@ -1,4 +1,4 @@
-"""Random schedules through the real executor and the real EagleDrafter, over engines that only keep
+"""Random schedules through the real executor and the real StateDrafter, over engines that only keep
 books: what every cache row was made of, and of which prefix every hidden state is.
 
 Row p of the draft's cache must be made of the target's state at position p and of the token at
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.config.tree_decoding import Eagle3DecodingConfig
 from trtspec.errors import EngineError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import DraftCacheNeeds
@@ -34,7 +33,8 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
-from trtspec.speculative.eagle import EagleDrafter
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig
+from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
 Path = tuple[int, ...]
 NOTHING: Path = (-1,)
@@ -214,7 +214,7 @@ class FakeHead(Book):
 class Schedule:
     """One run of the real executor."""
 
-    drafter_type = EagleDrafter
+    drafter_type = StateDrafter
     unkeyed = 0
     """Tokens that a draft row depends on but the cache does not know of."""
 
@@ -235,7 +235,7 @@ class Schedule:
         config = Eagle3DecodingConfig(
             speculative_model="x", max_draft_len=depth, topk=k, num_draft_tokens=k * depth + 1
         )
-        needs = self.drafter_type.needs_of(config)
+        needs = drafter_needs = state_needs(config)
         if world.modules:
             needs = replace(needs, caches=(DraftCacheNeeds(0, world.lookahead),))
         most = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
@@ -256,7 +256,7 @@ class Schedule:
         )
         self.target = FakeTarget(size, self.next_token, world.vocab)
         self.head: Any = FakeHead(self.target, world, rng)
-        self.drafter = self.drafter_type(self.head, self.resources.draft_caches[0], config)
+        self.drafter = self.drafter_type(self.head, self.resources.draft_caches[0], drafter_needs)
         self.drafter._not_final += self.unkeyed
         scheduler = Scheduler(
             self.resources, world.batch, world.batch + world.spare_rows, longest, needs
@@ -390,7 +390,7 @@ def test_any_world(world: World) -> None:
     Schedule(world).run()
 
 
-class Seldom(EagleDrafter):
+class Seldom(StateDrafter):
     """Rolls out in one step of six, so that rows pile up."""
 
     chance = random.Random(0)
@@ -403,7 +403,7 @@ class Seldom(EagleDrafter):
 @pytest.mark.parametrize("has_room", [True, False])
 def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is room in every step, no more than the limit waits and what a step accepts."""
-    monkeypatch.setattr("trtspec.speculative.eagle.MOST_BEHIND", 3)
+    monkeypatch.setattr("trtspec.speculative.state_drafter.MOST_BEHIND", 3)
 
     class Piled(Schedule):
         drafter_type = Seldom
@@ -419,13 +419,13 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
         Piled(replace(random_world(seed), **room)).run()
 
 
-class ShiftedTokens(EagleDrafter):
+class ShiftedTokens(StateDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         fed = request.tokens[start : start + count]
         return RowGroup(fed, start, self._cache.block_table(request))
 
 
-class KeepsStates(EagleDrafter):
+class KeepsStates(StateDrafter):
     """Of a request that lost its blocks."""
 
     def release(self, request_id: int) -> None:
@@ -434,7 +434,7 @@ class KeepsStates(EagleDrafter):
         self._pending |= kept
 
 
-class KeepsRollout(EagleDrafter):
+class KeepsRollout(StateDrafter):
     """Counts a row of its own states among the committed ones."""
 
     def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
@@ -447,7 +447,7 @@ class KeepsRollout(EagleDrafter):
         return lengths
 
 
-class KeepsDraftedRows(EagleDrafter):
+class KeepsDraftedRows(StateDrafter):
     """Of modules that read draft tokens."""
 
     def __init__(self, engine: Any, cache: Any, config: Any) -> None:
@@ -458,11 +458,11 @@ class KeepsDraftedRows(EagleDrafter):
 @pytest.mark.parametrize(
     "broken", [ShiftedTokens, KeepsStates, KeepsRollout, KeepsDraftedRows, None]
 )
-def test_the_schedules_notice_a_broken_drafter(broken: type[EagleDrafter] | None) -> None:
+def test_the_schedules_notice_a_broken_drafter(broken: type[StateDrafter] | None) -> None:
     """None: a cache that finds its rows by one token too few."""
 
     class Broken(Schedule):
-        drafter_type = broken or EagleDrafter
+        drafter_type = broken or StateDrafter
         unkeyed = 0 if broken else 1
 
     with pytest.raises((AssertionError, KeyError, EngineError)):

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
+from trtspec.speculative.eagle.shape import EagleConfig
 
 from ..tiny_config import attention_of, changed, dense_of, tiny_config
 

@@ -16,15 +16,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from checkpoint_converters import load_checkpoint, read_draft
-from trtspec.config.dflash import DFlashConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.models.block_rollout import BlockRollout
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.dflash import DFlashDraft
 from trtspec.models.loading import load_linear
+from trtspec.speculative.block.network import DFlashDraft
+from trtspec.speculative.block.rollout import BlockRollout
+from trtspec.speculative.block.shape import DFlashConfig
 
 from .dflash_reference import (
     BLOCK,

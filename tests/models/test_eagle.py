@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkpoint_converters import load_checkpoint, read_draft
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.eagle import EagleDraft
 from trtspec.models.loading import load_linear
+from trtspec.speculative.eagle.network import EagleDraft
+from trtspec.speculative.eagle.shape import EagleConfig
 
 from ..checkpoints import draft_folder
 from ..tiny_config import attention_of, dense_of

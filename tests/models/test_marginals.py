@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.marginals import MarginalTree
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
+from trtspec.speculative.marginals import MarginalTree
 
 from .tree_reference import (
     Children,

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trtspec.config.medusa import MedusaConfig
-from trtspec.config.medusa_choices import default_choices
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.heads_rollout import HeadsRollout
-from trtspec.models.medusa import MedusaHeads
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
+from trtspec.speculative.medusa.choices import default_choices
+from trtspec.speculative.medusa.network import MedusaHeads
+from trtspec.speculative.medusa.rollout import HeadsRollout
+from trtspec.speculative.medusa.shape import MedusaConfig
 
 from ..tiny_config import changed, tiny_config
 from .tree_reference import Children, Path, assert_equal_trees, columns, grow_product

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.config.eagle import EagleConfig
 from trtspec.config.kv import CacheLayout
-from trtspec.config.parallel import PardConfig, PEagleConfig
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.buckets import Bucket, extend, pad
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
-from trtspec.models.p_eagle import PEagleDraft
-from trtspec.models.parallel_rollout import ParallelRollout
+from trtspec.speculative.eagle.shape import EagleConfig
+from trtspec.speculative.parallel.network import PEagleDraft
+from trtspec.speculative.parallel.rollout import ParallelRollout
+from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
 from ..tiny_config import tiny_config
 from .tree_reference import columns

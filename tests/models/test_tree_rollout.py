@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
 from trtspec.models.attention import PackedRows
-from trtspec.models.rollout import TreeRollout
 from trtspec.ops.sampling import SamplingColumns, draft_candidates, gumbel_noise
+from trtspec.speculative.tree_rollout import TreeRollout
 
 from .tree_reference import Children, Path, assert_equal_trees, columns, grow
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-import trtspec.speculative.hidden_files as hidden_files
+import trtspec.speculative.hidden_states.files as hidden_files
 from trtspec.commands.serve import llm_options, make_parser, speculative_config
 from trtspec.errors import ConfigError
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import trtspec.speculative.hidden_files as hidden_files
+import trtspec.speculative.hidden_states.files as hidden_files
 from trtspec.errors import ConfigError, EngineError
-from trtspec.speculative.hidden_files import (
+from trtspec.speculative.hidden_states.files import (
     HiddenFileWriter,
     remove_leftovers,
     write_hidden_states,
@@ -65,7 +65,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import torch
-import trtspec.speculative.hidden_files as hidden_files
+import trtspec.speculative.hidden_states.files as hidden_files
 def hang(file, tensor):
     file.write(b"x" * 100)
     file.flush()

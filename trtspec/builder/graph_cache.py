@@ -36,11 +36,12 @@ they import."""
 _BY_VALUE = (
     "trtspec.engine.folder",
     "trtspec.engine.engine_draft",
+    "trtspec.speculative.registry",
     "trtspec.backends.registry",
 )
-"""What only reads and writes an engine's contract, or finds its backend: all that a graph takes of
-that is among the values in its key. A file that is missing here costs a compilation, never a stale
-graph."""
+"""What only reads and writes an engine's contract, or finds its backend and methods: all that a
+graph takes of that is among the values in its key. A file that is missing here costs a compilation,
+never a stale graph."""
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
@@ -60,7 +61,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
             facts.append(asdict(tree))
         elif graph.name == DRAFT_STEP:
             facts.append(asdict(tree.first_step))
-    sources = source_hash(graph_makers(engine.backend))
+    makers = graph_makers(engine.backend)
+    sources = source_hash(makers if draft is None else (*makers, draft.kind.home))
     text = json.dumps([facts, sources, Environment.here(device).facts], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -72,7 +74,8 @@ def graph_makers(backend: Backend) -> tuple[str, ...]:
 
 
 def graph_sources(makers: Sequence[str], package: Path = PACKAGE) -> list[Path]:
-    """The files of the package whose code makes graphs, by a backend's `graph_makers`."""
+    """The files of the package whose code makes graphs, by a backend's `graph_makers` and, for a
+    draft's, the `DraftKind.home`. So a method of its own changes no graph of another."""
     return sources_of((*_MAKERS, *makers), _BY_VALUE, package)
 
 
@@ -83,8 +86,11 @@ def source_hash(makers: tuple[str, ...]) -> str:
     for maker in makers:
         spec = find_spec(maker)
         file = Path(spec.origin if spec and spec.origin else "")
-        if file.is_file() and not file.is_relative_to(PACKAGE):
-            digest += hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+        if not file.is_file() or file.is_relative_to(PACKAGE):
+            continue
+        is_packaged = "." in maker  # then whatever lies beside it may be imported
+        for source in sorted(file.parent.rglob("*.py")) if is_packaged else [file]:
+            digest += hashlib.blake2b(source.read_bytes(), digest_size=16).hexdigest()
     return digest
 
 

@@ -10,7 +10,7 @@ from trtspec.config.model import ModelConfig
 class DraftConfig(Protocol):
     """The shape of a draft network.
 
-    kind: its entry in `trtspec.engine.drafts`. method: the speculative method that runs it.
+    kind: its entry in `trtspec.speculative.registry`. method: the speculative method that runs it.
     decoder: the shape of its layers, which decides the size of its cache; None for a network
     without K/V. capture_layers: the target's states that it reads, in the order of their
     concatenation.

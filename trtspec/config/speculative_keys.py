@@ -22,8 +22,6 @@ TREE_ALIASES: Mapping[str, str] = {
     "dynamic_tree_max_topK": "topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
 }
-EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
-MTP_ALIASES: Mapping[str, str] = {"enable_multi_layer_eagle": "use_mtp_vanilla"}
 MODEL_ALIASES: Mapping[str, str] = {
     "model": "speculative_model",
     "draft_model": "speculative_model",
@@ -151,102 +149,6 @@ DRAFT_ENGINE_FOREIGN: Mapping[str, Foreign] = {
     "sa_config": Foreign("drafts are not mixed with those of a suffix automaton", (None,)),
 }
 
-EAGLE_FOREIGN: Mapping[str, Foreign] = {
-    "num_eagle_layers": Foreign(
-        "the draft's config.json says how many layers it has; the depth of the tree is "
-        "max_draft_len",
-        (None,),
-    ),
-    "max_non_leaves_per_layer": Foreign(
-        "topk bounds the nodes that are expanded in a step; give topk and num_draft_tokens, or "
-        "eagle_choices",
-        (None,),
-    ),
-    # One engine folder holds both networks, either way.
-    "eagle3_one_model": Foreign("it must be true or false", any_bool),
-    "eagle3_layers_to_capture": Foreign(
-        "the draft's config.json says which of the target's layers it reads", (None,)
-    ),
-    "eagle3_model_arch": Foreign(
-        "the draft's config.json says what network it is", (None, "llama3")
-    ),
-    **dict.fromkeys(
-        ("disable_eagle_block_drop", "disable_lookahead_block_hashes"),
-        Foreign("a cached block of these drafts is found by its tokens and the next one"),
-    ),
-}
-
-EXTRACT_FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        ("model", "speculative_model", "speculative_model_dir", "draft_model"),
-        Foreign("hidden states are written, nothing is drafted; leave it out", (None,)),
-    ),
-    **dict.fromkeys(
-        (
-            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps"),
-            *("num_draft_tokens", "speculative_num_draft_tokens", "max_total_draft_tokens"),
-            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
-        ),
-        Foreign("hidden states are written, nothing is drafted; leave it out", (None,)),
-    ),
-    "kv_transfer_config": Foreign(
-        "it stands beside speculative_config; or give shared_storage_path here"
-    ),
-}
-
-_TYPICAL = (
-    "typical acceptance changes the text, so it must be asked for by its name: write "
-    "lossy_typical_acceptance={'posterior_threshold': ..., 'posterior_alpha': ...}"
-)
-MEDUSA_FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        (
-            *("posterior_threshold", "typical_acceptance_sampler_posterior_threshold"),
-            *("posterior_alpha", "typical_acceptance_sampler_posterior_alpha"),
-        ),
-        Foreign(_TYPICAL, (None,)),
-    ),
-    **dict.fromkeys(
-        ("acceptance_method", "spec_decoding_acceptance_method"),
-        Foreign(_TYPICAL, (None, "rejection_sampler")),
-    ),
-    "eagle_choices": Foreign("write the paths as medusa_choices", (None,)),
-}
-
-MTP_FOREIGN: Mapping[str, Foreign] = {
-    # One engine folder holds target and module, either way.
-    "mtp_eagle_one_model": Foreign("it must be true or false", any_bool),
-    "index_share_for_mtp_iteration": Foreign("attention here has no indexer to share"),
-    # They bound where TensorRT-LLM relaxes acceptance, which is never done here.
-    **dict.fromkeys(
-        ("begin_thinking_phase_token", "end_thinking_phase_token"),
-        Foreign("it must be a token id", any_number),
-    ),
-    **{
-        name: EAGLE_FOREIGN[name]
-        for name in ("disable_eagle_block_drop", "disable_lookahead_block_hashes")
-    },
-}
-
-BLOCK_ALIASES: Mapping[str, str] = {
-    "tree_budget": "max_total_draft_tokens",
-    "speculative_dflash_block_size": "block_size",
-    "dflash_block_size": "block_size",
-}
-BLOCK_FOREIGN: Mapping[str, Foreign] = {
-    "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
-    **dict.fromkeys(
-        ("mask_token_id", "target_layer_ids"),
-        Foreign("the draft's config.json says it; leave it out", (None,)),
-    ),
-    "eagle_choices": Foreign("write the paths as choices", (None,)),
-    "dspark_draft_topk": Foreign(OTHER_METHOD, (None,)),
-    "speculative_domino_candidate_pool_size": Foreign(OTHER_METHOD, (None,)),
-}
-
-PARALLEL_FOREIGN: Mapping[str, Foreign] = {
-    "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
-}
 
 # Known in the field, not in this version; names without case, "_" and "-".
 METHODS_ELSEWHERE: frozenset[str] = frozenset(

@@ -11,16 +11,6 @@ from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.config.speculative_keys import (
-    COMMON_ALIASES,
-    COMMON_FOREIGN,
-    DRAFT_ENGINE_FOREIGN,
-    EAGLE_ALIASES,
-    EAGLE_FOREIGN,
-    MODEL_ALIASES,
-    TREE_ALIASES,
-)
-from trtspec.config.strict import strict_config
 from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
@@ -147,18 +137,6 @@ class TreeDecodingConfig(DecodingConfig):
         return self.topk
 
 
-@strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES},
-    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
-    none_means_default=True,
-)
-@dataclass(frozen=True, kw_only=True)
-class DraftTargetDecodingConfig(TreeDecodingConfig):
-    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig`."""
-
-    method: ClassVar[str] = "draft_model"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChoicesDecodingConfig(TreeDecodingConfig):
     """A method that has static trees as well: the field named by ``choices_key`` holds the paths of
@@ -209,63 +187,6 @@ class ChoicesDecodingConfig(TreeDecodingConfig):
                 f"example 5, or give a static tree as {self.choices_key}"
             )
         return super()._resolve_tree()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EagleFamilyConfig(ChoicesDecodingConfig):
-    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig`:
-
-    eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
-    node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as the JSON
-    text of such a list. k, D and N follow from it; where given as well, they must agree.
-    speculative_token_map: a file with the target's token ids that the draft's head is cut to, in
-    the order of its rows (FR-Spec; also `token_map`).
-    """
-
-    choices_key: ClassVar[str] = "eagle_choices"
-
-    eagle_choices: Choices | str | None = None
-    speculative_token_map: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.speculative_token_map is not None:
-            self._set("speculative_token_map", str(self.speculative_token_map))
-            if not self.speculative_token_map:
-                raise ConfigError("speculative_token_map is an empty path; leave it out")
-        super().__post_init__()
-
-    @property
-    def token_map(self) -> Path | None:
-        given = self.speculative_token_map
-        return None if given is None else Path(given)
-
-    def of_engine(self, folder: str) -> Self:
-        # The network's head has been cut already.
-        return replace(self, speculative_model=folder, speculative_token_map=None)
-
-
-_eagle_config = strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **EAGLE_ALIASES},
-    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **EAGLE_FOREIGN},
-    none_means_default=True,
-)
-
-
-@_eagle_config
-@dataclass(frozen=True, kw_only=True)
-class EagleDecodingConfig(EagleFamilyConfig):
-    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
-    (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`."""
-
-    method: ClassVar[str] = "eagle"
-
-
-@_eagle_config
-@dataclass(frozen=True, kw_only=True)
-class Eagle3DecodingConfig(EagleFamilyConfig):
-    """EAGLE-3: the draft reads several of the target's layers. Options: see `EagleFamilyConfig`."""
-
-    method: ClassVar[str] = "eagle3"
 
 
 def with_networks(config: DecodingConfig | None) -> tuple[TreeDecodingConfig, ...]:

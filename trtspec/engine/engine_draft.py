@@ -9,8 +9,8 @@ from typing import Any
 from trtspec.config.draft import DraftConfig
 from trtspec.config.strict import from_dict
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.engine.drafts import DRAFT_KINDS, draft_from_dict, draft_to_dict
 from trtspec.speculative.draft_kind import DRAFT_STEP, DraftKind
+from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
 
 FIRST_DRAFT = "draft"
 
@@ -45,7 +45,7 @@ class EngineDraft:
 
     @property
     def kind(self) -> DraftKind:
-        return DRAFT_KINDS[self.network.kind]
+        return draft_kinds()[self.network.kind]
 
     @property
     def graphs(self) -> dict[str, str]:

@@ -41,7 +41,6 @@ from trtspec.config.draft import DraftConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
-from trtspec.engine.drafts import draft_from_dict, draft_to_dict
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.facts import network_facts
 from trtspec.engine.memory import in_large_pages
@@ -49,6 +48,7 @@ from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import draft_from_dict, draft_to_dict
 
 FORMAT_VERSION = 5
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).

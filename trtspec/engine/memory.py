@@ -13,10 +13,10 @@ from trtspec.backends.registry import backend_named
 from trtspec.config.build import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
-from trtspec.engine.drafts import DRAFT_KINDS
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.registry import format_of
 from trtspec.models.block_map import kv_elements_per_token, matrix_bytes
+from trtspec.speculative.registry import draft_kinds
 
 _ALIGNMENT = 64  # bytes, of a weight
 
@@ -30,7 +30,7 @@ def element_bytes(dtype: str) -> int:
 def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
     """Bytes of the weights that one pass of a resolved build reads (norms and biases left out);
     ``model`` may be a target, which is a language model as a draft may be."""
-    matrices = DRAFT_KINDS[model.kind].matrices(model)
+    matrices = draft_kinds()[model.kind].matrices(model)
     return matrix_bytes(matrices, weight_format(build), getattr(torch, build.dtype))
 
 

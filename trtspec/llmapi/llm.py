@@ -32,7 +32,7 @@ from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
-from trtspec.speculative.extract_hidden_states import ready_to_extract
+from trtspec.speculative.hidden_states.drafter import ready_to_extract
 from trtspec.speculative.options import names_no_method, parse_speculative_config
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
-from trtspec.config.extract_hidden_states import KvTransferConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config, to_dict
 from trtspec.errors import ConfigError
+from trtspec.speculative.hidden_states.options import KvTransferConfig
 
 _ONE_DEVICE = "an engine runs on one device"
 _ALIASES = {

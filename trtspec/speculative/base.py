@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.executor.counted_engine import CountedEngine
@@ -12,6 +12,7 @@ from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.resources import DraftCache
+from trtspec.speculative.draft_kind import DraftKind
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class DraftEngine:
     engine: ModelEngine | HeadsEngine
     cache: DraftCache | None = None
     states: slice | None = None
+
+    @property
+    def cached(self) -> tuple[ModelEngine, DraftCache]:
+        """Of a network with K/V: its engine and what that keeps them in."""
+        assert self.cache is not None, "the needs of these drafters name a cache"
+        return cast(ModelEngine, self.engine), self.cache
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class DraftMethod:
 
     needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
     method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
-    and the draft engine, if the needs say that it has one.
+    and the draft engine, if the needs say that it has one. kinds: the networks that draft for it,
+    but for those of another method.
 
     usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. any_draft:
     it takes a draft for any method, which the draft's files tell. in_target: its networks may lie
@@ -61,6 +69,7 @@ class DraftMethod:
     ending: str | None = None
     model_words: Sequence[str] = ()
     parallel_of: type[DecodingConfig] | None = None
+    kinds: Sequence[DraftKind] = ()
     usual: Sequence[str] = ()
     any_draft: bool = False
     in_target: bool = False

@@ -16,7 +16,7 @@ from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_map import Matrix
 from trtspec.models.signature import Signature
-from trtspec.models.tree_levels import make_levels
+from trtspec.speculative.tree_levels import make_levels
 
 DRAFT_MODEL = "model.pt2"
 DRAFT_STEP = "step.pt2"
@@ -46,7 +46,8 @@ class Built:
 class DraftKind:
     """One kind of draft network.
 
-    config: the class of its shape, a `DraftConfig` with ``from_dict``. module: the network with
+    config: the class of its shape, a `DraftConfig` with ``from_dict``. home: the module that makes
+    its graphs: the keys of compiled ones cover it and all that it imports. module: the network with
     uninitialised weights, from its config, its target's, a dtype and how weights lie.
     matrices: of its config, the outputs and inputs of each linear layer that a pass reads.
     load: fills them, from its checkpoint (config and tensors by internal names) and the target's
@@ -62,6 +63,7 @@ class DraftKind:
     """
 
     config: type[Any]
+    home: str
     module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
     matrices: Callable[[Any], Sequence[Matrix]]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]

@@ -12,9 +12,9 @@ from trtspec.backends.slots.networks import PassNetwork
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
 from trtspec.config.tree import TreeShape
-from trtspec.models.rollout import TreeRollout
 from trtspec.models.signature import feature_signature, rollout_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
+from trtspec.speculative.tree_rollout import TreeRollout
 
 PASS, HEAD, FUSE = (role.value for role in (PartRole.PASS, PartRole.HEAD, PartRole.FUSE))
 """The names of parts, but for those of several modules."""

@@ -6,32 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.dflash_decoding import DDTreeDecodingConfig, DFlashDecodingConfig
-from trtspec.config.extract_hidden_states import ExtractHiddenStatesConfig
-from trtspec.config.medusa_decoding import MedusaDecodingConfig
-from trtspec.config.mtp_decoding import MtpDecodingConfig
-from trtspec.config.parallel_decoding import PardDecodingConfig, PEagleDecodingConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
-from trtspec.config.tree_decoding import (
-    DraftTargetDecodingConfig,
-    Eagle3DecodingConfig,
-    EagleDecodingConfig,
-)
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.base import DraftEngine, DraftMethod, Steps
-from trtspec.speculative.dflash import DFlashDrafter
-from trtspec.speculative.draft_model import DraftModelDrafter
-from trtspec.speculative.eagle import EagleDrafter
-from trtspec.speculative.extract_hidden_states import ExtractHiddenStatesDrafter
+from trtspec.speculative.block.method import DDTREE, DFLASH
+from trtspec.speculative.draft_kind import DraftKind
+from trtspec.speculative.draft_model.method import DRAFT_MODEL
+from trtspec.speculative.eagle.method import EAGLE, EAGLE3
+from trtspec.speculative.hidden_states.method import EXTRACT_HIDDEN_STATES
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.method import AUTO, HYBRID
 from trtspec.speculative.hybrid.union import UnionDrafter, union_needs
-from trtspec.speculative.medusa import MedusaDrafter
+from trtspec.speculative.medusa.method import MEDUSA
+from trtspec.speculative.mtp.method import MTP
 from trtspec.speculative.ngram.method import NGRAM
+from trtspec.speculative.parallel.method import P_EAGLE, PARD
 from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.suffix.method import SUFFIX
 
@@ -39,80 +34,6 @@ ENTRY_POINTS = "trtspec.methods"
 """Group of the entry points by which other packages add a `DraftMethod`."""
 NO_METHOD = "none"
 """What users write for no speculation."""
-
-DRAFT_MODEL = DraftMethod(
-    DraftTargetDecodingConfig,
-    "a draft model",
-    DraftModelDrafter.needs_of,
-    lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
-    spellings=("drafttarget", "standalone"),
-)
-EAGLE = DraftMethod(
-    EagleDecodingConfig,
-    "EAGLE-1 and EAGLE-2",
-    EagleDrafter.needs_of,
-    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
-    spellings=("eagle1", "eagle2"),
-    usual=("eagle:5", "eagle:4,5,24"),
-)
-EAGLE3 = DraftMethod(
-    Eagle3DecodingConfig,
-    "EAGLE-3",
-    EagleDrafter.needs_of,
-    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
-    usual=("eagle3:5", "eagle3:4,5,24"),
-)
-MEDUSA = DraftMethod(
-    MedusaDecodingConfig,
-    "Medusa",
-    MedusaDrafter.needs_of,
-    lambda config, draft: MedusaDrafter(draft.engine, config),
-)
-MTP = DraftMethod(
-    MtpDecodingConfig,
-    "MTP",
-    EagleDrafter.needs_of,
-    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
-    spellings=("mtpeagle", "nextn"),
-    in_target=True,
-    ending="mtp",  # deepseek_mtp, mimo_mtp and so on: the checkpoint says which
-)
-PARD = DraftMethod(
-    PardDecodingConfig,
-    "PARD",
-    # The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
-    DraftModelDrafter.needs_of,
-    lambda config, draft: DraftModelDrafter(draft.engine, draft.cache, config),
-    parallel_of=DraftTargetDecodingConfig,
-    usual=("pard:8",),
-)
-P_EAGLE = DraftMethod(
-    PEagleDecodingConfig,
-    "P-EAGLE",
-    EagleDrafter.needs_of,
-    lambda config, draft: EagleDrafter(draft.engine, draft.cache, config),
-    parallel_of=Eagle3DecodingConfig,
-    usual=("p_eagle:5", "p_eagle:4,5,24"),
-)
-DFLASH = DraftMethod(
-    DFlashDecodingConfig,
-    "DFlash",
-    DFlashDrafter.needs_of,
-    lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
-    usual=("dflash:4", "ddtree:8,4,24"),
-)
-DDTREE = DraftMethod(
-    DDTreeDecodingConfig,
-    "DDTree",
-    DFlashDrafter.needs_of,
-    lambda config, draft: DFlashDrafter(draft.engine, draft.cache, config),
-)
-EXTRACT_HIDDEN_STATES = DraftMethod(
-    ExtractHiddenStatesConfig,
-    "extraction of hidden states",
-    ExtractHiddenStatesDrafter.needs_of,
-    lambda config, draft: ExtractHiddenStatesDrafter(config),
-)
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),
@@ -151,6 +72,25 @@ def method_of(config: DecodingConfig) -> DraftMethod:
         names = ", ".join(each.options.__name__ for each in methods().values() if each.make)
         raise ConfigError(f"there is no drafter for {type(config).__name__}; registered: {names}")
     return method
+
+
+@cache
+def draft_kinds() -> Mapping[str, DraftKind]:
+    """The kinds of draft networks by their names in engine folders."""
+    return {kind.config.kind: kind for method in methods().values() for kind in method.kinds}
+
+
+def draft_to_dict(config: DraftConfig) -> dict[str, Any]:
+    """Plain values for JSON, with the kind; `draft_from_dict` takes them back."""
+    return {"kind": config.kind, **config.to_dict()}
+
+
+def draft_from_dict(data: Mapping[str, Any]) -> DraftConfig:
+    """The inverse of `draft_to_dict`; KeyError for a kind that is not in `draft_kinds`, ConfigError
+    for fields that do not fit it."""
+    values = dict(data)
+    config: DraftConfig = draft_kinds()[values.pop("kind")].config.from_dict(values)
+    return config
 
 
 def method_names() -> tuple[str, ...]:

@@ -163,7 +163,7 @@ class PassNetwork(nn.Module):
 
 
 class BlockNetwork(nn.Module):
-    """A draft network that guesses blocks, for a rollout (see `trtspec.models.block_rollout`).
+    """A draft network that guesses blocks, for a rollout (see `trtspec.speculative.block.rollout`).
 
     What it makes of the target's states is written first, by a call of its own.
     """
@@ -212,7 +212,7 @@ class BlockNetwork(nn.Module):
 
 
 class MarginalsNetwork(nn.Module):
-    """A draft network without K/V, for a rollout (see `trtspec.models.heads_rollout`)."""
+    """A draft network without K/V, for a rollout (see `trtspec.speculative.medusa.rollout`)."""
 
     token_map: Tensor | None = None
 

@@ -1,0 +1,1 @@
+"""DFlash, DDTree: a network guesses a whole block in one pass over the target's states."""

@@ -1,0 +1,57 @@
+"""The graphs of a network that guesses blocks."""
+
+from __future__ import annotations
+
+from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
+from trtspec.backends.slots.networks import BlockNetwork
+from trtspec.models.signature import rollout_signature
+from trtspec.speculative.block.network import DFlashDraft
+from trtspec.speculative.block.rollout import BlockRollout
+from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.draft_kind import (
+    DRAFT_MODEL,
+    DRAFT_ROLLOUT,
+    Built,
+    DraftGraph,
+    DraftKind,
+)
+from trtspec.speculative.marginals import MarginalTree
+from trtspec.speculative.pass_graphs import HEAD, PASS, feature_model
+
+_CONTEXT = PartRole.CONTEXT.value
+
+
+def _rollout(config: DFlashConfig, built: Built) -> DraftGraph:
+    size, width = built.layout.tokens_per_block, config.hidden_in
+    return DraftGraph(
+        lambda module: BlockRollout(module, config, built.tree, size),
+        lambda: rollout_signature(config.decoder, built.dtype, built.layout, width),
+    )
+
+
+def _parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
+    decoder, masks = config.decoder, mask_kinds(config.decoder, config.causal_layers)
+    return (
+        Part(PartRole.CONTEXT, _CONTEXT, decoder, states=states),
+        Part(PartRole.PASS, PASS, decoder, masks=masks),
+        Part(PartRole.HEAD, HEAD, decoder),
+    )
+
+
+def _stand_in(config: DFlashConfig, parts: OpenParts) -> BlockNetwork:
+    context, passes, head = parts.rows(_CONTEXT), parts.rows(PASS), parts.session(HEAD)
+    return BlockNetwork(context, passes, head, parts.tensor("token_map"))
+
+
+DFLASH_NETWORK = DraftKind(
+    DFlashConfig,
+    __name__,
+    lambda config, target, dtype, formats: DFlashDraft(config, target, dtype, formats=formats),
+    DFlashDraft.matrices,
+    DFlashDraft.load_weights,
+    {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _rollout},
+    _parts,
+    _stand_in,
+    slots=lambda config, tree: config.block_size - 1,
+    levels=MarginalTree,
+)

@@ -1,0 +1,342 @@
+"""DFlash: a block of tokens drafted in one pass, over keys and values made of the target's states.
+
+In every layer the keys and values of the accepted tokens are made of the target's states at their
+positions, by the layer's own matrices, so that row p of the cache depends on the tokens up to p
+alone; those of the block, the root and mask tokens, are made of the block's own states. (DFlash:
+arXiv 2602.06036.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import read_tensor
+from trtspec.models.attention import PackedRows, Rows, attention_scale
+from trtspec.models.block_map import Matrix, decoder_matrices
+from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
+from trtspec.models.mlp import SwiGLU
+from trtspec.models.norm import RMSNorm
+from trtspec.models.rope import LayerRotary, rotate
+from trtspec.models.vocabulary import DraftVocabulary
+from trtspec.ops.attention import paged_tree_attention
+from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.tree_rollout import packed_bits
+
+_OWN_BUFFERS = ("hidden_norm.", "norm.", "embed.", "token_map")
+"""Beginnings of the names of buffers that are loaded as they are."""
+
+
+class DFlashSource(Protocol):
+    """What `DFlashDraft.load_weights` reads: a draft checkpoint by internal names."""
+
+    @property
+    def config(self) -> DFlashConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class Block(Protocol):
+    """Where the rows of blocks stand and what they see, as `Rows` says it for other networks."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Of every row whose keys and values are written ``[T] i64``, the blocks' first."""
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+        is_causal: bool,
+    ) -> Tensor:
+        """Queries of the blocks' rows ``[R, Hq, D]``, keys and values of all rows ``[T, Hkv, D]``,
+        which are written -> ``[R, Hq, D]``. ``is_causal``: no row sees a later one of its block."""
+        ...
+
+
+class BlockRows(NamedTuple):
+    """The packed rows of one call: those of all blocks, then the context rows, as requests of their
+    own that see nothing. ``causal_mask`` is the tree mask for causal layers."""
+
+    rows: PackedRows
+    causal_mask: Tensor
+
+    @classmethod
+    def joined(cls, blocks: PackedRows, context: PackedRows, size: int) -> BlockRows:
+        """``blocks``: rows of ``size`` for each request, which see the context and their block
+        whole; ``context``: the rows just before, of as many requests. Padding stays at the end."""
+        blind = context.unseeing()
+        offset = torch.arange(size, device=blocks.positions.device)
+        own = packed_bits(offset, blocks.tree_mask.shape[1])
+        so_far = own.cumsum(0).repeat(blocks.context_lens.shape[0], 1)
+        starts = (blocks.query_start[:-1], context.query_start + blocks.positions.shape[0])
+        rows = PackedRows(*(torch.cat(both) for both in zip(blocks, blind, strict=True)))
+        return cls(
+            rows._replace(query_start=torch.cat(starts)), torch.cat((so_far, blind.tree_mask))
+        )
+
+    @property
+    def positions(self) -> Tensor:
+        """See `Block.positions`."""
+        return self.rows.positions
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+        sliding_window: int,
+        is_causal: bool,
+    ) -> Tensor:
+        """See `Block.attend`."""
+        count, cos, sin = q.shape[0], *cos_sin
+        q = rotate(q, (cos[:count], sin[:count]))
+        q = torch.cat((q, q.new_zeros(k.shape[0] - count, *q.shape[1:])))
+        rows = self.rows
+        if is_causal:
+            rows = rows._replace(tree_mask=self.causal_mask)
+        k = rotate(k, cos_sin)
+        attended = paged_tree_attention(q, k, v, k_cache, v_cache, *rows, scale, sliding_window)
+        return attended[:count]
+
+
+class BlockAttention(nn.Module):
+    """Grouped-query attention of the blocks' rows; context rows give keys and values only.
+
+    k and v are one matrix, which block and context rows share: it is read once for both.
+    """
+
+    def __init__(
+        self,
+        config: DFlashConfig,
+        layer: int,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
+    ) -> None:
+        super().__init__()
+        spec, hidden = attention_of(config.decoder.layers[layer]), config.decoder.hidden_size
+        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        self.head_dim = spec.head_dim
+        self.scale = attention_scale(spec)
+        self.sliding_window = spec.window
+        self.is_causal = config.causal_layers[layer]
+        q_size, kv_size = spec.num_heads * spec.head_dim, 2 * spec.num_kv_heads * spec.head_dim
+        self.q = Linear(hidden, q_size, dtype, spec.bias, format=formats.layers)
+        self.kv = Linear(hidden, kv_size, dtype, spec.bias, format=formats.layers)
+        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if spec.qk_norm is not None:
+            self.q_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+            self.k_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        block: Block,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        *,
+        residual: Tensor,
+    ) -> Tensor:
+        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
+        already -> the sum of ``residual [R, H]`` and the blocks' attention; the K and V of all are
+        written into the caches."""
+        q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        k, v = self._keys_values(x if context is None else torch.cat((x, context)))
+        window, causal = self.sliding_window, self.is_causal
+        attended = block.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, window, causal)
+        out: Tensor = self.o(attended.flatten(1), residual=residual)
+        return out
+
+    def write(
+        self,
+        context: Tensor,
+        rows: Rows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Write the K and V of context rows ``[T, H]``."""
+        rows.write(*self._keys_values(context), cos_sin, k_cache, v_cache)
+
+    def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Each ``[T, Hkv, D]`` of ``source [T, H]``, not rotated."""
+        heads = self.kv(source).view(source.shape[0], 2 * self.num_kv_heads, self.head_dim)
+        k, v = heads.chunk(2, dim=1)
+        return k if self.k_norm is None else self.k_norm(k), v
+
+
+class BlockLayer(nn.Module):
+    """Norm, attention, norm, MLP over the rows of blocks; the context rows are left as they are."""
+
+    def __init__(
+        self,
+        config: DFlashConfig,
+        layer: int,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
+    ) -> None:
+        super().__init__()
+        spec, hidden = config.decoder.layers[layer], config.decoder.hidden_size
+        eps = spec.norm.eps
+        self.input_norm = RMSNorm(hidden, eps, dtype)
+        self.attn = BlockAttention(config, layer, dtype, formats=formats)
+        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
+        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        block: Block,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
+        normed = self.input_norm(x)
+        x = self.attn(normed, context, block, cos_sin, k_cache, v_cache, residual=x)
+        out: Tensor = self.mlp(x, self.post_attention_norm)
+        return out
+
+
+class DFlashDraft(DraftVocabulary):
+    """A DFlash network over packed rows, its own paged caches and the target's hidden states.
+
+    The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``
+    and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix.
+    """
+
+    def __init__(
+        self,
+        config: DFlashConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
+    ) -> None:
+        super().__init__(config, target, dtype, formats=formats)
+        self.config = config
+        self.dtype = dtype
+        decoder = config.decoder
+        require_blocks(decoder)
+        hidden, eps = decoder.hidden_size, decoder.norm.eps
+        self.fc = Linear(config.hidden_in, hidden, dtype, format=formats.layers)
+        self.hidden_norm = RMSNorm(hidden, eps, dtype)
+        self.rotary = LayerRotary(decoder)
+        self.layers = nn.ModuleList(
+            BlockLayer(config, layer, dtype, formats=formats) for layer in range(decoder.num_layers)
+        )
+        self.norm = RMSNorm(hidden, eps, dtype)
+
+    @staticmethod
+    def matrices(config: DFlashConfig) -> list[Matrix]:
+        """Those that one pass reads: the projection, the layers' and the head."""
+        hidden = config.decoder.hidden_size
+        projection, head = (hidden, config.hidden_in), (config.draft_vocab_size, hidden)
+        return [projection, *decoder_matrices(config.decoder), head]
+
+    def fuse(self, hidden_in: Tensor) -> Tensor:
+        """The target's states ``[T, n * H_t]`` -> what context keys and values are made of,
+        ``[T, H]``."""
+        fused: Tensor = self.hidden_norm(self.fc(hidden_in))
+        return fused
+
+    def guess(
+        self,
+        input_ids: Tensor,
+        blocks: PackedRows,
+        hidden_in: Tensor,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """Write the K/V of context rows, and guess what lies behind them, in one pass.
+
+        ``input_ids [R] i64`` and ``blocks``: the tokens of the blocks and where they stand (see
+        `BlockRows.joined`); ``hidden_in [T, n * H_t]`` and ``rows``: the same of the context.
+        Returns the rows ``[R, H]`` that `head` reads.
+        """
+        joined = BlockRows.joined(blocks, rows, self.config.block_size)
+        return self.draft(input_ids, self.fuse(hidden_in), joined, k_caches, v_caches)[1]
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        context: Tensor | None,
+        block: Block,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[None, Tensor]:
+        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]``, None where those are
+        written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
+        reads."""
+        x = self.embedding(input_ids)
+        turns = self.rotary.of_layers(block.positions)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, context, block, turns[i], k_caches[i], v_caches[i])
+        return None, self.norm(x)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: Rows,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor]:
+        """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
+        context = self.fuse(hidden_in)
+        turns = self.rotary.of_layers(rows.positions)
+        layers = zip(self.layers, turns, k_caches, v_caches, strict=True)
+        for layer, turn, k_cache, v_cache in layers:
+            cast(BlockLayer, layer).attn.write(context, rows, turn, k_cache, v_cache)
+        return (context,)
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: DFlashSource, target: Mapping[str, Tensor]) -> None:
+        """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
+
+        Raises:
+            CheckpointError: made for another config, or a tensor is missing.
+        """
+        if checkpoint.config != self.config:
+            raise CheckpointError(
+                f"the draft checkpoint's config {checkpoint.config} is not the network's "
+                f"{self.config}"
+            )
+        tensors = checkpoint.tensors
+        load_linear(self.fc, tensors, ["fc"])
+        for name, buffer in self.named_buffers():
+            if name.startswith(_OWN_BUFFERS):
+                buffer.copy_(read_tensor(tensors, name))
+        load_layers(self.layers, tensors)
+        self.load_head(tensors, target)

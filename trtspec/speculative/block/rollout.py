@@ -1,0 +1,111 @@
+"""The rollout of a network that guesses a whole block in one pass over packed rows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.tree import TreeShape
+from trtspec.models.attention import PackedRows, flat_slots
+from trtspec.ops.sampling import SamplingColumns
+from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.marginals import MarginalTree
+from trtspec.speculative.tree_rollout import packed_bits
+
+
+class BlockNetwork(Protocol):
+    """What the rollout drives."""
+
+    @property
+    def token_map(self) -> Tensor | None:
+        """See `DraftNetwork.token_map`."""
+        ...
+
+    def guess(
+        self,
+        input_ids: Tensor,
+        blocks: PackedRows,
+        hidden_in: Tensor,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> Tensor:
+        """See `DFlashDraft.guess`."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `DraftNetwork.head`."""
+        ...
+
+
+class BlockRollout(nn.Module):
+    """One pass over the accepted rows and a block behind each request; its slots are the depths of
+    a `MarginalTree`.
+
+    A block is as long as the network was trained with, however few of its slots are asked for. Its
+    keys and values lie behind the accepted ones, and are written again, of the target's states,
+    once tokens are accepted.
+    """
+
+    model: BlockNetwork
+
+    def __init__(
+        self, model: BlockNetwork, config: DFlashConfig, shape: TreeShape, tokens_per_block: int
+    ) -> None:
+        """``model``, a module as well, is a network of shape ``config``."""
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.levels = MarginalTree(shape)
+        self.num_steps = shape.num_steps
+        self.tokens_per_block = tokens_per_block
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        last_rows: Tensor,
+        sampling: SamplingColumns,
+        hidden_in: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the accepted rows, then draft.
+
+        As `TreeRollout.forward` over a feature network: row p carries the target's state at
+        position p, ``hidden_in [T, n * H_t]``, and the token after it, of which only each request's
+        last one is read: its root.
+        """
+        batch, size = last_rows.shape[0], self.config.block_size
+        masks = torch.full((batch, size - 1), self.config.mask_token_id, device=last_rows.device)
+        tokens = torch.cat((input_ids[last_rows][:, None], masks), dim=1).reshape(-1)
+        blocks = self._blocks(rows, rows.positions[last_rows] + 1)
+        ready = self.model.guess(tokens, blocks, hidden_in, rows, k_caches, v_caches)
+        first = 0 if self.config.anchor_predicts else 1
+        slots = ready.view(batch, size, -1)[:, first : first + self.num_steps]
+        logits = self.model.head(slots.reshape(batch * self.num_steps, -1))
+        marginals = logits.view(batch, self.num_steps, -1)
+        tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
+        return tree
+
+    def _blocks(self, rows: PackedRows, root_position: Tensor) -> PackedRows:
+        """The rows of the blocks, one request after the other, each seeing all of its block."""
+        size, words = self.config.block_size, rows.tree_mask.shape[1]
+        batch, device = root_position.shape[0], root_position.device
+        offset = torch.arange(size, device=device)
+        positions = root_position[:, None] + offset
+        everyone = packed_bits(offset, words).sum(0, keepdim=True)
+        return PackedRows(
+            positions=positions.reshape(-1),
+            slot_mapping=flat_slots(rows.block_tables, positions, self.tokens_per_block).reshape(
+                -1
+            ),
+            block_tables=rows.block_tables,
+            query_start=torch.arange(batch + 1, device=device, dtype=torch.int32) * size,
+            # All of the context is written when the blocks' rows look at it.
+            context_lens=root_position.to(torch.int32),
+            is_tree=torch.ones_like(root_position, dtype=torch.bool),
+            tree_mask=everyone.repeat(batch * size, 1),
+        )

@@ -1,0 +1,25 @@
+"""The methods eagle (EAGLE-1 and EAGLE-2) and eagle3."""
+
+from __future__ import annotations
+
+from trtspec.speculative.base import DraftMethod
+from trtspec.speculative.eagle.graphs import EAGLE_NETWORK
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
+from trtspec.speculative.state_drafter import StateDrafter, state_needs
+
+EAGLE = DraftMethod(
+    EagleDecodingConfig,
+    "EAGLE-1 and EAGLE-2",
+    state_needs,
+    StateDrafter.of,
+    spellings=("eagle1", "eagle2"),
+    kinds=(EAGLE_NETWORK,),
+    usual=("eagle:5", "eagle:4,5,24"),
+)
+EAGLE3 = DraftMethod(
+    Eagle3DecodingConfig,
+    "EAGLE-3",
+    state_needs,
+    StateDrafter.of,
+    usual=("eagle3:5", "eagle3:4,5,24"),
+)

@@ -1,0 +1,213 @@
+"""EAGLE draft networks: a decoder layer or a few over the target's own hidden states.
+
+Row p of a draft pairs the target's state at position p with the token at p + 1, and predicts the
+token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2503.01840.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.stored import read_tensor
+from trtspec.models.attention import Attention, Rows
+from trtspec.models.block_map import Matrix, layer_facts
+from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.decoder import DecoderLayer
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
+from trtspec.models.mlp import SwiGLU
+from trtspec.models.norm import RMSNorm
+from trtspec.models.rope import LayerRotary
+from trtspec.models.vocabulary import DraftVocabulary
+from trtspec.speculative.eagle.shape import EagleConfig
+
+_OWN_BUFFERS = (
+    *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
+    *("embed.", "token_map", "mask_hidden"),
+)
+"""Beginnings of the names of buffers that are loaded as they are."""
+
+
+class EagleSource(Protocol):
+    """What `EagleDraft.load_weights` reads: a draft checkpoint by internal names."""
+
+    @property
+    def config(self) -> EagleConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class WideLayer(nn.Module):
+    """EAGLE-3's first layer: attention reads the normed embedding and the normed state side by
+    side; the residual is the state itself or, with ``norm_before_residual``, the normed one."""
+
+    def __init__(
+        self, eagle: EagleConfig, dtype: torch.dtype, *, formats: NetworkFormats = IN_PANELS
+    ) -> None:
+        super().__init__()
+        config = eagle.decoder
+        spec, hidden = config.layers[0], config.hidden_size
+        eps = spec.norm.eps
+        self.norm_before_residual = eagle.norm_before_residual
+        self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
+        self.hidden_norm = RMSNorm(hidden, eps, dtype)
+        attention = attention_of(spec)
+        self.attn = Attention(attention, hidden, dtype, in_features=2 * hidden, formats=formats)
+        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
+        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
+
+    def forward(
+        self,
+        embedded: Tensor,
+        features: Tensor,
+        rows: Rows,
+        cos_sin: tuple[Tensor, Tensor],
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kept: Tensor | None = None,
+    ) -> Tensor:
+        """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``: see `DecoderLayer`."""
+        normed = self.hidden_norm(features)
+        both = torch.cat((self.input_norm(embedded), normed), dim=-1)
+        residual = normed if self.norm_before_residual else features
+        caches = k_cache, v_cache
+        x = self.attn(both, rows, cos_sin, *caches, norm=None, residual=residual, kept=kept)
+        out: Tensor = self.mlp(x, self.post_attention_norm)
+        return out
+
+
+class EagleDraft(DraftVocabulary):
+    """A draft network over packed rows, its own paged caches and the target's hidden states.
+
+    The ``state_dict`` names follow `CausalLM`; besides those of `DraftVocabulary`: ``fc.P`` (and
+    ``bias``), ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``, of
+    MTP modules ``embedding_norm.weight`` and ``state_norm.weight``.
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
+    ) -> None:
+        super().__init__(config, target, dtype, formats=formats)
+        self.config = config
+        self.dtype = dtype
+        decoder = config.decoder
+        require_blocks(decoder)
+        hidden, eps = decoder.hidden_size, decoder.norm.eps
+        states, width = len(config.capture_layers), config.target_hidden_size
+        self.fc_input_norm = (
+            RMSNorm(config.hidden_in, eps, dtype) if config.norm_before_fc else None
+        )
+        self.fc_norm = (
+            nn.ModuleList(RMSNorm(width, eps, dtype) for _ in range(states))
+            if config.fc_norm
+            else None
+        )
+        norms = config.input_norms
+        self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
+        self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
+        fc_out, fc_in = _projection(config)
+        self.fc = Linear(fc_in, fc_out, dtype, config.fc_bias, format=formats.layers)
+        self.rotary = LayerRotary(decoder)
+        specs = list(decoder.layers)
+        first = (
+            WideLayer(config, dtype, formats=formats)
+            if config.version == 3
+            else DecoderLayer(specs[0], hidden, dtype, config.first_input_norm, formats=formats)
+        )
+        rest = (DecoderLayer(spec, hidden, dtype, formats=formats) for spec in specs[1:])
+        self.layers = nn.ModuleList([first, *rest])
+        self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
+
+    @staticmethod
+    def matrices(config: EagleConfig) -> list[Matrix]:
+        """Those that the first pass of a rollout reads: the projection, the layers', the head."""
+        decoder = config.decoder
+        first, *rest = decoder.layers
+        width = 2 * decoder.hidden_size if config.version == 3 else None
+        layers = [layer_facts(first, decoder.hidden_size, width)]
+        layers += [layer_facts(spec, decoder.hidden_size) for spec in rest]
+        return [
+            _projection(config),
+            *(matrix for facts in layers for matrix in facts.matrices),
+            (config.draft_vocab_size, decoder.hidden_size),
+        ]
+
+    def fuse(self, hidden_in: Tensor) -> Tensor:
+        """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
+        if self.config.version == 1:
+            return hidden_in
+        if self.fc_input_norm is not None:
+            hidden_in = self.fc_input_norm(hidden_in)
+        if self.fc_norm is not None:
+            parts = hidden_in.chunk(len(self.fc_norm), dim=-1)
+            normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
+            hidden_in = torch.cat(normed, dim=-1)
+        fused: Tensor = self.fc(hidden_in)
+        return fused
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        features: Tensor | None,
+        rows: Rows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+        kept: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
+        the features of a next pass and the rows that the head reads, both ``[R, H]``."""
+        assert features is not None, "an EAGLE network reads features"
+        embedded = self.embedding(input_ids)
+        *turns, last_turn = self.rotary.of_layers(rows.positions)
+        x: tuple[Tensor, ...] = embedded, features
+        if self.config.version != 3:
+            if self.embedding_norm is not None and self.state_norm is not None:
+                x = self.embedding_norm(embedded), self.state_norm(features)
+            x = (self.fc(torch.cat(x, dim=-1)),)
+        *before, last = self.layers
+        for layer, turn, k_cache, v_cache in zip(before, turns, k_caches, v_caches, strict=False):
+            x = (layer(*x, rows, turn, k_cache, v_cache),)
+        out = last(*x, rows, last_turn, k_caches[-1], v_caches[-1], kept)
+        ready = out if self.norm is None else self.norm(out)
+        return ready if self.config.norm_output else out, ready
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: EagleSource, target: Mapping[str, Tensor]) -> None:
+        """Fill every buffer of the draft's own from its checkpoint. ``target`` holds the target
+        checkpoint's tensors by internal names: a cut head takes its rows there.
+
+        Raises:
+            CheckpointError: made for another config, or a tensor is missing.
+        """
+        if checkpoint.config != self.config:
+            raise CheckpointError(
+                f"the draft checkpoint's config {checkpoint.config} is not the network's "
+                f"{self.config}"
+            )
+        tensors = checkpoint.tensors
+        load_linear(self.fc, tensors, ["fc"])
+        for name, buffer in self.named_buffers():
+            if name.startswith(_OWN_BUFFERS):
+                buffer.copy_(read_tensor(tensors, name))
+        load_layers(self.layers, tensors)
+        self.load_head(tensors, target)
+
+
+def _projection(config: EagleConfig) -> Matrix:
+    """What makes a row of the network of the states, or of an embedding and a state."""
+    hidden = config.decoder.hidden_size
+    return hidden, config.hidden_in if config.version == 3 else 2 * hidden

@@ -1,0 +1,104 @@
+"""The options of EAGLE, and what they share with those of networks that are made like it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+from trtspec.config.speculative_keys import (
+    COMMON_ALIASES,
+    COMMON_FOREIGN,
+    DRAFT_ENGINE_FOREIGN,
+    MODEL_ALIASES,
+    TREE_ALIASES,
+    any_bool,
+)
+from trtspec.config.strict import Foreign, strict_config
+from trtspec.config.tree import Choices
+from trtspec.config.tree_decoding import ChoicesDecodingConfig
+from trtspec.errors import ConfigError
+
+EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
+EAGLE_FOREIGN: Mapping[str, Foreign] = {
+    "num_eagle_layers": Foreign(
+        "the draft's config.json says how many layers it has; the depth of the tree is "
+        "max_draft_len",
+        (None,),
+    ),
+    "max_non_leaves_per_layer": Foreign(
+        "topk bounds the nodes that are expanded in a step; give topk and num_draft_tokens, or "
+        "eagle_choices",
+        (None,),
+    ),
+    # One engine folder holds both networks, either way.
+    "eagle3_one_model": Foreign("it must be true or false", any_bool),
+    "eagle3_layers_to_capture": Foreign(
+        "the draft's config.json says which of the target's layers it reads", (None,)
+    ),
+    "eagle3_model_arch": Foreign(
+        "the draft's config.json says what network it is", (None, "llama3")
+    ),
+    **dict.fromkeys(
+        ("disable_eagle_block_drop", "disable_lookahead_block_hashes"),
+        Foreign("a cached block of these drafts is found by its tokens and the next one"),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleFamilyConfig(ChoicesDecodingConfig):
+    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig`:
+
+    eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
+    node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as the JSON
+    text of such a list. k, D and N follow from it; where given as well, they must agree.
+    speculative_token_map: a file with the target's token ids that the draft's head is cut to, in
+    the order of its rows (FR-Spec; also `token_map`).
+    """
+
+    choices_key: ClassVar[str] = "eagle_choices"
+
+    eagle_choices: Choices | str | None = None
+    speculative_token_map: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.speculative_token_map is not None:
+            self._set("speculative_token_map", str(self.speculative_token_map))
+            if not self.speculative_token_map:
+                raise ConfigError("speculative_token_map is an empty path; leave it out")
+        super().__post_init__()
+
+    @property
+    def token_map(self) -> Path | None:
+        given = self.speculative_token_map
+        return None if given is None else Path(given)
+
+    def of_engine(self, folder: str) -> Self:
+        # The network's head has been cut already.
+        return replace(self, speculative_model=folder, speculative_token_map=None)
+
+
+_eagle_config = strict_config(
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **EAGLE_ALIASES},
+    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **EAGLE_FOREIGN},
+    none_means_default=True,
+)
+
+
+@_eagle_config
+@dataclass(frozen=True, kw_only=True)
+class EagleDecodingConfig(EagleFamilyConfig):
+    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
+    (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`."""
+
+    method: ClassVar[str] = "eagle"
+
+
+@_eagle_config
+@dataclass(frozen=True, kw_only=True)
+class Eagle3DecodingConfig(EagleFamilyConfig):
+    """EAGLE-3: the draft reads several of the target's layers. Options: see `EagleFamilyConfig`."""
+
+    method: ClassVar[str] = "eagle3"

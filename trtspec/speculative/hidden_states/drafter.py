@@ -1,0 +1,113 @@
+"""ExtractHiddenStatesDrafter: drafts nothing; the states of each request go to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from trtspec.config.decoding import DecodingConfig
+from trtspec.errors import ConfigError
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.log import logger
+from trtspec.speculative.hidden_states.files import HiddenFileWriter, check_storage
+from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig, KvTransferConfig
+
+
+@dataclass
+class _Rows:
+    """The states of a request's first ``count`` tokens, ``[n, num_layers * hidden_size]`` each."""
+
+    states: list[Tensor] = field(default_factory=list)
+    count: int = 0
+
+
+class ExtractHiddenStatesDrafter:
+    """Collects the states of every row that the target computes, and writes them at the end.
+
+    A row exists for each token that was fed: the prompt and the output but its newest token. A
+    request that is preempted loses its rows and computes them again; one that is aborted or fails
+    leaves no file. States stay on the host, ``num_layers * hidden_size`` elements a row, as long as
+    the request runs and until its file is written.
+    """
+
+    def __init__(self, config: ExtractHiddenStatesConfig) -> None:
+        if config.shared_storage_path is None or config.capture_layers is None:
+            missing = "capture_layers" if config.capture_layers is None else "shared_storage_path"
+            raise ConfigError(f"method {config.method} needs {missing}; name it")
+        self.needs = self.needs_of(config)
+        self._layers = config.capture_layers
+        self._writer = HiddenFileWriter(Path(config.shared_storage_path), config.num_writer_threads)
+        self._rows: dict[int, _Rows] = {}
+
+    @staticmethod
+    def needs_of(config: ExtractHiddenStatesConfig) -> DrafterNeeds:
+        return DrafterNeeds(reads_hidden=True, reads_every_row=True)
+
+    def skips_drafts(self, num_requests: int) -> bool:
+        return False
+
+    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        """Nothing is drafted."""
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Keep the states of accepted rows; a request whose text ended has its file written, and
+        `Request.transfer` is that. May wait for a file, if the disk does not keep up."""
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            request, hidden = item.request, outcome.hidden
+            if request.finish_reason == "error":
+                continue
+            assert hidden is not None, "the target hands out its states"
+            rows = self._rows.setdefault(request.id, _Rows())
+            assert rows.count == item.start, "every row is told once, in order"
+            # A copy: a view would keep the states of all that the step ran beside.
+            rows.states.append(hidden.to("cpu", copy=True))
+            rows.count += len(hidden)
+            if request.is_finished:
+                del self._rows[request.id]
+                request.transfer = self._writer.submit(
+                    request.id, request.tokens[: rows.count], rows.states, self._layers
+                )
+        return [()] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        self._rows.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._rows.keys()
+
+
+def ready_to_extract(
+    config: DecodingConfig | None, transfer: KvTransferConfig | None
+) -> DecodingConfig | None:
+    """A speculative config with what ``kv_transfer_config`` says of it. Nothing is written yet.
+
+    Raises:
+        ConfigError: the method does not write hidden states but ``transfer`` is given, or it does
+            and no folder is named, or that cannot be written to.
+    """
+    if not isinstance(config, ExtractHiddenStatesConfig):
+        if transfer is not None:
+            raise ConfigError(
+                "kv_transfer_config is for the method extract_hidden_states, but the speculative "
+                f"method is {config.method if config else None}; leave it out"
+            )
+        return config
+    if transfer is not None:
+        config = config.with_transfer(transfer)
+    if config.shared_storage_path is None:
+        raise ConfigError(
+            f"method {config.method} needs shared_storage_path, the folder that the hidden states "
+            "are written to; name it in speculative_config or in kv_transfer_config's "
+            "kv_connector_extra_config"
+        )
+    check_storage(Path(config.shared_storage_path))
+    if config.note:
+        logger.info("%s", config.note)
+    return config

@@ -1,0 +1,61 @@
+"""MedusaDrafter: heads on the target's newest state draft, one engine call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor
+
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.request import Request
+from trtspec.speculative.medusa.options import MedusaDecodingConfig
+from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
+
+
+class MedusaDrafter(RolloutDrafter):
+    """Drafts from the target's state of the newest accepted row, the one before the root's.
+
+    Nothing else is kept of a request. One whose whole prompt but the root came out of the prefix
+    cache has no state yet: it drafts nothing in its first step, which, as a prefill does, emits one
+    token.
+    """
+
+    def __init__(self, engine: HeadsEngine, config: MedusaDecodingConfig) -> None:
+        super().__init__(self.needs_of(config))
+        self._engine = engine
+        self._states: dict[int, Tensor] = {}  # [H]
+
+    @staticmethod
+    def needs_of(config: MedusaDecodingConfig) -> DrafterNeeds:
+        return rollout_needs(config, reads_hidden=True)
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Keep the state of each request's newest row."""
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            assert outcome.hidden is not None, "the target hands out its states"
+            if len(outcome.hidden):  # a request that failed has no rows
+                # A copy: a view would keep the states of the whole step.
+                self._states[item.request.id] = outcome.hidden[-1].clone()
+        return [()] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._states.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._states.keys()
+
+    def _can_draft(self, request: Request) -> bool:
+        return request.id in self._states
+
+    def _roll_out(
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = torch.stack([self._states[request.id] for request in requests])
+        return self._engine.rollout(hidden, sampling)

@@ -1,0 +1,52 @@
+"""The graphs of Medusa heads."""
+
+from __future__ import annotations
+
+import torch
+
+from trtspec.backends.parts import OpenParts, Part, PartRole
+from trtspec.backends.slots.networks import MarginalsNetwork
+from trtspec.config.model import ModelConfig
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.signature import heads_signature
+from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, Built, DraftGraph, DraftKind
+from trtspec.speculative.marginals import MarginalTree
+from trtspec.speculative.medusa.network import MedusaHeads
+from trtspec.speculative.medusa.rollout import HeadsRollout
+from trtspec.speculative.medusa.shape import MedusaConfig
+
+_MARGINALS = PartRole.MARGINALS.value
+
+
+def _heads(
+    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
+) -> MedusaHeads:
+    return MedusaHeads(config, target, dtype, formats=formats)
+
+
+def _rollout(config: MedusaConfig, built: Built) -> DraftGraph:
+    return DraftGraph(
+        lambda module: HeadsRollout(module, built.tree),
+        lambda: heads_signature(built.dtype, config.hidden_size),
+    )
+
+
+def _parts(config: MedusaConfig, states: int) -> tuple[Part, ...]:
+    return (Part(PartRole.MARGINALS, _MARGINALS, None, states=states),)
+
+
+def _stand_in(config: MedusaConfig, parts: OpenParts) -> MarginalsNetwork:
+    return MarginalsNetwork(parts.session(_MARGINALS))
+
+
+MEDUSA_HEADS = DraftKind(
+    MedusaConfig,
+    __name__,
+    _heads,
+    MedusaHeads.matrices,
+    lambda module, draft, target: module.load_weights(draft),
+    {DRAFT_ROLLOUT: _rollout},
+    _parts,
+    _stand_in,
+    levels=MarginalTree,
+)

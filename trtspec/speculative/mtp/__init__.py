@@ -1,0 +1,1 @@
+"""Multi-token prediction: modules that were trained with the target draft."""

@@ -1,0 +1,93 @@
+"""The graphs of multi-token prediction modules: of one for every depth, or of one for each."""
+
+from __future__ import annotations
+
+import torch
+
+from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
+from trtspec.backends.slots.networks import PassNetwork
+from trtspec.config.model import ModelConfig
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.signature import rollout_signature
+from trtspec.speculative.draft_kind import (
+    DRAFT_MODEL,
+    DRAFT_ROLLOUT,
+    Built,
+    DraftGraph,
+    DraftKind,
+)
+from trtspec.speculative.eagle import EagleDraft
+from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.network import ModuleSource, ModuleStack, MtpModules
+from trtspec.speculative.mtp.rollout import VanillaRollout
+from trtspec.speculative.mtp.shape import MtpConfig
+from trtspec.speculative.pass_graphs import (
+    HEAD,
+    PASS,
+    TREE_GRAPHS,
+    feature_model,
+    feature_parts,
+    feature_passes,
+)
+
+
+def _module(
+    config: MtpConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
+) -> EagleDraft:
+    return EagleDraft(config, target, dtype, formats=formats)
+
+
+def _vanilla_rollout(config: MtpModulesConfig, built: Built) -> DraftGraph:
+    width = config.hidden_in
+    return DraftGraph(
+        VanillaRollout, lambda: rollout_signature(config.decoder, built.dtype, built.layout, width)
+    )
+
+
+def _parts(config: MtpModulesConfig, states: int) -> tuple[Part, ...]:
+    """A pass and a head of each module, whose features its caller fuses."""
+    decoder, parts = config.module.decoder, []
+    masks = mask_kinds(decoder)
+    for depth in range(config.num_modules):
+        module = f"depths.{depth}"
+        parts += [
+            Part(PartRole.PASS, f"{PASS}-{depth}", decoder, module, masks, reads_features=True),
+            Part(PartRole.HEAD, f"{HEAD}-{depth}", decoder, module),
+        ]
+    return tuple(parts)
+
+
+def _stack(config: MtpModulesConfig, parts: OpenParts) -> ModuleStack:
+    passes = (
+        PassNetwork(
+            parts.rows(f"{PASS}-{depth}"),
+            parts.session(f"{HEAD}-{depth}"),
+            parts.tensor(f"depths.{depth}.token_map"),
+        )
+        for depth in range(config.num_modules)
+    )
+    return ModuleStack(passes, config.module.decoder.num_layers)
+
+
+MTP_MODULE = DraftKind(
+    MtpConfig,
+    __name__,
+    _module,
+    EagleDraft.matrices,
+    lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
+    TREE_GRAPHS,
+    feature_parts,
+    feature_passes,
+)
+MTP_MODULES = DraftKind(
+    MtpModulesConfig,
+    __name__,
+    lambda config, target, dtype, formats: MtpModules(config, target, dtype, formats=formats),
+    MtpModules.matrices,
+    MtpModules.load_weights,
+    {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _vanilla_rollout},
+    _parts,
+    _stack,
+    slots=lambda config, tree: 0,
+    lookahead=lambda config: config.lookahead,
+)

@@ -1,0 +1,82 @@
+"""MtpModulesConfig: several multi-token prediction modules, one for each depth of a draft."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trtspec.config.model import ModelConfig
+from trtspec.config.strict import from_dict, strict_config, to_dict
+from trtspec.errors import ConfigError
+from trtspec.speculative.mtp.shape import MtpConfig
+
+
+@strict_config()
+@dataclass(frozen=True)
+class MtpModulesConfig:
+    """The modules of a checkpoint, or those of them that draft: module i (from 0) guesses the token
+    i + 2 places behind the one whose state it reads, from what module i - 1 made of that state
+    (DeepSeek-V3, arXiv 2412.19437, 2.2; TensorRT-LLM's *vanilla* MTP).
+
+    module: the shape of each. Their layers follow each other in one cache.
+    """
+
+    kind: ClassVar[str] = "mtp_modules"
+
+    module: MtpConfig
+    num_modules: int
+
+    def __post_init__(self) -> None:
+        if self.num_modules < 1:
+            raise ConfigError(f"num_modules={self.num_modules} must be at least 1")
+
+    @property
+    def method(self) -> str:
+        return self.module.method
+
+    @property
+    def decoder(self) -> ModelConfig:
+        """All their layers."""
+        decoder = self.module.decoder
+        return dataclasses.replace(decoder, layers=decoder.layers.times(self.num_modules))
+
+    @property
+    def capture_layers(self) -> tuple[int, ...]:
+        return self.module.capture_layers
+
+    @property
+    def hidden_in(self) -> int:
+        """Width of what one row reads of the target."""
+        return self.module.hidden_in
+
+    @property
+    def lookahead(self) -> int:
+        """Tokens behind its own on which a row depends: that of module i reads the token i + 1
+        places further on."""
+        return self.num_modules
+
+    def for_steps(self, num_steps: int) -> MtpModulesConfig:
+        """The modules that drafts of ``num_steps`` take; ConfigError if they are fewer."""
+        if num_steps > self.num_modules:
+            raise ConfigError(
+                f"drafts of {num_steps} steps take as many MTP modules, the checkpoint has "
+                f"{self.num_modules}; lower num_speculative_tokens (max_draft_len, "
+                f"num_nextn_predict_layers) to {self.num_modules}, or give use_mtp_vanilla=False: "
+                "then the first module drafts at every depth"
+            )
+        return dataclasses.replace(self, num_modules=num_steps)
+
+    def describe(self) -> str:
+        """The modules in one line."""
+        return f"{self.num_modules} times {self.module.describe()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` takes them back."""
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MtpModulesConfig:
+        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        return from_dict(cls, data)

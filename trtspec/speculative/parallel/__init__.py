@@ -1,0 +1,1 @@
+"""PARD, P-EAGLE: a network guesses every depth in one pass, by mask rows."""

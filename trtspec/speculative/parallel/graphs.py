@@ -1,0 +1,78 @@
+"""The graphs of networks that guess every depth in one pass."""
+
+from __future__ import annotations
+
+import torch
+
+from trtspec.config.model import ModelConfig
+from trtspec.config.tree import TreeShape
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.causal_lm import CausalLM
+from trtspec.models.signature import rollout_signature
+from trtspec.speculative.draft_kind import (
+    DRAFT_ROLLOUT,
+    DRAFT_STEP,
+    Built,
+    DraftGraph,
+    DraftKind,
+)
+from trtspec.speculative.eagle import EagleDraft
+from trtspec.speculative.marginals import MarginalTree
+from trtspec.speculative.parallel.network import PEagleDraft
+from trtspec.speculative.parallel.rollout import ParallelRollout
+from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.pass_graphs import (
+    feature_parts,
+    feature_passes,
+    first_step,
+    states_width,
+    token_parts,
+    token_passes,
+)
+
+
+def _rollout(config: PardConfig | PEagleConfig, built: Built) -> DraftGraph:
+    size, mask, width = built.layout.tokens_per_block, config.mask_token, states_width(config)
+    return DraftGraph(
+        lambda module: ParallelRollout(module, built.tree, size, mask),
+        lambda: rollout_signature(config.decoder, built.dtype, built.layout, width),
+    )
+
+
+def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
+    """However wide the tree is."""
+    return tree.num_steps - 1
+
+
+def _p_eagle(
+    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
+) -> PEagleDraft:
+    return PEagleDraft(config, target, dtype, formats=formats)
+
+
+_GRAPHS = {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _rollout}
+
+PARD_NETWORK = DraftKind(
+    PardConfig,
+    __name__,
+    lambda config, target, dtype, formats: CausalLM(config, dtype, formats=formats),
+    CausalLM.matrices,
+    lambda module, draft, target: module.load_weights(draft),
+    _GRAPHS,
+    token_parts,
+    token_passes,
+    slots=_masks,
+    levels=MarginalTree,
+)
+P_EAGLE_NETWORK = DraftKind(
+    PEagleConfig,
+    __name__,
+    _p_eagle,
+    PEagleDraft.matrices,
+    EagleDraft.load_weights,
+    _GRAPHS,
+    feature_parts,
+    feature_passes,
+    slots=_masks,
+    levels=MarginalTree,
+)

@@ -1,0 +1,33 @@
+"""The methods pard and p_eagle.
+
+The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
+"""
+
+from __future__ import annotations
+
+from trtspec.speculative.base import DraftMethod
+from trtspec.speculative.draft_model import DraftTargetDecodingConfig
+from trtspec.speculative.eagle import Eagle3DecodingConfig
+from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD_NETWORK
+from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
+from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.token_drafter import TokenDrafter, token_needs
+
+PARD = DraftMethod(
+    PardDecodingConfig,
+    "PARD",
+    token_needs,
+    TokenDrafter.of,
+    parallel_of=DraftTargetDecodingConfig,
+    kinds=(PARD_NETWORK,),
+    usual=("pard:8",),
+)
+P_EAGLE = DraftMethod(
+    PEagleDecodingConfig,
+    "P-EAGLE",
+    state_needs,
+    StateDrafter.of,
+    parallel_of=Eagle3DecodingConfig,
+    kinds=(P_EAGLE_NETWORK,),
+    usual=("p_eagle:5", "p_eagle:4,5,24"),
+)

@@ -1,0 +1,126 @@
+"""The rollout of a network that guesses at every depth in one pass, by rows of a mask token."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.tree import TreeShape
+from trtspec.models.attention import PackedRows, flat_slots
+from trtspec.ops.sampling import SamplingColumns
+from trtspec.speculative.marginals import MarginalTree
+from trtspec.speculative.tree_rollout import DraftNetwork, FeatureNetwork
+
+
+class MaskedFeatureNetwork(FeatureNetwork, Protocol):
+    """A network over the target's states that has learned what to read where there is none."""
+
+    @property
+    def mask_hidden(self) -> Tensor:
+        """What mask rows read in place of the target's states ``[n * H_t]``."""
+        ...
+
+
+class MaskedRows(NamedTuple):
+    """Packed rows with those of the masks behind each request's own.
+
+    ``source [T'] i64``: the row given that each is a copy of; a mask is one of its request's root.
+    ``is_mask [T'] bool``. ``rows``: where all of them stand. ``guesses [B, D] i64``: of each
+    request the root's row and its masks, which say the tokens of depth 1, 2, ...
+    """
+
+    source: Tensor
+    is_mask: Tensor
+    rows: PackedRows
+    guesses: Tensor
+
+
+class ParallelRollout(nn.Module):
+    """Draft D tokens in one pass: the root's row says the first, D - 1 mask rows the others.
+
+    A request's masks follow its accepted rows, at the next positions, and are causal rows as those
+    are. Their K/V lie behind the accepted rows', to be overwritten by the next pass. No mask sees
+    what another one guesses, so the tree is made of marginals, as that of `HeadsRollout`. (PARD: An
+    et al., arXiv 2504.18583; P-EAGLE: arXiv 2602.01469.)
+    """
+
+    model: DraftNetwork
+
+    def __init__(
+        self, model: DraftNetwork, shape: TreeShape, tokens_per_block: int, mask_token: int
+    ) -> None:
+        """``model`` is a module as well, a `MaskedFeatureNetwork` if it reads states;
+        ``mask_token`` the id that its mask rows read."""
+        super().__init__()
+        self.model = model
+        self.levels = MarginalTree(shape)
+        self.num_masks = shape.num_steps - 1
+        self.tokens_per_block = tokens_per_block
+        self.mask_token = mask_token
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        last_rows: Tensor,
+        sampling: SamplingColumns,
+        hidden_in: Tensor | None,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Feed the accepted rows and the masks behind them; arguments and results are those of
+        `TreeRollout.forward`. The draft cache is written at D - 1 positions behind each root."""
+        masked = self._with_masks(rows, last_rows)
+        ids = torch.where(masked.is_mask, self.mask_token, input_ids[masked.source])
+        features = None
+        if hidden_in is not None:
+            network = cast(MaskedFeatureNetwork, self.model)
+            states = hidden_in[masked.source]
+            states = torch.where(masked.is_mask[:, None], network.mask_hidden, states)
+            features = network.fuse(states)
+        guesses = masked.guesses.flatten()
+        _, ready = self.model.draft(ids, features, masked.rows, k_caches, v_caches, guesses)
+        logits = self.model.head(ready)
+        marginals = logits.view(*masked.guesses.shape, -1)
+        tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
+        return tree
+
+    def _with_masks(self, rows: PackedRows, last_rows: Tensor) -> MaskedRows:
+        """Each request's rows with its masks behind them; padding stays at the end. Everything is
+        gathered: which row a new one comes from follows from where its request begins."""
+        masks, device = self.num_masks, last_rows.device
+        requests = torch.arange(last_rows.shape[0], device=device)
+        index = torch.arange(rows.positions.shape[0] + last_rows.shape[0] * masks, device=device)
+        shift = torch.arange(last_rows.shape[0] + 1, device=device) * masks
+        starts = rows.query_start + shift
+        ends = starts[1:]
+        before = (index[:, None] >= ends).sum(1)  # requests that end before the row
+        request = before.clamp(max=last_rows.shape[0] - 1)
+        place = index - (ends[request] - masks)  # from 0: among the masks of the request
+        is_mask = (place >= 0) & (place < masks)
+        source = torch.where(is_mask, last_rows[request], index - before * masks)
+        ahead = torch.arange(1, masks + 1, device=device)
+        positions = rows.positions[source] + torch.where(is_mask, place + 1, 0)
+        slots = rows.slot_mapping[source]
+        if masks:
+            behind = rows.positions[last_rows][:, None] + ahead
+            behind = flat_slots(rows.block_tables, behind, self.tokens_per_block)
+            own = behind[request, place.clamp(min=0, max=masks - 1)]
+            slots = torch.where(is_mask, own, slots)
+        first = last_rows + requests * masks
+        return MaskedRows(
+            source,
+            is_mask,
+            PackedRows(
+                positions=positions,
+                slot_mapping=slots,
+                block_tables=rows.block_tables,
+                query_start=starts.to(torch.int32),
+                context_lens=rows.context_lens,
+                is_tree=rows.is_tree,
+                tree_mask=rows.tree_mask[source],
+            ),
+            first[:, None] + torch.arange(masks + 1, device=device),
+        )

@@ -1,0 +1,81 @@
+"""PardConfig, PEagleConfig: draft networks that guess every depth in one pass, by mask rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trtspec.config.model import ModelConfig
+from trtspec.config.strict import from_dict, strict_config
+from trtspec.errors import ConfigError
+from trtspec.speculative.eagle import EagleConfig
+
+
+@strict_config()
+@dataclass(frozen=True)
+class PardConfig(ModelConfig):
+    """A causal language model that was trained to guess several tokens at once (PARD, An et al.,
+    arXiv 2504.18583).
+
+    mask_token: the id that stands for each token not known yet. A compiled rollout depends on it.
+    """
+
+    kind: ClassVar[str] = "pard"
+    method: ClassVar[str] = "pard"
+
+    mask_token: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_mask_token(self.mask_token, self.vocab_size)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, mask token {self.mask_token}"
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PardConfig:
+        return from_dict(cls, data)
+
+
+@strict_config()
+@dataclass(frozen=True)
+class PEagleConfig(EagleConfig):
+    """An EAGLE-3 network that was trained to guess several tokens at once (P-EAGLE, arXiv
+    2602.01469): a learned state of the target's width stands where the target has none yet.
+
+    mask_token: the id that stands for each token not known yet. A compiled rollout depends on it.
+    """
+
+    kind: ClassVar[str] = "p_eagle"
+
+    mask_token: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.version != 3:
+            raise ConfigError(f"P-EAGLE is an EAGLE-3 network, not one of version {self.version}")
+        check_mask_token(self.mask_token, self.decoder.vocab_size)
+
+    @property
+    def method(self) -> str:
+        return "p_eagle"
+
+    def describe(self) -> str:
+        text = super().describe().removeprefix(f"EAGLE-{self.version}")
+        return f"P-EAGLE{text}, mask token {self.mask_token}"
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PEagleConfig:
+        return from_dict(cls, data)
+
+
+def check_mask_token(token: int, vocab_size: int) -> None:
+    """Raises:
+    ConfigError: the network's embedding has no row for the id.
+    """
+    if not 0 <= token < vocab_size:
+        raise ConfigError(
+            f"the mask token {token} is outside the draft's embedding of {vocab_size} tokens; it "
+            f"must be between 0 and {vocab_size - 1}"
+        )

@@ -1,0 +1,145 @@
+"""StateDrafter: a network over the target's hidden states drafts, one engine call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.packing import RowGroup
+from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.request import Request
+from trtspec.executor.resources import DraftCache
+from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
+
+
+class _Pending:
+    """States of a request that have not been fed for good: parts, joined only when they are."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self.num_rows = 0
+
+    def append(self, hidden: Tensor, num_rows: int) -> None:
+        """``hidden [num_rows, n*H]``."""
+        self._parts.append(hidden)
+        self.num_rows += num_rows
+
+    def joined(self) -> Tensor:
+        """All ``[num_rows, n*H]``, which may be held on to."""
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+
+    def replace(self, hidden: Tensor) -> None:
+        """Keep these instead."""
+        self._parts, self.num_rows = [hidden], len(hidden)
+
+
+def state_needs(config: TreeDecodingConfig) -> DrafterNeeds:
+    """Of a network whose rows read the target's state and the token behind it."""
+    return rollout_needs(config, reads_hidden=True, lookahead=1)
+
+
+class StateDrafter(CachedRolloutDrafter):
+    """Rolls out a network that reads the target's states behind the newest of them.
+
+    Row p of the draft cache is made of the target's state at position p and of token p + 1; with
+    several MTP modules, of one token more for each further module: of as many as the cache has
+    ``lookahead``. So it can be fed as soon as the target has accepted position p, and is *final*
+    once all those tokens are known. Only final rows are kept, which hold nothing but the target's
+    own states and tokens. States whose rows are not final, or have not been fed, are *pending*; the
+    newest one always is: the first pass of the next rollout needs a row, the one whose output
+    predicts behind the root. A prefill chunk's other rows are fed with the chunk, and so are those
+    that pile up where nothing is rolled out for long.
+
+    A request whose whole prompt but the root came out of the prefix cache has no pending state: it
+    drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
+    above 1 a prefix is never reused that far.)
+    """
+
+    def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
+        super().__init__(engine, cache, needs)
+        # By request, those behind the draft cache's committed.
+        self._pending: dict[int, _Pending] = {}
+        self._fed: dict[int, int] = {}
+        # Of the rows that are fed up to the newest state, so many read a token not known yet.
+        self._not_final = max(cache.lookahead - 1, 0)
+
+    @classmethod
+    def of(cls, config: TreeDecodingConfig, draft: DraftEngine) -> Self:
+        """Over a network whose rows read the token behind their state."""
+        return cls(*draft.cached, state_needs(config))
+
+    def _can_draft(self, request: Request) -> bool:
+        return request.id in self._pending
+
+    def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], Tensor]:
+        groups = []
+        states = []
+        for request in requests:
+            pending = self._pending[request.id]
+            hidden = pending.joined()
+            start = self._cache.committed(request)
+            final = max(len(hidden) - self._not_final, 0)
+            self._fed[request.id] = start + final
+            if final < len(hidden):
+                pending.replace(hidden[final:])
+            else:
+                del self._pending[request.id]
+            groups.append(self._group(request, start, len(hidden)))
+            states.append(hidden)
+        return groups, torch.cat(states)
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Keep the states of accepted rows; feed those of prefill chunks but the newest, and those
+        that have piled up, where that makes rows final."""
+        lengths: list[tuple[int, ...]] = []
+        groups = []
+        states = []
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            request, hidden = item.request, outcome.hidden
+            assert hidden is not None, "the target hands out its states"
+            start = self._fed.pop(request.id, None)
+            if start is None:
+                start = self._cache.committed(request)
+            pending = self._pending.get(request.id)
+            if pending is None:
+                pending = self._pending[request.id] = _Pending()
+            num_pending, count = pending.num_rows, len(outcome.rows)
+            pending.append(hidden, count)
+            fed = 0 if item.is_generation else num_pending + count - 1
+            if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
+                fed = min(num_pending, num_pending + count - 1)
+            final = max(fed - self._not_final, 0)
+            if final:
+                whole = pending.joined()
+                groups.append(self._group(request, start, fed))
+                states.append(whole[:fed])
+                # A copy: a view would keep the states of the whole chunk.
+                pending.replace(whole[final:].clone())
+            lengths.append((start + final,))
+        if groups:
+            self._engine.feed(groups, torch.cat(states))
+        return lengths
+
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._pending.pop(request_id, None)
+        self._fed.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._pending.keys() | self._fed.keys()
+
+    def _group(self, request: Request, start: int, count: int) -> RowGroup:
+        """Rows start .. start + count - 1 of the draft cache, each with the token after it."""
+        tokens = request.tokens[start + 1 : start + 1 + count]
+        assert len(tokens) == count, "a state's next token is known when its row is fed"
+        return RowGroup(tokens, start, self._cache.block_table(request))

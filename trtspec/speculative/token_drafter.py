@@ -1,0 +1,100 @@
+"""TokenDrafter: a smaller language model drafts a chain or tree, one engine call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Self
+
+from trtspec.backends.packing import RowGroup
+from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.request import Request
+from trtspec.executor.resources import DraftCache
+from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
+
+
+def token_needs(config: TreeDecodingConfig) -> DrafterNeeds:
+    """Of a network that reads tokens alone."""
+    return rollout_needs(config, lookahead=0)
+
+
+class TokenDrafter(CachedRolloutDrafter):
+    """Rolls out a draft model behind the accepted tokens of every generating request.
+
+    Prompts are fed as the target consumes them, unless drafts are not in use: then they wait, as
+    the text does, for the next rollout, or until much has piled up.
+    """
+
+    def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
+        super().__init__(engine, cache, needs)
+        self._fed: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, config: TreeDecodingConfig, draft: DraftEngine) -> Self:
+        """Over a language model."""
+        return cls(*draft.cached, token_needs(config))
+
+    def _can_draft(self, request: Request) -> bool:
+        return True
+
+    def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], None]:
+        groups = []
+        for request in requests:
+            start = self._cache.committed(request)
+            self._fed[request.id] = len(request.tokens)
+            blocks = self._cache.block_table(request)
+            groups.append(RowGroup(self._known(request.tokens[start:]), start, blocks))
+        return groups, None
+
+    def on_accepted(
+        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+    ) -> list[tuple[int, ...]]:
+        """Feed prefill chunks to the draft, or what has piled up; return the draft cache's length
+        for each item."""
+        lengths: list[tuple[int, ...]] = []
+        behind, chunks = [], []  # apart: a call is to be no larger than the target's
+        for item in batch.items:
+            request = item.request
+            start = self._cache.committed(request)
+            end = item.start + item.num_rows
+            fed = self._fed.pop(request.id, None)
+            if fed is None:
+                has_room = item.max_nodes > 0 or not item.is_generation
+                is_due = batch.feeds_drafts and not item.is_generation
+                if not (has_room and (is_due or end - start >= MOST_BEHIND)):
+                    fed = start
+            if fed is not None:
+                lengths.append((fed,))
+                continue
+            lengths.append((end,))
+            chunk = start if item.is_generation else item.start
+            if start < chunk:
+                behind.append(self._group(request, start, chunk))
+            chunks.append(self._group(request, chunk, end))
+        for groups in (behind, chunks):
+            if groups:
+                self._engine.feed(groups)
+        return lengths
+
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._fed.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._fed.keys()
+
+    def _group(self, request: Request, start: int, end: int) -> RowGroup:
+        tokens = self._known(request.tokens[start:end])
+        return RowGroup(tokens, start, self._cache.block_table(request))
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What the draft reads for ``tokens``: ids that only the target's padded embedding has
+        become 0, which costs acceptance and nothing else."""
+        limit = self._engine.vocab_size
+        if max(tokens) < limit:
+            return tokens
+        return [token if token < limit else 0 for token in tokens]

@@ -1,0 +1,167 @@
+"""The whole rollout of a draft as one module: every depth, beam, rerank, one engine call."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.tree import TreeShape
+from trtspec.models.attention import PackedRows, flat_slots
+from trtspec.ops.sampling import SamplingColumns, draft_candidates
+from trtspec.speculative.tree_levels import Levels, make_levels
+
+
+class DraftNetwork(Protocol):
+    """What a rollout drives: a language model, or a network that reads the target's states."""
+
+    @property
+    def token_map(self) -> Tensor | None:
+        """The target's id of each column of the logits ``[V_d] i64``; None: the column itself."""
+        ...
+
+    def draft(
+        self,
+        input_ids: Tensor,
+        features: Tensor | None,
+        rows: PackedRows,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+        kept: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """One pass over rows: the features ``[R, H]`` that a child of each row is fed (None for a
+        network that reads none), and the rows ``[R, H]`` that `head` reads, both of the rows
+        ``kept [R] i64``, or of all T."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Rows ``[R, H]`` -> logits ``[R, V_d] f32``."""
+        ...
+
+
+class FeatureNetwork(DraftNetwork, Protocol):
+    """A draft network that reads the target's states."""
+
+    def fuse(self, hidden_in: Tensor) -> Tensor:
+        """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
+        ...
+
+
+class TreeRollout(nn.Module):
+    """Expand a token tree with a draft network; a chain is a tree of width one.
+
+    Depth 1 holds the best children of the root; each further depth feeds some nodes of the last one
+    (the beam) and records the best children of each. A dynamic tree (EAGLE-2's expand and rerank,
+    Li et al. 2024) feeds the k best nodes and in the end keeps the N - 1 best of all candidates; a
+    static one feeds and keeps the nodes that its choices name. A score is the cumulative
+    log-softmax of the noise-perturbed draft distribution (coupled speculative decoding, Daliri et
+    al. 2024), so a child never scores above its parent and the kept nodes are closed under parents;
+    ties go to the earlier candidate.
+    """
+
+    model: DraftNetwork
+
+    def __init__(self, model: DraftNetwork, shape: TreeShape, tokens_per_block: int) -> None:
+        """``model`` is a module as well."""
+        super().__init__()
+        self.model = model
+        self.levels: Levels = make_levels(shape)
+        self.tokens_per_block = tokens_per_block
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        last_rows: Tensor,
+        sampling: SamplingColumns,
+        hidden_in: Tensor | None,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Feed the accepted rows, then roll out.
+
+        ``input_ids [T] i64`` and ``rows`` are the packed rows of an engine call (tokens that the
+        draft cache lacks, each request's root last). ``last_rows [B] i64`` is the row of each
+        request's root; ``sampling`` holds columns ``[B]``, with ``output_index`` that of the first
+        drafted token. ``hidden_in [T, n * H_t]`` are the target's states, for a network that reads
+        them.
+
+        Returns ``tokens [B, N-1] i64`` (the target's ids), ``parents [B, N-1] i32`` (-1 = child of
+        the root, always smaller than the node's own index) and ``scores [B, N-1] f32``; a score of
+        -inf marks a node that the filters exclude.
+        """
+        batch, words = last_rows.shape[0], rows.tree_mask.shape[1]
+        device = last_rows.device
+        caches = (k_caches, v_caches)
+        fused = None
+        if hidden_in is not None:
+            fused = cast(FeatureNetwork, self.model).fuse(hidden_in)
+        features, ready = self.model.draft(input_ids, fused, rows, *caches, last_rows)
+        if features is not None:
+            features = features[:, None]  # [B, 1, H]: of the rows last fed
+        tokens, scores = self._children(ready, sampling, self.levels.branching[0])
+
+        root_position = rows.positions[last_rows]
+        # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
+        context = root_position + 1
+        all_tree = torch.ones_like(context, dtype=torch.bool)
+        ancestors = torch.zeros(batch, 1, words, device=device, dtype=torch.int64)
+
+        pool_tokens, pool_scores = [tokens], [scores]
+        pool_parents = [torch.full_like(tokens, -1)]
+        pooled = fed = 0
+        for depth, width in enumerate(self.levels.widths, 1):
+            branching = self.levels.branching[depth]
+            best = self.levels.beam(depth - 1, scores)
+            lane = best // self.levels.branching[depth - 1]  # [B, width], among the rows last fed
+            beam_tokens, beam_scores = tokens.gather(1, best), scores.gather(1, best)
+            if features is not None:
+                features = features.gather(1, lane[:, :, None].expand(-1, -1, features.shape[2]))
+                features = features.reshape(batch * width, -1)
+            offset = fed + torch.arange(width, device=device)
+            ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
+            ancestors = ancestors | packed_bits(offset, words)
+            starts = torch.arange(batch + 1, device=device, dtype=torch.int32) * width
+            beam_rows = PackedRows(
+                positions=(root_position + depth).repeat_interleave(width),
+                slot_mapping=flat_slots(
+                    rows.block_tables, context[:, None] + offset, self.tokens_per_block
+                ).reshape(-1),
+                block_tables=rows.block_tables,
+                query_start=starts,
+                context_lens=context.to(torch.int32),
+                is_tree=all_tree,
+                tree_mask=ancestors.reshape(-1, words),
+            )
+            features, ready = self.model.draft(
+                beam_tokens.reshape(-1), features, beam_rows, *caches
+            )
+            if features is not None:
+                features = features.reshape(batch, width, -1)
+            deeper = sampling._replace(output_index=sampling.output_index + depth)
+            columns = SamplingColumns(*(x.repeat_interleave(width) for x in deeper))
+            children, gains = self._children(ready, columns, branching)
+            pool_parents.append((pooled + best).repeat_interleave(branching, dim=1))
+            pooled, fed = pooled + tokens.shape[1], fed + width
+            tokens = children.reshape(batch, width * branching)
+            scores = beam_scores[:, :, None] + gains.reshape(batch, width, branching)
+            scores = scores.reshape(batch, width * branching)
+            pool_tokens.append(tokens)
+            pool_scores.append(scores)
+        return self.levels.cut(pool_tokens, pool_parents, pool_scores)
+
+    def _children(
+        self, ready: Tensor, columns: SamplingColumns, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """The best ``count`` children of every row and the log probability of each."""
+        ids, gains = draft_candidates(self.model.head(ready), *columns, self.model.token_map, count)
+        # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
+        return ids, gains.clamp(max=0)
+
+
+def packed_bits(offset: Tensor, words: int) -> Tensor:
+    """Packed masks ``[width, words]`` with bit ``offset[i]`` set in row i."""
+    word = torch.arange(words, device=offset.device)
+    bit = torch.ones_like(offset) << (offset % 64)
+    return torch.where(word == (offset // 64)[:, None], bit[:, None], 0)
