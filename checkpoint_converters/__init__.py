@@ -7,28 +7,16 @@ from checkpoint_converters.checkpoint import (
     load_checkpoint,
     read_config,
 )
-from checkpoint_converters.draft import (
-    DraftCheckpoint,
-    DraftModel,
-    EagleCheckpoint,
-    MedusaCheckpoint,
-    describe_draft,
-    read_draft,
-)
-from checkpoint_converters.mtp import MtpCheckpoint, read_mtp
+from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.guest import Guest
 
 __all__ = [
     "Checkpoint",
     "DraftCheckpoint",
-    "DraftModel",
-    "EagleCheckpoint",
-    "MedusaCheckpoint",
-    "MtpCheckpoint",
+    "DraftFolder",
+    "Guest",
     "content_of",
-    "describe_draft",
     "fingerprint",
     "load_checkpoint",
     "read_config",
-    "read_draft",
-    "read_mtp",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +20,13 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.family import Family
-from checkpoint_converters.families.registry import families, module_tensors
+from checkpoint_converters.families.registry import families
+from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import resolve
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
-
-# ModelOpt saves Medusa heads inside their target, which is the model that its config describes.
-_MEDUSA_HEADS = "medusa_heads."
-_MEDUSA_NAME = "Medusa"
 
 
 @dataclass(frozen=True)
@@ -69,36 +66,38 @@ def fingerprint(path: Path) -> str:
     return hash_files(content_of(path))
 
 
-def read_config(path: Path) -> ModelConfig:
-    """The resolved config of a checkpoint folder, without its weights.
+def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
+    """The resolved config of a checkpoint folder, without its weights. ``guests``: see
+    `load_checkpoint`.
 
     Only if config.json names no dtype are the weight files' headers read for it. Raises
     CheckpointError for an architecture, activation, rope type or quantization not supported.
     """
-    family, hf = _detect(path)
+    family, hf = _detect(path, guests)
     dtype = read_dtype(hf)
     return _config(family, hf, dtype or _dtype_of(family, read_model_headers(path)))
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     """Open a checkpoint folder: config and headers are checked in full, no weight is read yet.
+    ``guests``: what it may hold besides the model, which is ignored.
 
     A model that ties its head to its embedding may store either. One that stores both has them
     compared here, and so read: equal, the head is ignored; different, the checkpoint contradicts
     its config and is refused. Names: see `checkpoint_converters.base_names`. Raises
     CheckpointError naming file, tensor, expected and found.
     """
-    family, hf = _detect(path)
+    family, hf = _detect(path, guests)
     headers = read_model_headers(path)
     where = f"{path}{base_note(headers)}"
     config = _config(family, hf, read_dtype(hf) or _dtype_of(family, headers))
-    heads = {name for name in headers if hf.get("medusa") and name.startswith(_MEDUSA_HEADS)}
     embedding, head = family.embedding, family.head
     redundant_head = config.head.tied and head in headers and embedding in headers
     if config.head.tied and embedding not in headers and head in headers:
         headers[embedding] = headers.pop(head)  # as safetensors.torch.save_model leaves of the two
-    modules = module_tensors(headers, config.num_layers)  # as a draft: `read_mtp`
-    dropped = heads | modules | ({head} if redundant_head else set())
+    dropped = {head} if redundant_head else set()
+    for guest in _present(guests, hf):
+        dropped |= guest.tensors(headers, config.num_layers)
     mapped = {n: h for n, h in headers.items() if n not in dropped}
     resolved = resolve(family.names, config, mapped, where)
     if redundant_head:
@@ -108,7 +107,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, files)
 
 
-def _detect(path: Path) -> tuple[Family, HfConfig]:
+def _present(guests: Sequence[Guest], hf: HfConfig) -> list[Guest]:
+    return [guest for guest in guests if not guest.key or hf.get(guest.key)]
+
+
+def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]:
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder; a checkpoint is a Hugging Face folder")
     hf = HfConfig.read(path)
@@ -123,8 +126,9 @@ def _detect(path: Path) -> tuple[Family, HfConfig]:
         of_base = {family.base_architecture: family for family in families()}
         if isinstance(found, str) and found in of_base:
             return of_base[found], hf
-        if hf.get("medusa") and isinstance(found, str):
-            found = found.removeprefix(_MEDUSA_NAME)
+        for guest in _present(guests, hf):
+            if isinstance(found, str):
+                found = found.removeprefix(guest.class_prefix)
     if not isinstance(found, str) or found not in known:
         raise hf.refuse(f"{key} {found!r} is not supported; supported: {', '.join(known)}")
     return known[found], hf

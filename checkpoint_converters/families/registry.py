@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 
-from checkpoint_converters.families.deepseek_v3 import DEEPSEEK_MODULES, GLM_MODULES
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.llama import LLAMA
-from checkpoint_converters.families.mimo import MIMO, MIMO_MODULES
+from checkpoint_converters.families.mimo import MIMO
 from checkpoint_converters.families.mistral import MISTRAL
-from checkpoint_converters.families.prediction_modules import PredictionModules
 from checkpoint_converters.families.qwen2 import QWEN2
 from checkpoint_converters.families.qwen3 import QWEN3
-from checkpoint_converters.families.qwen3_next import QWEN3_NEXT_MODULES
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
 """Group of the entry points by which other packages add a `Family`."""
-
-MODULES: tuple[PredictionModules, ...] = (
-    MIMO_MODULES,
-    QWEN3_NEXT_MODULES,
-    GLM_MODULES,
-    DEEPSEEK_MODULES,
-)
-"""Prediction modules; the first ones whose tensors are there are a checkpoint's."""
 
 _BUILT_IN = (LLAMA, MISTRAL, QWEN2, QWEN3, MIMO)
 
@@ -57,14 +45,3 @@ def other_packages() -> list[str]:
     checkpoint depends on it."""
     entries = entry_points(group=ENTRY_POINTS)
     return sorted(f"{e.value} {e.dist.version if e.dist else ''}" for e in entries)
-
-
-def module_tensors(names: Iterable[str], num_layers: int) -> set[str]:
-    """The tensors of a target's checkpoint that belong to prediction modules of any family."""
-    all_names = set(names)
-    found: set[str] = set()
-    for family in MODULES:
-        for module in range(family.count(all_names, num_layers)):
-            root = family.at(module, num_layers).root
-            found |= {name for name in all_names if name.startswith(root)}
-    return found

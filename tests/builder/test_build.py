@@ -106,7 +106,7 @@ def test_a_folder_with_something_else_is_not_touched(plan: BuildPlan, tmp_path: 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), OSError("disk full"), KeyboardInterrupt()])
-@pytest.mark.parametrize("step", ["load_checkpoint", "save_file", "_move_into_place"])
+@pytest.mark.parametrize("step", ["load_target", "save_file", "_move_into_place"])
 def test_a_failed_build_leaves_nothing(
     plan: BuildPlan,
     tmp_path: Path,

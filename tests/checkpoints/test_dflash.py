@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters import describe_draft, read_draft
+from trtspec.builder.checkpoints import describe_draft, read_draft
 from trtspec.errors import CheckpointError
 from trtspec.speculative.block.shape import DFlashConfig
 
@@ -110,7 +110,7 @@ def test_the_usual_format(tmp_path: Path) -> None:
     folder = write(tmp_path, CONFIG, network())
     draft = read_draft(folder, TARGET)
     assert isinstance(draft.config, DFlashConfig)
-    assert (draft.kind, draft.config.method) == ("dflash", "dflash")
+    assert (draft.kind, draft.method) == ("dflash", "dflash")
     assert (draft.config.capture_layers, draft.config.block_size) == ((1, 4), 4)
     assert draft.config.causal_layers == (False, False)
     assert attention_of(draft.config.decoder).qk_norm

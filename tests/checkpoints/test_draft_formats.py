@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from checkpoint_converters import (
-    DraftModel,
-    EagleCheckpoint,
-    describe_draft,
-    fingerprint,
-    read_draft,
-)
-from checkpoint_converters.__main__ import main
+from checkpoint_converters import DraftCheckpoint, fingerprint
+from trtspec.builder.checkpoints import describe_draft, read_draft
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import CheckpointError
 
@@ -42,9 +37,9 @@ from .draft_folder import (
 from .tiny_folder import TinyFolder
 
 
-def read(folder: DraftFolder, **changes: Any) -> EagleCheckpoint:
+def read(folder: DraftFolder, **changes: Any) -> DraftCheckpoint:
     draft = read_draft(folder.write(**changes), TARGET)
-    assert isinstance(draft, EagleCheckpoint) and draft.kind == "eagle"
+    assert isinstance(draft, DraftCheckpoint) and draft.kind == "eagle"
     return draft
 
 
@@ -276,7 +271,7 @@ def test_a_full_vocabulary_has_no_map(tmp_path: Path) -> None:
 def test_causal_model(tmp_path: Path) -> None:
     path = TinyFolder(tmp_path).write()
     draft = read_draft(path, TARGET)
-    assert isinstance(draft, DraftModel) and draft.kind == "model"
+    assert isinstance(draft, DraftCheckpoint) and draft.kind == "model"
     assert draft.config.num_layers == 2 and "embed.weight" in draft.tensors
     assert draft.notes == ("draft: causal language model (LlamaForCausalLM, 2 layers of width 16)",)
     assert draft.fingerprint == fingerprint(path) and describe_draft(path) is None

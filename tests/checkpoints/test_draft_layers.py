@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from checkpoint_converters import read_draft
-from checkpoint_converters.capture_layers import KEY, Capture, read_capture
+from checkpoint_converters.capture import Capture
 from checkpoint_converters.hf_config import HfConfig
+from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
+from trtspec.speculative.eagle.checkpoint_layers import KEY, read_capture
 
 from ..tiny_config import changed
 from .draft_folder import TARGET, eagle3, specforge

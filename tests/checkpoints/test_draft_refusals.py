@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_converters import describe_draft, read_draft
-from checkpoint_converters.__main__ import main
+from trtspec.builder.checkpoints import describe_draft, read_draft
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError
 
 from .draft_folder import (

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters import read_draft
 from checkpoint_converters.containers.safetensors_files import read_file_header
 from checkpoint_converters.token_map import read_d2t, read_token_map
+from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
 
 from .draft_folder import IDS, TARGET, H, V, covered, offsets, speculators, yuhuili1, yuhuili3

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from checkpoint_converters import fingerprint, load_checkpoint
-from checkpoint_converters.__main__ import main
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError
 
 from .tiny_folder import TinyFolder

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from checkpoint_converters import MedusaCheckpoint, describe_draft, load_checkpoint, read_draft
-from checkpoint_converters.__main__ import main
+from checkpoint_converters import DraftCheckpoint
+from trtspec.builder.checkpoints import describe_draft, load_target, read_draft
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError
 from trtspec.speculative.medusa.shape import MedusaConfig
 
@@ -58,9 +59,9 @@ def write(
     return path
 
 
-def read(path: Path) -> MedusaCheckpoint:
+def read(path: Path) -> DraftCheckpoint:
     draft = read_draft(path, TARGET)
-    assert isinstance(draft, MedusaCheckpoint) and draft.kind == "medusa"
+    assert isinstance(draft, DraftCheckpoint) and draft.kind == "medusa"
     assert describe_draft(path) == draft.notes[0]
     return draft
 
@@ -176,7 +177,7 @@ def test_no_token_map(tmp_path: Path) -> None:
 
 def test_one_folder_for_target_and_heads(tmp_path: Path) -> None:
     """ModelOpt's is the target as well: without the heads it reads as the model alone does."""
-    plain = load_checkpoint(TinyFolder(tmp_path / "plain").write())
+    plain = load_target(TinyFolder(tmp_path / "plain").write())
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     model = load_file(tmp_path / "plain" / "model.safetensors")
     hidden, vocab = plain.config.hidden_size, plain.config.vocab_size
@@ -187,7 +188,7 @@ def test_one_folder_for_target_and_heads(tmp_path: Path) -> None:
     }
     config["architectures"] = [f"Medusa{config['architectures'][0]}"]
     config["medusa"] = {"num_medusa_heads": 1, "num_medusa_layers": 1}
-    both = load_checkpoint(write(tmp_path / "both", config, {**model, **own}))
+    both = load_target(write(tmp_path / "both", config, {**model, **own}))
     assert both.config == plain.config and set(both.ignored) == {*plain.ignored, *own}
     for name, tensor in plain.tensors.items():
         assert torch.equal(both.tensors[name], tensor)
@@ -195,7 +196,7 @@ def test_one_folder_for_target_and_heads(tmp_path: Path) -> None:
     assert isinstance(draft.config, MedusaConfig) and draft.config.num_heads == 1
     del config["medusa"]
     with pytest.raises(CheckpointError, match="'MedusaLlamaForCausalLM' is not supported"):
-        load_checkpoint(write(tmp_path / "unsaid", config, {**model, **own}))
+        load_target(write(tmp_path / "unsaid", config, {**model, **own}))
 
 
 @pytest.mark.slow

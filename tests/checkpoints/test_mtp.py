@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoint_converters import load_checkpoint, read_config, read_draft, read_mtp
+from trtspec.builder.checkpoints import load_target, read_draft, read_own_draft, target_config
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
+from trtspec.speculative.mtp.method import MTP
 from trtspec.speculative.mtp.shape import MtpConfig
 
 from ..tiny_config import attention_of, dense_of
@@ -100,7 +101,7 @@ def behind(path: Path, model_type: str) -> TinyFolder:
 
 def read(path: Path, **options: Any) -> tuple[MtpConfig, dict[str, Tensor], tuple[str, ...]]:
     """A checkpoint of one module."""
-    found = read_mtp(path, read_config(path), **options)
+    found = read_own_draft(path, MTP, target_config(path), **options)
     assert found.kind == "mtp_modules" and found.path == path and found.config.num_modules == 1
     tensors = {name.removeprefix("modules.0."): found.tensors[name] for name in found.tensors}
     assert len(tensors) == len(found.tensors)
@@ -168,11 +169,11 @@ def test_the_target_ignores_them(tmp_path: Path, make: Any) -> None:
     """Read as a language model, and as a draft that is one."""
     folder = make(tmp_path, 2)
     path, plain = folder.write(), set(TinyFolder(tmp_path).tensors)
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_target(path)
     roots = ("mtp.", "model.mtp_layers.", GLM)
     assert set(checkpoint.ignored) == {name for name in folder.tensors if name.startswith(roots)}
     assert checkpoint.config.num_layers == 2 and len(plain) <= len(checkpoint.tensors)
-    target = read_config(path)
+    target = target_config(path)
     assert isinstance(read_draft(path, target).config, ModelConfig)
 
 
@@ -180,7 +181,7 @@ def test_other_unknown_tensors_are_still_refused(tmp_path: Path) -> None:
     folder = qwen_next(tmp_path)
     folder.tensors["model.layers.2.mlp.down_proj.weight"] = torch.zeros(H, INNER).bfloat16()
     with pytest.raises(CheckpointError, match=r"no use: model\.layers\.2\.mlp\.down_proj"):
-        load_checkpoint(folder.write())
+        load_target(folder.write())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_several_modules(tmp_path: Path, make: Any, shared: tuple[str, ...]) -> 
     """Each by itself is what a checkpoint with it alone holds; some families share a part."""
     folder = make(tmp_path / "three", 3)
     path = folder.write()
-    found = read_mtp(path, read_config(path))
+    found = read_own_draft(path, MTP, target_config(path))
     one = read(make(tmp_path / "one", 1).write())
     assert found.config.module == one[0] and found.config.num_modules == 3
     assert found.config.decoder.num_layers == found.config.lookahead == 3
@@ -220,7 +221,7 @@ def test_several_modules_behind_the_targets_layers(tmp_path: Path) -> None:
     }
     folder.tensors |= again
     path = folder.write(num_nextn_predict_layers=2)
-    found = read_mtp(path, read_config(path))
+    found = read_own_draft(path, MTP, target_config(path))
     assert found.config.num_modules == 2 and found.config.module.own_head
     for i, root in enumerate((GLM, "model.layers.3.")):
         head = found.tensors[f"modules.{i}.head.weight"]
@@ -229,7 +230,7 @@ def test_several_modules_behind_the_targets_layers(tmp_path: Path) -> None:
 
 def test_another_number_of_modules_is_told(tmp_path: Path) -> None:
     path = mimo(tmp_path, 2).write(num_nextn_predict_layers=3)
-    found = read_mtp(path, read_config(path))
+    found = read_own_draft(path, MTP, target_config(path))
     assert found.config.num_modules == 2
     (note,) = (note for note in found.notes if "config.json says" in note)
     assert "num_nextn_predict_layers 3, but the checkpoint has tensors of 2 MTP modules" in note
@@ -320,4 +321,4 @@ def test_other_refusals(tmp_path: Path) -> None:
     path = mimo(tmp_path / "other").write()
     wide = TinyFolder(tmp_path / "wide").write(hidden_size=32)
     with pytest.raises(CheckpointError, match=r"shape \[16, 32\].*asks for \[32, 64\]"):
-        read_mtp(path, read_config(wide))
+        read_own_draft(path, MTP, target_config(wide))

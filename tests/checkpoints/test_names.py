@@ -10,7 +10,8 @@ from safetensors.torch import save_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from checkpoint_converters import load_checkpoint, read_config, read_draft
+from checkpoint_converters import load_checkpoint, read_config
+from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
 
 from .tiny_folder import TinyFolder

@@ -9,14 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoint_converters import (
-    DraftModel,
-    EagleCheckpoint,
-    describe_draft,
-    load_checkpoint,
-    read_draft,
-)
-from checkpoint_converters.__main__ import main
+from checkpoint_converters import DraftCheckpoint, load_checkpoint
+from trtspec.builder.checkpoints import describe_draft, read_draft
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
@@ -51,8 +46,8 @@ def test_p_eagle_is_eagle_3_and_a_mask(tmp_path: Path, name: str) -> None:
     eagle = read_draft(EAGLE3_FORMATS[name](tmp_path / "eagle").write(), TARGET)
     path = parallel(EAGLE3_FORMATS[name](tmp_path / "mask")).write()
     draft = read_draft(path, TARGET)
-    assert isinstance(draft, EagleCheckpoint) and isinstance(draft.config, PEagleConfig)
-    assert (draft.kind, draft.config.method, draft.config.mask_token) == ("p_eagle", "p_eagle", 7)
+    assert isinstance(draft, DraftCheckpoint) and isinstance(draft.config, PEagleConfig)
+    assert (draft.kind, draft.method, draft.config.mask_token) == ("p_eagle", "p_eagle", 7)
     fields = draft.config.to_dict()
     assert fields.pop("mask_token") == 7 and fields == eagle.config.to_dict()
     tensors = dict(draft.tensors)
@@ -122,8 +117,8 @@ def test_pard_is_a_language_model_and_a_mask(tmp_path: Path, key: str) -> None:
     plain = load_checkpoint(TinyFolder(tmp_path / "plain").write())
     path = TinyFolder(tmp_path / "pard").write(**{key: 6})
     draft = read_draft(path, TARGET)
-    assert isinstance(draft, DraftModel) and isinstance(draft.config, PardConfig)
-    assert (draft.kind, draft.config.method, draft.config.mask_token) == ("pard", "pard", 6)
+    assert isinstance(draft, DraftCheckpoint) and isinstance(draft.config, PardConfig)
+    assert (draft.kind, draft.method, draft.config.mask_token) == ("pard", "pard", 6)
     fields = draft.config.to_dict()
     assert fields.pop("mask_token") == 6 and fields == plain.config.to_dict()
     assert dict(draft.tensors).keys() == dict(plain.tensors).keys()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-import checkpoint_converters.mtp
+import trtspec.speculative.mtp.checkpoint
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.builder.build import cached_engine
@@ -145,12 +145,12 @@ def test_shifted_tokens_are_noticed(right: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_wrong_state_is_noticed(right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = checkpoint_converters.mtp._config
+    read = trtspec.speculative.mtp.checkpoint._config
 
     def embeddings(*args: Any) -> MtpConfig:
         return replace(read(*args), capture_layers=(-1,))
 
-    monkeypatch.setattr(checkpoint_converters.mtp, "_config", embeddings)
+    monkeypatch.setattr(trtspec.speculative.mtp.checkpoint, "_config", embeddings)
     # The cached module wants the first token off the state, which its embedding tells as well.
     wanted = (0.99, 1.0) if "mimo" in str(right) else (0.0, 0.7)
     assert wanted[0] <= rate(right) <= wanted[1]

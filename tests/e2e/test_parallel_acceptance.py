@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import checkpoint_converters.eagle_fields
-from checkpoint_converters.capture_layers import Capture
+import trtspec.speculative.eagle.checkpoint
+from checkpoint_converters.capture import Capture
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
@@ -155,12 +155,12 @@ def test_another_mask_state_is_noticed(folders: dict[str, Path], tmp_path: Path)
 def test_the_wrong_states_are_noticed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = checkpoint_converters.eagle_fields.read_capture
+    read = trtspec.speculative.eagle.checkpoint.read_capture
 
     def other(*args: Any) -> Capture:
         return replace(read(*args), layers=(0,))
 
-    monkeypatch.setattr(checkpoint_converters.eagle_fields, "read_capture", other)
+    monkeypatch.setattr(trtspec.speculative.eagle.checkpoint, "read_capture", other)
     assert rate(folders["target"], "p_eagle", folders["p_eagle"]) < 0.5
 
 

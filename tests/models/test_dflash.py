@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
-from checkpoint_converters import load_checkpoint, read_draft
+from checkpoint_converters import load_checkpoint
+from trtspec.builder.checkpoints import read_draft
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from checkpoint_converters import load_checkpoint, read_draft
+from checkpoint_converters import load_checkpoint
+from trtspec.builder.checkpoints import read_draft
 from trtspec.config.model import ModelConfig
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError

@@ -19,7 +19,11 @@ ORDER = [
 ]  # fmt: skip
 FRONT_DOOR = "trtspec/__init__.py"  # names everything, lazily
 CONVERTERS_IMPORT = {"errors", "config"}
-CONVERTERS_USERS = ("trtspec/builder/*", "trtspec/speculative/*/checkpoint.py")
+CONVERTERS_USERS = (
+    "trtspec/builder/*",
+    "trtspec/speculative/*/checkpoint*.py",
+    "trtspec/speculative/mtp/families.py",
+)
 CORE_PACKAGES = {
     "huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "torch", "tqdm",
     "transformers",

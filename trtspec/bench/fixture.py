@@ -17,7 +17,8 @@ import torch
 from trtspec.bench.checkpoint_files import SourceCheckpoint, check_new_folder, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
 from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_model
-from trtspec.builder.locate import find_model, model_config
+from trtspec.builder.checkpoints import target_config
+from trtspec.builder.locate import find_model
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError, ConfigError
@@ -143,7 +144,7 @@ def _widen(
 
 def _require_plain(path: Path) -> None:
     """CheckpointError for a model with parts that are not widened."""
-    config = model_config(path)
+    config = target_config(path)
     found: dict[str, None] = {}
     for layer in config.layers.specs:
         attention, dense = attention_of(layer), dense_of(layer)

@@ -151,7 +151,7 @@ def _drafts_for(
     fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]
     if fitting:
         return fitting
-    if methods()[method].in_target:
+    if methods()[method].by_target:
         raise ConfigError(f"{text} needs modules in the target's own checkpoint, which has none")
     found = ", ".join(f"{draft.name} ({draft.method})" for draft in drafts)
     raise ConfigError(

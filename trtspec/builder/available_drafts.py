@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from checkpoint_converters import read_config, read_draft, read_mtp
+from trtspec.builder.checkpoints import read_draft, read_own_draft, target_config
 from trtspec.builder.locate import assets_root, embedded_checkpoints, find_model
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError
+from trtspec.speculative.registry import methods
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,22 @@ def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
                 f"({', '.join(given)}), or give the checkpoint that it was built from"
             )
         return [FoundDraft(d.folder, d.speculation.method, d.network) for d in engine.drafts]
-    target = read_config(folder)
+    target = target_config(folder)
     if given:
         return [_inspect(name, target) for name in given]
     found = []
     if folder.parent == assets_root():
         beside = [n for n in embedded_checkpoints() if n.startswith(f"{folder.name}-")]
         found = [_inspect(name, target) for name in beside]
-    try:
-        modules = read_mtp(folder, target, None)
-    except CheckpointError:
-        return found  # it has none
-    return [*found, FoundDraft(OWN_MODULES, modules.config.method, modules.config)]
+    for method in methods().values():
+        if not method.by_target:
+            continue
+        with suppress(CheckpointError):  # it has none
+            own = read_own_draft(folder, method, target)
+            found.append(FoundDraft(OWN_MODULES, method.name, own.config))
+    return found
 
 
 def _inspect(name: str, target: ModelConfig) -> FoundDraft:
-    config = read_draft(find_model(name), target, None).config
-    return FoundDraft(name, config.method, config)
+    draft = read_draft(find_model(name), target)
+    return FoundDraft(name, draft.method, draft.config)

@@ -11,9 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters import Checkpoint, DraftCheckpoint, load_checkpoint
+from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.builder.accuracy import rounding_report, text_report
+from trtspec.builder.checkpoints import load_target
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan
@@ -68,7 +69,7 @@ def cached_engine(plan: BuildPlan) -> Path:
 def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     (folder / TARGET).mkdir()
-    checkpoint = load_checkpoint(plan.target_dir)
+    checkpoint = load_target(plan.target_dir)
     # The plan may know of an end token that only the tokenizer names.
     config = replace(checkpoint.config, eos_token_ids=engine.target.eos_token_ids)
     checkpoint = replace(checkpoint, config=config)

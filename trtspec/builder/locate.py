@@ -8,8 +8,6 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 import trtspec
-from checkpoint_converters import read_config
-from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
@@ -66,8 +64,3 @@ def find_model(model: str | Path) -> Path:
             f"no folder {str(model)!r}, no embedded checkpoint of that name ({names}), and the "
             f"Hugging Face hub did not deliver it: {error}"
         ) from error
-
-
-def model_config(folder: Path) -> ModelConfig:
-    """The shape of the model in a folder; CheckpointError for what cannot be read."""
-    return read_config(folder)

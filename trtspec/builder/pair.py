@@ -15,6 +15,7 @@ from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
 from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.registry import method_of
 
 OWN_DRAFT = FIRST_DRAFT
 """The name by which a speculative config means the draft inside an engine folder: the only one, or
@@ -60,12 +61,13 @@ def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) ->
     Raises:
         ConfigError: naming the method that was asked for and the one that fits.
     """
-    fits = draft.config.method
+    fits = draft.method
     if (speculative.draft_method or speculative.method) != fits:
         wanted = speculative.method
-        mask = "; a PARD draft has pard_token in its config.json" if wanted == "pard" else ""
+        reader = method_of(speculative).reader
+        sign = f"; {reader.sign}" if reader and reader.sign else ""
         raise ConfigError(
-            f"{draft.path} is not a draft for method {wanted!r}: {draft.notes[0]}{mask}; "
+            f"{draft.path} is not a draft for method {wanted!r}: {draft.notes[0]}{sign}; "
             f"write method {fits!r}, or give another checkpoint"
         )
 

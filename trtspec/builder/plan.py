@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import checkpoint_converters
-from checkpoint_converters import DraftCheckpoint, content_of, read_config
+from checkpoint_converters import DraftCheckpoint, content_of
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
+from trtspec.builder.checkpoints import target_config
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
@@ -116,7 +117,7 @@ def plan_build(
     """
     options_of(backend_named(config.backend), config.backend_options)
     target_dir = find_model(checkpoint)
-    target, ends = _with_tokenizer(read_config(target_dir), target_dir, skip_tokenizer_init)
+    target, ends = _with_tokenizer(target_config(target_dir), target_dir, skip_tokenizer_init)
     require_blocks(target)
     at_hand = TargetDrafts(target, target_dir)
     if speculative is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checkpoint_converters import DraftCheckpoint, read_draft, read_mtp
+from checkpoint_converters import DraftCheckpoint
+from trtspec.builder.checkpoints import read_draft, read_own_draft
 from trtspec.builder.locate import find_model
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
+from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.registry import method_of, methods
 
 
@@ -26,15 +28,15 @@ class TargetDrafts:
         self._target = target
         self._folder = folder
         self._built = built
-        self._opened: dict[tuple[bool, Path, Path | None], DraftCheckpoint] = {}
+        self._opened: dict[tuple[Path, Path | None, str | None], DraftCheckpoint] = {}
 
     @property
     def built(self) -> DecodingConfig | None:
         return self._built
 
     def method_for(self, model: str | Path) -> type[TreeDecodingConfig]:
-        checkpoint = self._open(False, find_model(model), None)
-        method = methods()[checkpoint.config.method].options
+        checkpoint = self._open(find_model(model), None)
+        method = methods()[checkpoint.method].options
         assert issubclass(method, TreeDecodingConfig), "these have drafts"
         return method
 
@@ -46,14 +48,19 @@ class TargetDrafts:
         """
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
-        in_target = method_of(config).in_target
-        return self._open(in_target, folder or find_model(model), config.token_map)
+        method = method_of(config)
+        # A target's checkpoint is that of a draft model as well: only the method tells them apart.
+        own = method if method.by_target else None
+        return self._open(folder or find_model(model), config.token_map, own)
 
-    def _open(self, in_target: bool, folder: Path, token_map: Path | None) -> DraftCheckpoint:
-        key = in_target, folder, token_map
+    def _open(
+        self, folder: Path, token_map: Path | None, own: DraftMethod | None = None
+    ) -> DraftCheckpoint:
+        key = folder, token_map, own.name if own else None
         if key not in self._opened:
-            # What is there besides such modules is a target, which only the method tells apart
-            # from a draft model.
-            read = read_mtp if in_target else read_draft
-            self._opened[key] = read(folder, self._target, token_map)
+            self._opened[key] = (
+                read_draft(folder, self._target, token_map)
+                if own is None
+                else read_own_draft(folder, own, self._target, token_map)
+            )
         return self._opened[key]

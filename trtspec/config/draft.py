@@ -10,16 +10,13 @@ from trtspec.config.model import ModelConfig
 class DraftConfig(Protocol):
     """The shape of a draft network.
 
-    kind: its entry in `trtspec.speculative.registry`. method: the speculative method that runs it.
+    kind: its entry in `trtspec.speculative.registry`.
     decoder: the shape of its layers, which decides the size of its cache; None for a network
     without K/V. capture_layers: the target's states that it reads, in the order of their
     concatenation.
     """
 
     kind: ClassVar[str]
-
-    @property
-    def method(self) -> str: ...
 
     @property
     def decoder(self) -> ModelConfig | None: ...

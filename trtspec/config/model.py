@@ -35,7 +35,6 @@ class ModelConfig:
     """
 
     kind: ClassVar[str] = "model"
-    method: ClassVar[str] = "draft_model"
     capture_layers: ClassVar[tuple[int, ...]] = ()
 
     architecture: str

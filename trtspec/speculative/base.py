@@ -13,6 +13,7 @@ from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.resources import DraftCache
 from trtspec.speculative.draft_kind import DraftKind
+from trtspec.speculative.draft_reader import DraftReader
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,15 @@ class DraftMethod:
 
     needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
     method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
-    and the draft engine, if the needs say that it has one. kinds: the networks that draft for it,
-    but for those of another method.
+    and the draft engine, if the needs say that it has one.
+
+    kinds: the networks that draft for it; reader: of its checkpoints; both but for those that
+    another method has. in_target: how its networks lie in the target's own checkpoint, as a
+    ``Guest`` of checkpoint_converters; None: they never do. by_target: whether they are looked for
+    there alone.
 
     usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. any_draft:
-    it takes a draft for any method, which the draft's files tell. in_target: its networks may lie
-    in the target's own checkpoint.
+    it takes a draft for any method, which the draft's files tell.
     """
 
     options: type[DecodingConfig]
@@ -70,9 +74,11 @@ class DraftMethod:
     model_words: Sequence[str] = ()
     parallel_of: type[DecodingConfig] | None = None
     kinds: Sequence[DraftKind] = ()
+    reader: DraftReader | None = None
+    in_target: Any = None
+    by_target: bool = False
     usual: Sequence[str] = ()
     any_draft: bool = False
-    in_target: bool = False
 
     @property
     def name(self) -> str:

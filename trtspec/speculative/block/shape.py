@@ -28,7 +28,6 @@ class DFlashConfig(StateReader):
     """
 
     kind: ClassVar[str] = "dflash"
-    method: ClassVar[str] = "dflash"
 
     decoder: ModelConfig
     target_hidden_size: int

@@ -1,5 +1,13 @@
 """EAGLE: a small network over the target's hidden states drafts, and what is made like it."""
 
+from trtspec.speculative.eagle.checkpoint import read_network
+from trtspec.speculative.eagle.checkpoint_kind import (
+    MASK_HIDDEN,
+    EagleKind,
+    detect,
+    refuse_relatives,
+)
+from trtspec.speculative.eagle.checkpoint_names import expected
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.eagle.options import (
     EAGLE_ALIASES,
@@ -12,8 +20,14 @@ from trtspec.speculative.eagle.shape import EagleConfig
 __all__ = [
     "EAGLE_ALIASES",
     "EAGLE_FOREIGN",
+    "MASK_HIDDEN",
     "Eagle3DecodingConfig",
     "EagleConfig",
     "EagleDraft",
     "EagleFamilyConfig",
+    "EagleKind",
+    "detect",
+    "expected",
+    "read_network",
+    "refuse_relatives",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.speculative.base import DraftMethod
+from trtspec.speculative.eagle.checkpoint import EAGLE_READER
 from trtspec.speculative.eagle.graphs import EAGLE_NETWORK
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
@@ -14,6 +15,7 @@ EAGLE = DraftMethod(
     StateDrafter.of,
     spellings=("eagle1", "eagle2"),
     kinds=(EAGLE_NETWORK,),
+    reader=EAGLE_READER,
     usual=("eagle:5", "eagle:4,5,24"),
 )
 EAGLE3 = DraftMethod(

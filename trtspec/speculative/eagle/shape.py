@@ -71,11 +71,6 @@ class EagleConfig(StateReader):
         if self.norm_output and not self.final_norm:
             raise ConfigError("norm_output feeds back the final norm's output, but there is none")
 
-    @property
-    def method(self) -> str:
-        """The speculative method that runs it."""
-        return "eagle" if self.version == 1 else "eagle3"
-
     def for_steps(self, num_steps: int) -> EagleConfig:
         """Itself: one layer is fed its own output, as deep as one likes."""
         return self

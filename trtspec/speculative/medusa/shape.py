@@ -23,7 +23,6 @@ class MedusaConfig:
     """
 
     kind: ClassVar[str] = "medusa"
-    method: ClassVar[str] = "medusa"
     decoder: ClassVar[None] = None
 
     num_heads: int

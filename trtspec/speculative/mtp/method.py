@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.speculative.base import DraftMethod
+from trtspec.speculative.mtp.checkpoint import IN_TARGET, MTP_READER
 from trtspec.speculative.mtp.graphs import MTP_MODULE, MTP_MODULES
 from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
@@ -15,5 +16,7 @@ MTP = DraftMethod(
     spellings=("mtpeagle", "nextn"),
     ending="mtp",  # deepseek_mtp, mimo_mtp and so on: the checkpoint says which
     kinds=(MTP_MODULE, MTP_MODULES),
-    in_target=True,
+    reader=MTP_READER,
+    in_target=IN_TARGET,
+    by_target=True,
 )

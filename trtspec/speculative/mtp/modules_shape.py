@@ -33,10 +33,6 @@ class MtpModulesConfig:
             raise ConfigError(f"num_modules={self.num_modules} must be at least 1")
 
     @property
-    def method(self) -> str:
-        return self.module.method
-
-    @property
     def decoder(self) -> ModelConfig:
         """All their layers."""
         decoder = self.module.decoder

@@ -31,10 +31,6 @@ class MtpConfig(EagleConfig):
                 f"{self.input_norms} and {self.final_norm}"
             )
 
-    @property
-    def method(self) -> str:
-        return "mtp"
-
     def describe(self) -> str:
         return (
             f"MTP module, {self.decoder.num_layers} layers, hidden {self.decoder.hidden_size}, "

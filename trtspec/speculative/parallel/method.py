@@ -8,6 +8,7 @@ from __future__ import annotations
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 from trtspec.speculative.eagle import Eagle3DecodingConfig
+from trtspec.speculative.parallel.checkpoint import P_EAGLE_READER, PARD_READER
 from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD_NETWORK
 from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
@@ -20,6 +21,7 @@ PARD = DraftMethod(
     TokenDrafter.of,
     parallel_of=DraftTargetDecodingConfig,
     kinds=(PARD_NETWORK,),
+    reader=PARD_READER,
     usual=("pard:8",),
 )
 P_EAGLE = DraftMethod(
@@ -29,5 +31,6 @@ P_EAGLE = DraftMethod(
     StateDrafter.of,
     parallel_of=Eagle3DecodingConfig,
     kinds=(P_EAGLE_NETWORK,),
+    reader=P_EAGLE_READER,
     usual=("p_eagle:5", "p_eagle:4,5,24"),
 )

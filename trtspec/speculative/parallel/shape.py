@@ -22,7 +22,6 @@ class PardConfig(ModelConfig):
     """
 
     kind: ClassVar[str] = "pard"
-    method: ClassVar[str] = "pard"
 
     mask_token: int = field(kw_only=True)
 
@@ -56,10 +55,6 @@ class PEagleConfig(EagleConfig):
         if self.version != 3:
             raise ConfigError(f"P-EAGLE is an EAGLE-3 network, not one of version {self.version}")
         check_mask_token(self.mask_token, self.decoder.vocab_size)
-
-    @property
-    def method(self) -> str:
-        return "p_eagle"
 
     def describe(self) -> str:
         text = super().describe().removeprefix(f"EAGLE-{self.version}")

@@ -6,20 +6,32 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from checkpoint_converters.capture_layers import Capture
-from checkpoint_converters.containers.safetensors_files import TensorHeader
-from checkpoint_converters.draft_kind import architectures
-from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
-from checkpoint_converters.eagle_fields import head_rows, read_decoder, refuse_quantized
-from checkpoint_converters.eagle_names import layer_names
+from checkpoint_converters.capture import Capture
+from checkpoint_converters.containers.safetensors_files import (
+    LazyTensors,
+    TensorHeader,
+    weight_files,
+)
+from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.draft_fields import (
+    architectures,
+    head_rows,
+    read_decoder,
+    refuse_quantized,
+)
+from checkpoint_converters.draft_names import D2T, EMBEDDING, FC, HEAD, IGNORED, layer_names
+from checkpoint_converters.draft_vocabulary import TOKEN_MAP, borrowed, read_map
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_window, with_windows
-from checkpoint_converters.names import Expected
+from checkpoint_converters.names import Expected, match
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.block.options import DFlashDecodingConfig
 from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.draft_reader import DraftReader
 
 SPECULATORS = "dflash"
 _NESTED = "dflash_config"
@@ -265,3 +277,28 @@ def _number(hf: HfConfig, name: str, value: Any) -> int:
 
 def _list(layers: tuple[int, ...]) -> str:
     return ", ".join(map(str, layers))
+
+
+def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
+    folder.refuse_token_map("a DFlash draft", token_map)
+    path, headers = folder.path, folder.tensors
+    reading = read_dflash(folder.hf, headers, target)
+    config = reading.config
+    resolved = match(expected_dflash(config), headers, IGNORED, f"{path} does not fit DFlash")
+    tensors = resolved.tensors
+    notes = [*reading.notes, *read_map(path, config, headers, tensors, target), *borrowed(config)]
+    used = {D2T} if TOKEN_MAP in tensors else set()
+    ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - used))
+    files = tuple(weight_files(headers))
+    method = DFlashDecodingConfig.method
+    return DraftCheckpoint(path, method, config, LazyTensors(tensors), ignored, tuple(notes), files)
+
+
+DFLASH_READER = DraftReader(
+    "DFlash",
+    lambda folder: is_dflash(folder.hf),
+    lambda folder: describe_dflash(folder.hf),
+    _read,
+    rank=40,
+    speculators=(SPECULATORS,),
+)

@@ -1,4 +1,4 @@
-"""What kind of draft a folder holds, by its config and tensor headers, never by its name."""
+"""Which EAGLE draft a folder holds, by its config and tensor headers, never by its name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
-from checkpoint_converters.draft_names import FC
-from checkpoint_converters.eagle_names import D2T, MASK_HIDDEN, OUT, Q
+from checkpoint_converters.draft_checkpoint import DraftFolder
+from checkpoint_converters.draft_fields import architectures
+from checkpoint_converters.draft_names import D2T, FC, OUT, Q
 from checkpoint_converters.hf_config import HfConfig
-from trtspec.errors import CheckpointError
-
-KINDS = "EAGLE-1, EAGLE-2, EAGLE-3, P-EAGLE, DFlash, Medusa heads, PARD and causal language models"
-
-# What speculators calls the drafts that run.
-_SPECULATORS = ("eagle3", "peagle", "dflash")
 
 # What ModelOpt writes into eagle_config besides the two keys that SpecForge knows.
 _MODELOPT_KEYS = {
@@ -27,38 +22,38 @@ _MODELOPT_KEYS = {
 }
 
 
+MASK_HIDDEN = "mask_hidden"
+"""The learned state of rows that stand for tokens not known yet."""
+
+
 @dataclass(frozen=True)
 class EagleKind:
     """``version`` 1 or 3; ``format``: who wrote it, for messages; ``evidence``: what shows it.
-    ``parallel``: it is P-EAGLE, an EAGLE-3 network with a learned state for mask rows."""
+    ``variant``: what a network of that version is called that is made for more."""
 
     version: int
     format: str
     evidence: str
-    parallel: bool = False
+    variant: str | None = None
 
     @property
     def name(self) -> str:
-        return "P-EAGLE" if self.parallel else f"EAGLE-{self.version}"
+        return self.variant or f"EAGLE-{self.version}"
 
     def describe(self) -> str:
         """The decision: ``draft: EAGLE-3 (tensor fc.weight [256, 768], ...), ModelOpt export``."""
         return f"draft: {self.name} ({self.evidence}), {self.format}"
 
 
-def refuse_other_kinds(hf: HfConfig) -> None:
-    """CheckpointError naming the kind, if config.json shows one that this version does not run."""
-    speculators = hf.get("speculators_model_type")
-    if speculators is not None:
-        if speculators not in _SPECULATORS:
-            raise _not_run(hf, f"a speculators draft of type {speculators!r}")
-        return
-    eagle = eagle_config(hf)
+def refuse_relatives(folder: DraftFolder) -> None:
+    """CheckpointError naming what config.json shows of a relative that this version does not
+    run."""
+    eagle = eagle_config(folder.hf)
     if eagle.get("parallel_draft_step") not in (None, 0, 1):
-        raise _not_run(hf, "an EAGLE draft with parallel heads (parallel_draft_step)")
+        raise folder.not_run("an EAGLE draft with parallel heads (parallel_draft_step)")
     for key in ("eh_proj_before_attn", "use_mtp_layernorm"):
         if eagle.get(key):
-            raise _not_run(hf, f"an EAGLE draft with eagle_config.{key}")
+            raise folder.not_run(f"an EAGLE draft with eagle_config.{key}")
 
 
 def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | None:
@@ -78,9 +73,8 @@ def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | Non
     hidden, reads = o.shape[0], q.shape[-1]
     shape = f"tensor {FC} {list(fc.shape)}, q_proj reads" if fc else "q_proj reads"
     if reads == 2 * hidden:
-        parallel = MASK_HIDDEN in headers or hf.get("speculators_model_type") == "peagle"
         shape = f"tensor {MASK_HIDDEN}, {shape}" if MASK_HIDDEN in headers else shape
-        return EagleKind(3, _format(hf, 3), f"{shape} 2 x {hidden}", parallel)
+        return EagleKind(3, _format(hf, 3), f"{shape} 2 x {hidden}")
     first = fc is not None and fc.shape == (hidden, 2 * hidden)
     no_states = eagle_config(hf).get("use_aux_hidden_state") is False
     if clue == "eagle_config" and (fc is None or (no_states and not first)):
@@ -111,12 +105,6 @@ def eagle_config(hf: HfConfig) -> Mapping[str, Any]:
     return nested if isinstance(nested, dict) else {}
 
 
-def architectures(hf: HfConfig) -> list[str]:
-    """The names in config.json; empty where there are none."""
-    names = hf.get("architectures")
-    return [str(name) for name in names] if isinstance(names, list) else []
-
-
 def _eagle3_clue(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> str | None:
     if hf.get("speculators_model_type") is not None:
         return "speculators_model_type"
@@ -138,7 +126,3 @@ def _format(hf: HfConfig, version: int) -> str:
     if version == 3 and "LlamaForCausalLMEagle3" in architectures(hf):
         return "SpecForge export"
     return "EAGLE checkpoint"
-
-
-def _not_run(hf: HfConfig, what: str) -> CheckpointError:
-    return hf.refuse(f"{what}: this version does not run it yet; it runs {KINDS}")

@@ -1,11 +1,11 @@
-"""Prediction modules (MTP) in a target's checkpoint: where a family keeps them, what they do."""
+"""Prediction modules in a target's checkpoint: where each family keeps them, and what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from checkpoint_converters.draft_names import FC
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
 
 LAYER = "layers.0."
 NORM = "norm.weight"
@@ -74,3 +74,70 @@ class Places:
         """What follows the beginning of the names of the decoder layer's tensors."""
         layer = self.parts[LAYER]
         return [name.removeprefix(layer) for name in names if name.startswith(layer)]
+
+
+_OWN = {
+    LAYER: "",
+    FC: "eh_proj.weight",
+    EMBEDDING_NORM: "enorm.weight",
+    STATE_NORM: "hnorm.weight",
+    NORM: "shared_head.norm.weight",
+    HEAD: "shared_head.head.weight",
+    EMBEDDING: "embed_tokens.weight",
+}
+_ROOT = "model.layers.{n}."
+_PARTS = {common: _ROOT + name for common, name in _OWN.items()}
+
+GLM_MODULES = PredictionModules(
+    "GLM-4.5",
+    _ROOT,
+    _PARTS,
+    model_types=("glm4_moe",),
+    behind_target=True,
+    feeds_normed=False,
+)
+DEEPSEEK_MODULES = PredictionModules("DeepSeek-V3", _ROOT, _PARTS, behind_target=True)
+
+_MIMO_ROOT = "model.mtp_layers.{n}."
+MIMO_MODULES = PredictionModules(
+    "MiMo",
+    _MIMO_ROOT,
+    {
+        LAYER: _MIMO_ROOT,
+        FC: _MIMO_ROOT + "input_proj.weight",
+        EMBEDDING_NORM: _MIMO_ROOT + "token_layernorm.weight",
+        STATE_NORM: _MIMO_ROOT + "hidden_layernorm.weight",
+        NORM: _MIMO_ROOT + "final_layernorm.weight",
+    },
+    state_first=True,
+)
+QWEN3_NEXT_MODULES = PredictionModules(
+    "Qwen3-Next",
+    "mtp.",
+    {
+        LAYER: "mtp.layers.{n}.",
+        FC: "mtp.fc.weight",
+        EMBEDDING_NORM: "mtp.pre_fc_norm_embedding.weight",
+        STATE_NORM: "mtp.pre_fc_norm_hidden.weight",
+        NORM: "mtp.norm.weight",
+    },
+    unit_offset=True,
+)
+MODULES: tuple[PredictionModules, ...] = (
+    MIMO_MODULES,
+    QWEN3_NEXT_MODULES,
+    GLM_MODULES,
+    DEEPSEEK_MODULES,
+)
+"""The first ones whose tensors are there are a checkpoint's."""
+
+
+def module_tensors(names: Collection[str], num_layers: int) -> set[str]:
+    """The tensors of a target's checkpoint that belong to prediction modules of any family."""
+    all_names = set(names)
+    found: set[str] = set()
+    for family in MODULES:
+        for module in range(family.count(all_names, num_layers)):
+            root = family.at(module, num_layers).root
+            found |= {name for name in all_names if name.startswith(root)}
+    return found

@@ -14,32 +14,34 @@ from checkpoint_converters.containers.safetensors_files import (
     TensorHeader,
 )
 from checkpoint_converters.containers.tensor_sources import OnePlus, SwappedHalves
-from checkpoint_converters.draft import DraftCheckpoint, cut_head
-from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD
-from checkpoint_converters.eagle_names import GATE, OUT, Q, expected
-from checkpoint_converters.families.prediction_modules import LAYER, Places, PredictionModules
-from checkpoint_converters.families.registry import MODULES
+from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD, OUT, Q
+from checkpoint_converters.draft_vocabulary import cut_head
+from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import match
-from checkpoint_converters.prediction_parts import unrun_parts
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
-from trtspec.errors import CheckpointError, ConfigError
+from trtspec.errors import ConfigError
+from trtspec.speculative.draft_reader import DraftReader
+from trtspec.speculative.eagle import expected
+from trtspec.speculative.mtp.checkpoint_parts import unrun_parts
+from trtspec.speculative.mtp.families import (
+    LAYER,
+    MODULES,
+    Places,
+    PredictionModules,
+    module_tensors,
+)
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
+from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.mtp.shape import MtpConfig
 
 _SUPPORTED = "supported: a dense block of grouped-query attention and SwiGLU"
 _IGNORED = (r".*\.rotary_emb\.inv_freq",)
 
 Headers = Mapping[str, TensorHeader]
-
-
-@dataclass(frozen=True)
-class MtpCheckpoint(DraftCheckpoint):
-    """The MTP modules of a target's checkpoint; the tensors of each begin with ``modules.{i}.``."""
-
-    config: MtpModulesConfig
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,21 @@ class _Module:
     ignored: tuple[str, ...]
 
 
-def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> MtpCheckpoint:
+def read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
     """Open the folder of a target, or of a model with its sizes, and resolve its MTP modules; no
     weight is read yet. What the families do differently ends here: the projection reads the
     embedding first, norms multiply by their weight, and every module has all its tensors, where
     a family's modules share some too.
 
-    ``token_map``: a file of the target's ids that the head is cut to, as in `read_draft`.
+    ``token_map``: a file of the target's ids that the head is cut to, as of any draft. The tensors
+    of a module begin with ``modules.{i}.``.
 
     Raises:
         CheckpointError: no modules, a block of a kind that is not run, modules that are not alike,
             tensors that are missing, have no use or do not fit the target; found and expected are
             named.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder; a checkpoint is one")
-    hf = HfConfig.read(path)
+    path, hf = folder.path, folder.hf
     everything = read_model_headers(path)
     family = _family(hf, everything, target)
     count = family.count(everything, target.num_layers)
@@ -97,8 +98,9 @@ def read_mtp(path: Path, target: ModelConfig, token_map: Path | None = None) -> 
             files.add(token_map)
         tensors |= {f"modules.{i}.{name}": header for name, header in module.tensors.items()}
     ignored = sorted({name for module in modules for name in module.ignored})
-    return MtpCheckpoint(
+    return DraftCheckpoint(
         path,
+        MtpDecodingConfig.method,
         MtpModulesConfig(config, count),
         LazyTensors(tensors),
         tuple(ignored),
@@ -202,3 +204,8 @@ def _config(
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
+
+
+IN_TARGET = Guest(module_tensors)
+MTP_READER = DraftReader("MTP modules", lambda folder: False, lambda folder: None, read)
+"""They lie in a target's folder, which is a language model's by all signs."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint_converters.containers.pickle_files import read_any_headers, read_pickle_headers
-from checkpoint_converters.containers.safetensors_files import TensorHeader, read_file_header
+from checkpoint_converters.containers.pickle_files import read_pickle_headers
+from checkpoint_converters.containers.safetensors_files import (
+    LazyTensors,
+    TensorHeader,
+    read_file_header,
+    weight_files,
+)
+from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.speculative.draft_reader import DraftReader
+from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.medusa.shape import MedusaConfig
 
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -35,15 +44,16 @@ class MedusaReading:
     notes: tuple[str, ...]
 
 
-def read_head_headers(folder: Path) -> dict[str, TensorHeader]:
+def _heads(folder: DraftFolder) -> dict[str, TensorHeader]:
     """The tensors of FasterDecoding's file or, without one, of the folder's model; of heads by the
     names ``{head}.{layer}.*``, whatever stands before them.
 
     Raises CheckpointError as `read_any_headers`, and when two come to one name.
     """
-    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    path = folder.path
+    file = next((path / name for name in FILES if (path / name).is_file()), None)
     if file is None:
-        headers = read_any_headers(folder)
+        headers = folder.headers
     else:
         headers = read_pickle_headers(file) if file.suffix == ".pt" else read_file_header(file)
     found: dict[str, TensorHeader] = {}
@@ -57,11 +67,12 @@ def read_head_headers(folder: Path) -> dict[str, TensorHeader]:
     return found
 
 
-def is_medusa(hf: HfConfig, folder: Path, headers: Headers) -> bool:
+def recognises(folder: DraftFolder) -> bool:
     """Whether config.json, a file's name or a tensor shows Medusa heads."""
-    said = any(hf.get(key) is not None for key in ("medusa", "medusa_num_heads"))
-    in_file = any((folder / name).is_file() for name in FILES)
-    return said or in_file or any(re.match(r"\d+\.0\.linear\.weight", name) for name in headers)
+    said = any(folder.hf.get(key) is not None for key in ("medusa", "medusa_num_heads"))
+    in_file = any((folder.path / name).is_file() for name in FILES)
+    first = re.compile(r"\d+\.0\.linear\.weight")
+    return said or in_file or any(first.match(name) for name in _heads(folder))
 
 
 def describe_medusa(headers: Headers) -> str:
@@ -73,7 +84,7 @@ def describe_medusa(headers: Headers) -> str:
 
 
 def read_medusa(hf: HfConfig, headers: Headers, target: ModelConfig) -> MedusaReading:
-    """Resolve heads, as `read_head_headers` names them, against their target.
+    """Resolve heads, as `_heads` names them, against their target.
 
     Raises CheckpointError, before a weight is read, where they cannot fit; missing tensors, those
     without a use, and found and expected sizes are named.
@@ -159,3 +170,30 @@ def _expected(config: MedusaConfig) -> Expected:
             matrix = f"heads.{head}.lm_head.weight"
             expected[f"{head}.{config.num_layers}.weight"] = matrix, (config.vocab_size, hidden)
     return expected
+
+
+def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
+    folder.refuse_token_map("Medusa heads", token_map)
+    headers = _heads(folder)
+    reading = read_medusa(folder.hf, headers, target)
+    found = reading.resolved
+    return DraftCheckpoint(
+        folder.path,
+        MedusaDecodingConfig.method,
+        reading.config,
+        LazyTensors(found.tensors),
+        found.ignored,
+        reading.notes,
+        tuple(weight_files(headers)),
+    )
+
+
+def _of_target(names: Collection[str], num_layers: int) -> set[str]:
+    return {name for name in names if name.startswith("medusa_heads.")}
+
+
+IN_TARGET = Guest(_of_target, key="medusa", class_prefix="Medusa")
+"""ModelOpt saves heads inside their target, which is the model that its config describes."""
+MEDUSA_READER = DraftReader(
+    "Medusa heads", recognises, lambda folder: describe_medusa(_heads(folder)), _read, rank=50
+)

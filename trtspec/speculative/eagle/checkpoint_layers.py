@@ -8,31 +8,13 @@ without a complaint and costs acceptance, so every conversion is reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from checkpoint_converters.draft_kind import eagle_config
+from checkpoint_converters.capture import Capture
 from checkpoint_converters.hf_config import HfConfig
+from trtspec.speculative.eagle.checkpoint_kind import eagle_config
 
 KEY = "eagle_aux_hidden_state_layer_ids"
-
-
-@dataclass(frozen=True)
-class Capture:
-    """``layers`` in the order of their concatenation, ``source`` (where they were read, by which
-    convention) and ``notes`` (lines about what was converted)."""
-
-    layers: tuple[int, ...]
-    source: str
-    notes: tuple[str, ...] = ()
-
-    def describe(self) -> str:
-        """``outputs of layers 1, 3, 4 (eagle_config: outputs)``"""
-        outputs = [str(layer) for layer in self.layers if layer >= 0]
-        text = f"outputs of layer{'s' if len(outputs) > 1 else ''} {', '.join(outputs)}"
-        if -1 in self.layers:
-            text = f"the embeddings and {text}" if outputs else "the embeddings"
-        return f"{text} ({self.source})"
 
 
 def read_capture(hf: HfConfig, num_layers: int, states: int) -> Capture:

@@ -1,4 +1,4 @@
-"""``python -m checkpoint_converters DIR``: what a checkpoint resolves to, and its tensors."""
+"""``python -m trtspec.commands.inspect_checkpoint DIR``: what a checkpoint resolves to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from checkpoint_converters.checkpoint import Checkpoint, load_checkpoint, read_config
-from checkpoint_converters.draft import DraftCheckpoint, describe_draft, read_draft
+from trtspec.builder.checkpoints import describe_draft, load_target, read_draft, target_config
 from trtspec.errors import TrtspecError
 
 
@@ -18,7 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Without a target, of an EAGLE draft only the decision what it is.
     """
-    parser = argparse.ArgumentParser(prog="python -m checkpoint_converters", description=__doc__)
+    program = "python -m trtspec.commands.inspect_checkpoint"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("checkpoint_dir", type=Path, help="checkpoint folder")
     parser.add_argument("--target", type=Path, help="read the folder as a draft for this target")
     parser.add_argument("--token-map", type=Path, help="file of the target's token ids (FR-Spec)")
@@ -27,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--token-map needs --target")
     try:
         if args.target is not None:
-            draft = read_draft(args.checkpoint_dir, read_config(args.target), args.token_map)
+            draft = read_draft(args.checkpoint_dir, target_config(args.target), args.token_map)
             print("\n".join(draft.notes))
             _print(draft)
             return 0
         kind = describe_draft(args.checkpoint_dir)
         if kind is None:
-            _print(load_checkpoint(args.checkpoint_dir))
+            _print(load_target(args.checkpoint_dir))
         else:
             print(f"{kind}; --target DIR checks it against its target")
     except TrtspecError as error:
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _print(checkpoint: Checkpoint | DraftCheckpoint) -> None:
+def _print(checkpoint: Any) -> None:
+    """Of a target or of a draft."""
     print(json.dumps(checkpoint.config.to_dict(), indent=2))
     headers = {name: checkpoint.tensors.header(name) for name in checkpoint.tensors}
     wide = max(len(name) for name in headers)

@@ -1,0 +1,78 @@
+"""Which of the target's tokens the head of a draft covers, and what it borrows of the target."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TypeVar
+
+from torch import Tensor
+
+from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.containers.tensor_sources import HeldTensor, PickedRows
+from checkpoint_converters.draft_names import D2T, T2D
+from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
+from trtspec.config.model import ModelConfig
+from trtspec.config.state_reader import StateReader
+from trtspec.errors import CheckpointError
+
+TOKEN_MAP = "token_map"
+
+Reader = TypeVar("Reader", bound=StateReader)
+
+
+def cut_head(
+    config: Reader, tensors: dict[str, TensorHeader], token_map: Path, target: ModelConfig
+) -> tuple[Reader, tuple[str, ...]]:
+    """A head of the whole vocabulary cut to the ids in a file: the config, and a line about it. Of
+    ``tensors``, the map is added and a head of the draft's own is cut."""
+    ids = read_token_map(token_map, target.vocab_size)
+    if len(ids) < target.vocab_size:
+        config = dataclasses.replace(config, draft_vocab_size=len(ids))  # type: ignore[type-var]
+        tensors[TOKEN_MAP] = _held(ids, token_map)
+        if config.own_head:
+            tensors["head.weight"] = PickedRows.of(tensors["head.weight"], ids)
+    return config, (_coverage(ids, target, str(token_map)),)
+
+
+def read_map(
+    path: Path,
+    config: StateReader,
+    headers: dict[str, TensorHeader],
+    tensors: dict[str, TensorHeader],
+    target: ModelConfig,
+) -> list[str]:
+    """Add a checkpoint's own map of a draft vocabulary to ``tensors``; lines about it."""
+    if D2T not in headers:
+        return []
+    ids = read_d2t(headers[D2T], headers.get(T2D), target.vocab_size)
+    if not config.maps_tokens:
+        if not is_identity(ids):
+            raise CheckpointError(
+                f"{path}: d2t reorders a head of all {len(ids)} tokens, which is not supported"
+            )
+        return []
+    tensors[TOKEN_MAP] = _held(ids, headers[D2T].file)
+    notes = [_coverage(ids, target, "d2t")]
+    if is_identity(ids):
+        notes.append("d2t is all zeros: the draft vocabulary was possibly never calibrated")
+    return notes
+
+
+def borrowed(config: StateReader) -> list[str]:
+    """Lines about what of the target's it uses."""
+    parts = (("embedding", config.own_embedding), ("head", config.own_head))
+    return [f"the {part} is the target's" for part, own in parts if not own]
+
+
+def _coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
+    covered = set(ids.tolist())
+    text = f"proposes {len(covered)} of the target's {target.vocab_size} tokens ({source})"
+    ends = [token for token in target.eos_token_ids if token not in covered]
+    if ends:
+        text += f"; the end of text ({', '.join(map(str, ends))}) is not among them"
+    return text
+
+
+def _held(ids: Tensor, file: Path) -> TensorHeader:
+    return HeldTensor(TOKEN_MAP, file, "I64", tuple(ids.shape), ids)

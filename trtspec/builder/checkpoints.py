@@ -1,0 +1,92 @@
+"""Checkpoints of targets and drafts, read with what the speculative methods know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checkpoint_converters import (
+    Checkpoint,
+    DraftCheckpoint,
+    DraftFolder,
+    Guest,
+    load_checkpoint,
+    read_config,
+)
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+from trtspec.speculative.base import DraftMethod
+from trtspec.speculative.draft_reader import DraftReader
+from trtspec.speculative.registry import methods
+
+
+def target_config(path: Path) -> ModelConfig:
+    """See `read_config`; drafts may lie in the target's checkpoint."""
+    return read_config(path, _guests())
+
+
+def load_target(path: Path) -> Checkpoint:
+    """See `load_checkpoint`; drafts may lie in the target's checkpoint."""
+    return load_checkpoint(path, _guests())
+
+
+def read_draft(path: Path, target: ModelConfig, token_map: Path | None = None) -> DraftCheckpoint:
+    """Open a draft's folder and check it against its target; no weight is read yet.
+
+    ``token_map``: a file of the target's ids (FR-Spec); the head keeps those rows only. A borrowed
+    head stays borrowed: ``config.own_head`` is false and the target's rows are to be gathered.
+
+    Raises:
+        CheckpointError: the folder holds another kind of draft, is damaged, quantized, or does not
+            fit the target; or the map does not fit; found and expected are named.
+    """
+    folder = _open(path)
+    checkpoint: DraftCheckpoint = _reader_of(folder).read(folder, target, token_map)
+    return checkpoint
+
+
+def read_own_draft(
+    path: Path, method: DraftMethod, target: ModelConfig, token_map: Path | None = None
+) -> DraftCheckpoint:
+    """The networks of a method that lie in a target's checkpoint, see `read_draft`."""
+    assert method.reader is not None and method.by_target, "no others are looked for there"
+    checkpoint: DraftCheckpoint = method.reader.read(_open(path), target, token_map)
+    return checkpoint
+
+
+def describe_draft(path: Path) -> str | None:
+    """The kind of draft network in a folder, in one line; None for a causal language model.
+
+    Raises:
+        CheckpointError: it is of a kind that this version does not run.
+    """
+    folder = _open(path)
+    return _reader_of(folder).describe(folder)
+
+
+def _guests() -> tuple[Guest, ...]:
+    found = (method.in_target for method in methods().values())
+    return tuple(guest for guest in found if guest is not None)
+
+
+def _readers() -> list[DraftReader]:
+    """In the order in which a folder is shown to them."""
+    all_methods = methods().values()
+    found = [each.reader for each in all_methods if each.reader and not each.by_target]
+    return sorted(found, key=lambda reader: -reader.rank)
+
+
+def _open(path: Path) -> DraftFolder:
+    readers = _readers()
+    names = [reader.runs for reader in readers]
+    folder = DraftFolder.open(path, f"{', '.join(names[:-1])} and {names[-1]}", _guests())
+    kind = folder.hf.get("speculators_model_type")
+    if kind is not None and not any(kind in reader.speculators for reader in readers):
+        raise folder.not_run(f"a speculators draft of type {kind!r}")
+    return folder
+
+
+def _reader_of(folder: DraftFolder) -> DraftReader:
+    found = next((reader for reader in _readers() if reader.recognises(folder)), None)
+    if found is None:
+        raise CheckpointError(f"{folder.path} holds no draft that this version runs")
+    return found

@@ -1,0 +1,36 @@
+"""Checkpoints of causal language models that draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checkpoint_converters.checkpoint import load_checkpoint
+from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from trtspec.config.model import ModelConfig
+from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+from trtspec.speculative.draft_reader import DraftReader
+
+
+def read_language_model(
+    folder: DraftFolder, token_map: Path | None, what: str = "draft: causal language model"
+) -> DraftCheckpoint:
+    """Any checkpoint that is a target could draft; ``what`` it is called."""
+    folder.refuse_token_map("a causal language model", token_map)
+    model = load_checkpoint(folder.path, folder.guests)
+    config = model.config
+    note = (
+        f"{what} ({config.architecture}, {config.num_layers} layers of width {config.hidden_size})"
+    )
+    method = DraftTargetDecodingConfig.method
+    return DraftCheckpoint(
+        folder.path, method, config, model.tensors, model.ignored, (note,), model.files
+    )
+
+
+def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
+    return read_language_model(folder, token_map)
+
+
+LANGUAGE_MODEL_READER = DraftReader(
+    "causal language models", lambda folder: True, lambda folder: None, _read, rank=0
+)
