@@ -19,8 +19,8 @@ from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
-from trtspec.speculative.block.drafter import DFlashDrafter
 from trtspec.speculative.block.network import BlockRows, DFlashDraft
+from trtspec.speculative.state_drafter import StateDrafter
 
 from .dflash_heads import BLOCK, dflash, right_dflash
 from .eagle_heads import V, cycling_target, known_text
@@ -130,26 +130,26 @@ def test_wrong_layers_are_noticed(root: Path) -> None:
 
 
 def test_a_wrong_root_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def group(self: DFlashDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
-    monkeypatch.setattr(DFlashDrafter, "_group", group)
+    monkeypatch.setattr(StateDrafter, "_group", group)
     assert rate(root, "right") < 0.1
 
 
 def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row's state in the place of the next one, where a step has accepted several."""
-    on_accepted = DFlashDrafter.on_accepted
+    on_accepted = StateDrafter.on_accepted
 
-    def shifted(self: DFlashDrafter, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Any:
+    def shifted(self: StateDrafter, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Any:
         moved = [
             replace(outcome, hidden=None if outcome.hidden is None else outcome.hidden.roll(1, 0))
             for outcome in accepted
         ]
         return on_accepted(self, batch, moved)
 
-    monkeypatch.setattr(DFlashDrafter, "on_accepted", shifted)
+    monkeypatch.setattr(StateDrafter, "on_accepted", shifted)
     assert rate(root, "strict") < 0.6
 
 
