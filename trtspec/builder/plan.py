@@ -32,7 +32,6 @@ from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_forma
 from trtspec.errors import TrtspecError
 from trtspec.log import logger
 from trtspec.models.built import require_blocks
-from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import speculative_to_dict
 
 _GIB = 1 << 30
@@ -77,8 +76,9 @@ class BuildPlan:
                 f"{tree.num_draft_tokens} rows verified{kind}"
             )
         if engine.hybrid:
-            methods = ", ".join(member.method for member in engine.hybrid.drafters)
-            lines.append(f"hybrid   {methods}: {engine.hybrid.num_rows} rows of all verified")
+            methods = ", ".join(member.method for member in engine.hybrid.members)
+            name = f"{engine.hybrid.method:<8}"
+            lines.append(f"{name} {methods}: {engine.hybrid.num_rows} rows of all verified")
         if engine.extract_layers:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
@@ -157,7 +157,7 @@ def plan_build(
         fingerprints[folder] = hash_files(found.content, digest)
         reasons += [*found.notes, *choice]
     hybrid = None
-    if isinstance(speculative, HybridDecodingConfig) and drafts:
+    if speculative is not None and len(speculative.members) > 1 and drafts:
         hybrid = speculative.built([draft.folder for draft in drafts])
     extract_layers: tuple[int, ...] = ()
     if speculative is not None:

@@ -37,6 +37,7 @@ from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
 from trtspec.config.build import BuildConfig
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
@@ -46,7 +47,6 @@ from trtspec.engine.facts import network_facts
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
-from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import draft_from_dict, draft_to_dict
 
@@ -73,7 +73,7 @@ class EngineConfig:
     build: BuildConfig
     fingerprints: Mapping[str, str]
     environment: Environment
-    hybrid: HybridDecodingConfig | None = None
+    hybrid: DecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
     weights: Mapping[str, WeightRecord] = field(default_factory=dict, compare=False)
 
@@ -164,14 +164,14 @@ class EngineConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> EngineConfig:
         """The inverse of `to_dict`, also after JSON; KeyError or ConfigError for other content."""
         network, speculation = data["draft"], data["speculation"]
-        hybrid: HybridDecodingConfig | None = None
+        hybrid: DecodingConfig | None = None
         drafts = tuple(map(EngineDraft.from_dict, data.get("drafts", ())))
         if network:
             contract = from_dict(SpeculationContract, speculation)
             drafts = (EngineDraft(draft_from_dict(network), contract),)
         elif drafts:
             config = parse_speculative_config(speculation)
-            if not isinstance(config, HybridDecodingConfig):
+            if config is None or len(config.members) < 2:
                 raise ConfigError("`drafts` are listed, but `speculation` is not that of a hybrid")
             hybrid = config
         return cls(
