@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from trtspec.backends.staging import Staging, join, split, to_host
 
+from ..fake_cuda import can_play, played_cuda
+
 CPU = torch.device("cpu")
+DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16)
 
 
 def tensors(rows: int, seed: int = 0) -> list[Tensor]:
@@ -60,4 +65,37 @@ def test_nothing_is_copied_on_a_cpu() -> None:
 def test_join_and_split() -> None:
     sent = [torch.arange(5), torch.arange(6, dtype=torch.int32).view(2, 3)[:, 1:], torch.ones(3)]
     found = split(join(sent), sent)
+    assert all(torch.equal(one, other) for one, other in zip(found, sent, strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 9), st.booleans()), max_size=9))
+def test_parts_of_any_size_and_order_are_joined(
+    parts: list[tuple[torch.dtype, int, bool]],
+) -> None:
+    """A view of larger elements may begin at their multiples alone, wherever the part before it
+    ends."""
+    noise = torch.Generator().manual_seed(len(parts))
+    sent = [
+        torch.randint(2, (count, 3) if is_wide else (count,), generator=noise).to(dtype)
+        for dtype, count, is_wide in parts
+    ] or [torch.zeros(0)]
+    found = split(join(sent), sent)
+    for one, other in zip(found, sent, strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.parametrize("requests", range(1, 9))
+def test_rows_of_a_draft_come_to_the_host(requests: int) -> None:
+    """What a draft over slots reads on a device: numbers of 8, 4 and 1 bytes in turn."""
+    rows = 3 * requests + 1
+    sent = [
+        *(torch.arange(rows), torch.arange(rows), torch.ones(rows, 1, dtype=torch.int64)),
+        *(torch.arange(requests + 1).int(), torch.arange(requests).int()),
+        *(torch.ones(requests).bool(), torch.arange(rows), torch.arange(requests)),
+    ]
+    with played_cuda():
+        found = to_host([tensor.cuda() for tensor in sent])
+    assert all(tensor.device.type == "cpu" for tensor in found)
     assert all(torch.equal(one, other) for one, other in zip(found, sent, strict=True))

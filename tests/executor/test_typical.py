@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,8 @@ from trtspec.executor.sampler import Sampler, Verdict
 from trtspec.executor.typical import TypicalAcceptance, distribution
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
+
+from ..fake_cuda import can_play, played_cuda
 
 V = 12
 RULE = TypicalAcceptanceConfig(0.09, 0.3)
@@ -145,3 +148,20 @@ def test_a_row_without_a_token_fails() -> None:
     logits[0] = float("nan")
     verdict = verify(new_request(), tree, logits)
     assert verdict.failed and verdict.rows == [0]
+
+
+@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "repetition_penalty": 1.2, "logprobs": 2}])
+def test_logits_on_a_device(options: dict[str, Any]) -> None:
+    """The verdict is that of the same logits on the host, of two requests with trees."""
+    noise = np.random.default_rng(5)
+    trees = [random_tree(noise, 9), TokenTree.empty(), random_tree(noise, 4)]
+    logits = 2 * torch.randn(16, V, generator=torch.Generator().manual_seed(5))
+    requests = [new_request(seed, **options) for seed in range(3)]
+    for i, request in enumerate(requests):
+        request.id = i
+    expected = Sampler(TypicalAcceptance(RULE)).verify(requests, trees, logits.clone())
+    with played_cuda():
+        found = Sampler(TypicalAcceptance(RULE)).verify(requests, trees, logits.cuda())
+    assert found == expected
+    assert max(len(verdict.rows) for verdict in found) > 1

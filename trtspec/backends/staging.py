@@ -11,6 +11,8 @@ from torch import Tensor
 
 _ALIGNMENT = 256
 """Bytes; compiled kernels may count on 16, and torch's own allocator gives 512."""
+_ELEMENT = 8
+"""Bytes of the largest elements, at whose multiples alone they can be seen in a row of bytes."""
 
 
 @dataclass
@@ -88,24 +90,36 @@ class Staging:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors on the host, in one copy that waits for the device. Those with the largest
-    elements come first. On a CPU they are given back as they are."""
+    """The tensors on the host, in one copy that waits for the device. On a CPU they are given back
+    as they are."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return list(tensors)
     return split(join(tensors).cpu(), tensors)
 
 
 def join(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of all tensors one after the other, uint8."""
-    return torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors])
+    """The bytes of all tensors one after the other, uint8; each begins at a multiple of 8, where a
+    view of any dtype may."""
+    return torch.cat([_padded(t.contiguous().view(-1).view(torch.uint8)) for t in tensors])
 
 
 def split(joined: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The inverse of `join`; ``like`` has the shapes and dtypes."""
-    parts = torch.split(joined, [tensor.numel() * tensor.itemsize for tensor in like])
+    sizes = [tensor.numel() * tensor.itemsize for tensor in like]
+    parts = torch.split(joined, [size + _gap(size) for size in sizes])
     return [
-        part.view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)
+        part[:size].view(tensor.dtype).view(tensor.shape)
+        for part, size, tensor in zip(parts, sizes, like, strict=True)
     ]
+
+
+def _padded(octets: Tensor) -> Tensor:
+    gap = _gap(len(octets))
+    return torch.nn.functional.pad(octets, (0, gap)) if gap else octets
+
+
+def _gap(size: int) -> int:
+    return -size % _ELEMENT
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -47,14 +47,17 @@ class TypicalAcceptance:
     def _likely(
         self, request: Request, tree: TokenTree, rows: npt.NDArray[np.int32], logits: Tensor
     ) -> npt.NDArray[np.bool_]:
+        """Of each node, where the logits are but for the answer."""
         judging, place = np.unique(rows, return_inverse=True)
-        probabilities = distribution(logits[torch.from_numpy(judging).long()], request.params)
+        own, which, tokens = (
+            torch.from_numpy(index.astype(np.int64)).to(logits.device)
+            for index in (judging, place, tree.tokens)
+        )
+        probabilities = distribution(logits[own], request.params)
         entropy = torch.special.entr(probabilities).sum(-1)
         alpha, threshold = self.config.posterior_alpha, self.config.posterior_threshold
         least = (alpha * torch.exp(-entropy)).clamp(max=threshold)
-        which = torch.from_numpy(place)
-        found = probabilities[which, torch.from_numpy(tree.tokens.copy())]
-        likely: npt.NDArray[np.bool_] = (found > least[which]).numpy()
+        likely: npt.NDArray[np.bool_] = (probabilities[which, tokens] > least[which]).cpu().numpy()
         return likely
 
 

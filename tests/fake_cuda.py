@@ -1,0 +1,256 @@
+"""A CUDA device played on the CPU: tensors that say they lie on it, and refuse what such tensors
+refuse.
+
+`played_cuda` gives torch a device ``cuda:0`` whose tensors are CPU tensors in a wrapper. What they
+are computed by is the CPU's; but they have no ``numpy()``, and an operation over one of them and a
+tensor on the host fails, where it would fail on CUDA. Graphs run their call again when they are
+replayed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+DEVICE = torch.device("cuda:0")
+_aten = torch.ops.aten
+_INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+"""Those whose index tensors may lie on the host."""
+_COPIES = (_aten.copy_.default, _aten._to_copy.default)
+
+
+class DeviceTensor(torch.Tensor):
+    """``held``: the CPU's tensor that has its values."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> DeviceTensor:
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=DEVICE,
+        )
+        made.held = held
+        return made
+
+    def data_ptr(self) -> int:
+        return self.held.data_ptr()
+
+    def tolist(self) -> Any:
+        return self.held.tolist()
+
+    def numpy(self, **options: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+
+    def __repr__(self) -> str:
+        return f"on {DEVICE}: {self.held!r}"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    leaves = pytree.tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    asked = kwargs.get("device")
+    stays = torch.device(asked).type == "cuda" if asked is not None else True
+    if func not in _COPIES:
+        _check_devices(func, args, tensors)
+    wrappers = {id(t.held): t for t in tensors if isinstance(t, DeviceTensor)}
+    args, kwargs = pytree.tree_map(_held, (args, kwargs))
+    if asked is not None:
+        kwargs["device"] = torch.device("cpu")
+    kwargs.pop("pin_memory", None)
+    if func is _aten._to_copy.default and not stays:
+        return func(*args, **kwargs)
+    made = func(*args, **kwargs)
+    if not stays or func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor):
+        return made
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        known = wrappers.get(id(value))
+        return DeviceTensor(value) if known is None else known
+
+    return pytree.tree_map(placed, made)
+
+
+def _held(value: Any) -> Any:
+    return value.held if isinstance(value, DeviceTensor) else value
+
+
+def _check_devices(func: Any, args: Any, tensors: Sequence[Tensor]) -> None:
+    """Single numbers may lie on the host, and so may indices."""
+    if func in _INDEXING:
+        tensors = [t for i, value in enumerate(args) if i != 1 for t in pytree.tree_leaves(value)]
+    hosts = [
+        t for t in tensors if isinstance(t, Tensor) and not isinstance(t, DeviceTensor) and t.dim()
+    ]
+    if hosts and len(hosts) < len([t for t in tensors if isinstance(t, Tensor)]):
+        raise RuntimeError(
+            f"{func}: expected all tensors to be on the same device, but found {DEVICE} and cpu"
+        )
+
+
+# -- the device itself --------------------------------------------------------------------------
+
+
+@cache
+def _register() -> torch.library.Library:
+    """Memory on the device, for all threads of this process; nothing else has a kernel for it."""
+    library = torch.library.Library("aten", "IMPL", "CUDA")
+
+    def empty(size: Sequence[int], **options: Any) -> DeviceTensor:
+        return DeviceTensor(torch.empty(size, dtype=options.get("dtype")))
+
+    def empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> DeviceTensor:
+        return DeviceTensor(torch.empty_strided(size, stride, dtype=options.get("dtype")))
+
+    library.impl("empty.memory_format", empty)
+    library.impl("empty_strided", empty_strided)
+    return library
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """What chooses the current device of a kind is missing for CUDA in a torch without it; that of
+    CPUs, which does nothing, stands in."""
+    libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * 2).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
+    guards[1] = guards[0]  # the numbers of c10::DeviceType
+    try:
+        yield
+    finally:
+        guards[1] = None
+
+
+class _Stream:
+    cuda_stream = 0
+
+    def wait_stream(self, other: Any) -> None:
+        """All work is done when it is given."""
+
+    def synchronize(self) -> None:
+        """As `wait_stream`."""
+
+
+class _Event:
+    def __init__(self, **options: Any) -> None:
+        self._when = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._when = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """As `_Stream.wait_stream`."""
+
+    def elapsed_time(self, end: _Event) -> float:
+        return 1e3 * (end._when - self._when)
+
+
+class PlayedGraph:
+    """A captured call: `trtspec.backends.cuda_graph.Replayable`."""
+
+    def __init__(self, call: Callable[[], list[Tensor]]) -> None:
+        self._call = call
+        self.outputs = [output.clone() for output in call()]
+        self.num_replays = 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        for own, new in zip(self.outputs, self._call(), strict=True):
+            own.copy_(new)
+
+
+def _record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[PlayedGraph, list[Tensor], Any]:
+    graph = PlayedGraph(call)
+    return graph, graph.outputs, "pool"
+
+
+def _numbered(value: Any) -> Any:
+    is_plain = isinstance(value, str | torch.device) and str(value) == "cuda"
+    return DEVICE if is_plain else value
+
+
+def can_play() -> bool:
+    """Not where torch has kernels for CUDA of its own."""
+    return torch.version.cuda is None
+
+
+@contextmanager
+def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
+    """Torch finds a CUDA device of so many bytes, and trtspec all ops for it."""
+    import trtspec.backends.cuda_graph as cuda_graph
+    import trtspec.engine.folder as folder
+    from trtspec.ops import native
+
+    _register()
+    plain_empty, read = torch.empty, folder.safe_open
+
+    def empty(*args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+        return plain_empty(*args, **options)
+
+    @contextmanager
+    def opened(path: Any, framework: str, device: str) -> Iterator[Any]:
+        with read(path, framework=framework, device="cpu") as file:
+            get = file.get_tensor
+            yield SimpleNamespace(keys=file.keys, get_tensor=lambda name: get(name).to(device))
+
+    cuda = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "Event": _Event,
+        "Stream": _Stream,
+        "current_stream": lambda device=None: _Stream(),
+        "stream": lambda stream: nullcontext(),
+        "synchronize": lambda device=None: None,
+        "mem_get_info": lambda device=None: (memory, memory),
+        "get_device_name": lambda device=None: "a played GPU",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: SimpleNamespace(total_memory=memory),
+    }
+    plain_to, plain_tensor = torch.Tensor.to, torch.tensor
+
+    def tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
+        made = plain_tensor(data, **options)
+        return made if device is None else made.to(device)
+
+    def to(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        """The current device of the kind is the one there is."""
+        args, options = pytree.tree_map(_numbered, (args, options))
+        return plain_to(self, *args, **options)
+
+    with _guarded(), pytest.MonkeyPatch.context() as patch:
+        for name, value in cuda.items():
+            patch.setattr(torch.cuda, name, value)
+        patch.setattr(torch.version, "cuda", "13.0")
+        patch.setattr(torch, "empty", empty)
+        patch.setattr(torch, "tensor", tensor)
+        patch.setattr(torch.Tensor, "to", to)
+        patch.setattr(torch.Tensor, "cuda", lambda self, *_: self.to(DEVICE))
+        patch.setattr(native, "HAS_CUDA_OPS", True)
+        patch.setattr(cuda_graph, "record", _record)
+        patch.setattr(folder, "safe_open", opened)
+        yield
