@@ -161,6 +161,7 @@ class ICudaEngine:
         self.names = [*self._inputs, *self.outputs]
         self.num_io_tensors = len(self.names)
         self.num_optimization_profiles = len(plan["profiles"])
+        self.num_aux_streams = fake.num_aux_streams
 
     def get_tensor_name(self, index: int) -> str:
         return self.names[index]
@@ -235,6 +236,10 @@ class IExecutionContext:
         self._profile: int | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
+        self._aux_streams: list[int] = []
+
+    def set_aux_streams(self, aux_streams: list[int]) -> None:
+        self._aux_streams = aux_streams
 
     def set_device_memory(self, memory: int, size: int) -> None:
         assert size >= self._engine.device_memory_size_v2
@@ -252,7 +257,7 @@ class IExecutionContext:
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         self._addresses[name] = memory
-        return True
+        return name not in self._engine.fake.refused
 
     def infer_shapes(self) -> list[str]:
         sizes: dict[str, int] = {}
@@ -277,6 +282,9 @@ class IExecutionContext:
             fake.log.log("ERROR", "the engine has no weights")
             return False
         assert self._memory and self._profile is not None
+        own = {stream_handle, *self._aux_streams}
+        assert len(own) == 1 + engine.num_aux_streams, "streams that wait for the default one"
+        assert own <= fake.cuda.streams.keys()
         stream = fake.cuda.streams[stream_handle]
         size = repr(sorted(self._shapes.items()))
         cache = self._config.cache
@@ -352,7 +360,8 @@ CLASSES = (
 
 class FakeTensorRT:
     """The module. ``captures``: whether contexts can be captured. ``unknown_weights``: those that a
-    refit leaves out."""
+    refit leaves out. ``num_aux_streams``: of each engine. ``refused``: tensors of which no context
+    takes an address."""
 
     __name__ = "tensorrt_rtx"
     __version__ = VERSION
@@ -372,6 +381,8 @@ class FakeTensorRT:
         self.gpu = GPU
         self.captures = True
         self.unknown_weights: list[str] = []
+        self.num_aux_streams = 2
+        self.refused: set[str] = set()
         self.refitted: list[str] = []
         self.num_compiled = 0
         self.num_executed = 0
@@ -393,11 +404,15 @@ def installed() -> Iterator[FakeTensorRT]:
         yield fake
 
 
-def as_tensorrt(folder: Path, options: TensorRTConfig = _PLAIN) -> EngineConfig:
-    """Make an engine folder of backend onnx one of backend tensorrt, on a device that is the CPU,
-    with engines that the fake runs."""
+def as_tensorrt(
+    folder: Path, options: TensorRTConfig = _PLAIN, device: str = "cpu"
+) -> EngineConfig:
+    """Make an engine folder of backend onnx one of backend tensorrt, with engines that the fake
+    runs, on a device that is the CPU, or is played there."""
     engine = EngineConfig.read(folder, runs_here=False)
-    build = replace(engine.build, backend="tensorrt", backend_options=asdict(options))
+    build = replace(
+        engine.build, backend="tensorrt", backend_options=asdict(options), device=device
+    )
     environment = replace(engine.environment, own={"tensorrt": f"tensorrt_rtx {VERSION}"})
     engine = replace(engine, build=build, environment=environment)
     engine.write(folder)

@@ -183,6 +183,25 @@ def test_a_folder_that_cannot_be_written_to(
     assert not list(folder.glob("*cache*"))
 
 
+@pytest.mark.parametrize("name", ["input_ids", "k_cache_1", "logits", "v_cache_0_out"])
+def test_an_address_that_is_refused(folder: Path, fake: FakeTensorRT, name: str) -> None:
+    """What the call would read or write elsewhere is named, and the engine."""
+    fake.refused = {name}
+    with pytest.raises(EngineError, match=rf"^target.engine: {name} cannot lie at 0x[0-9a-f]+ \("):
+        Pair(folder).check(2, 3)
+    assert fake.num_executed == 0
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_auxiliary_streams_are_its_own(folder: Path, fake: FakeTensorRT, count: int) -> None:
+    """The fake refuses a call for which TensorRT would make streams."""
+    fake.num_aux_streams = count
+    pair = Pair(folder, graph_batches=(2,))
+    pair.check(1, 90)
+    pair.check(2, 5)
+    assert len(fake.cuda.streams) == 1 + count
+
+
 @pytest.mark.parametrize("option", ["strip_plan", "refit"])
 def test_weights_of_the_folder(folder: Path, fake: FakeTensorRT, option: str) -> None:
     options = TensorRTConfig(**{option: True})

@@ -68,6 +68,8 @@ class TensorRTEngine:
         self._cache = open_runtime_cache(self.path.with_suffix(SUFFIX), self._config)
         size = self._engine.device_memory_size_v2
         self._scratch: Tensor = torch.empty(max(size, 1), dtype=torch.uint8, device=device)
+        count = max(self._engine.num_aux_streams, 0)
+        self._auxiliary = [CudaStream() for _ in range(count)]
         names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
         of_input = self._trt.TensorIOMode.INPUT
         inputs = [name for name in names if self._engine.get_tensor_mode(name) == of_input]
@@ -123,6 +125,8 @@ class TensorRTEngine:
         context.set_device_memory(self._scratch.data_ptr(), self._scratch.numel())
         if not context.set_optimization_profile_async(profile, self._stream.handle):
             raise self.failure(f"profile {profile} cannot be used")
+        # Those that TensorRT makes wait for the default stream, and it for them.
+        context.set_aux_streams([stream.handle for stream in self._auxiliary])
         self._stream.synchronize()
         return context
 

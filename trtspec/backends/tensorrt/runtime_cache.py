@@ -29,7 +29,8 @@ class RuntimeCache:
             self._saved = stored
         elif stored:
             logger.info("%s is of another GPU, driver or TensorRT: kernels are compiled anew", path)
-        runtime_config.set_runtime_cache(self._cache)
+        if not runtime_config.set_runtime_cache(self._cache):
+            logger.info("TensorRT does not take %s: kernels are not kept", path)
 
     def save(self) -> None:
         """Write what has been compiled since the last time, in one step."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.tensorrt.cuda_stream import CudaGraph, CudaStream
-from trtspec.backends.tensorrt.engine import PREFILL, VERIFY, TensorRTEngine
+from trtspec.backends.tensorrt.engine import PREFILL, VERIFY, BoundTensor, TensorRTEngine
 from trtspec.errors import EngineError
 from trtspec.log import logger
 
@@ -140,7 +140,7 @@ class TensorRTSession:
         for bound, tensor in zip(self._engine.inputs, inputs, strict=True):
             if not context.set_input_shape(bound.name, tuple(tensor.shape)):
                 raise self._engine.failure(f"{bound.name} cannot be {list(tensor.shape)}")
-            context.set_tensor_address(bound.name, tensor.data_ptr())
+            self._place(context, bound, tensor)
         unknown = context.infer_shapes()
         if unknown:
             raise self._engine.failure(f"the shapes of {', '.join(unknown)} are not known")
@@ -153,8 +153,12 @@ class TensorRTSession:
         ]
         written = [*outputs, *self._caches(inputs)]
         for bound, tensor in zip(self._engine.outputs, written, strict=True):
-            context.set_tensor_address(bound.name, tensor.data_ptr())
+            self._place(context, bound, tensor)
         return outputs
+
+    def _place(self, context: Any, bound: BoundTensor, tensor: Tensor) -> None:
+        if not context.set_tensor_address(bound.name, tensor.data_ptr()):
+            raise self._engine.failure(f"{bound.name} cannot lie at {tensor.data_ptr():#x}")
 
     def _execute(self, context: Any) -> None:
         if not context.execute_async_v3(self._stream.handle):
