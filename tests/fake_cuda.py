@@ -82,7 +82,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is _aten._to_copy.default and not stays:
         return func(*args, **kwargs)
     made = func(*args, **kwargs)
-    if not stays or func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor):
+    if not stays or (func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor)):
         return made
 
     def placed(value: Any) -> Any:

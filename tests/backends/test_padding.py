@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trtspec.backends.parts import MaskKind
-from trtspec.backends.slots.padding import VIEW_STEP, PaddedCall, idle_call, padded_calls, rounded
+from trtspec.backends.slots.padding import PaddedCall, View, idle_call, padded_calls, rounded
 from trtspec.models.attention import PackedRows
 from trtspec.ops.attention import _visible_positions
 
@@ -55,20 +55,20 @@ def written(call: PaddedCall) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [MaskKind(), MaskKind(5), MaskKind(0, True), MaskKind(5, True)])
-@pytest.mark.parametrize("cut_views", [False, True])
+@pytest.mark.parametrize("view", View)
 @pytest.mark.parametrize("counts", [(), (1, 4, 6)], ids=["exact", "rounded"])
 def test_rows_see_and_write_what_they_should(
-    kind: MaskKind, cut_views: bool, counts: tuple[int, ...]
+    kind: MaskKind, view: View, counts: tuple[int, ...]
 ) -> None:
     for seed in range(40):
-        assert_seen_and_written(random_rows(random.Random(seed)), kind, cut_views, counts)
+        assert_seen_and_written(random_rows(random.Random(seed)), kind, view, counts)
 
 
 def assert_seen_and_written(
-    rows: PackedRows, kind: MaskKind, cut_views: bool, counts: tuple[int, ...]
+    rows: PackedRows, kind: MaskKind, view: View, counts: tuple[int, ...]
 ) -> None:
     kinds = [MaskKind(3), kind]
-    calls = padded_calls(rows, LENGTH, WIDEST, kinds, counts, cut_views=cut_views)
+    calls = padded_calls(rows, LENGTH, WIDEST, kinds, counts, view=view)
     served = torch.cat([call.packed for call in calls]) if calls else torch.zeros(0)
     assert sorted(served.tolist()) == list(range(len(rows.positions)))
     request_of = torch.bucketize(
@@ -89,7 +89,8 @@ def assert_seen_and_written(
         assert torch.equal(places.flatten()[call.places], rows.slot_mapping[call.packed])
         assert torch.equal(call.positions.flatten()[call.places], rows.positions[call.packed])
         mask = call.masks[-1][:, 0].flatten(0, 1)
-        assert mask.shape[1] == LENGTH or (cut_views and mask.shape[1] % VIEW_STEP == 0)
+        needed = int(call.write_indices[call.places // call.num_rows].max()) + call.num_rows
+        assert mask.shape[1] == call.seen == view.end(needed, LENGTH)
         for place, row in zip(call.places.tolist(), call.packed.tolist(), strict=True):
             request = int(request_of[row])
             seen = _visible_positions(
@@ -121,12 +122,12 @@ def test_values_of_rows_are_padded_with_zeros() -> None:
         assert padded.abs().sum() == pytest.approx(float(values[call.packed].abs().sum()), rel=1e-5)
 
 
-@pytest.mark.parametrize("cut_views", [False, True])
-def test_rows_of_an_idle_call_see_one_position(cut_views: bool) -> None:
-    call = idle_call(3, 5, LENGTH, 2, cut_views=cut_views)
+@pytest.mark.parametrize("view", View)
+def test_rows_of_an_idle_call_see_one_position(view: View) -> None:
+    call = idle_call(3, 5, LENGTH, 2, view=view)
     assert len(call.masks) == 2 and not len(call.packed)
     for mask in call.masks:
-        assert mask.shape == (3, 1, 5, VIEW_STEP if cut_views else LENGTH)
+        assert mask.shape == (3, 1, 5, view.end(5, LENGTH))
         assert (mask.sum(-1) == 1).all()
     assert (call.write_indices + 5 == LENGTH).all()
 
@@ -136,3 +137,13 @@ def test_rows_of_an_idle_call_see_one_position(cut_views: bool) -> None:
 )
 def test_rounded(count: int, most: int, expected: int) -> None:
     assert rounded(count, most) == expected
+
+
+@pytest.mark.parametrize(
+    ("needed", "steps", "powers"),
+    [(1, 64, 256), (64, 64, 256), (65, 128, 256), (257, 320, 512), (1000, 1000, 1000)],
+)
+def test_views_end_behind_what_is_needed(needed: int, steps: int, powers: int) -> None:
+    """In few sizes, and with the slot at the latest."""
+    found = [view.end(needed, 1000) for view in (View.WHOLE, View.STEPS, View.POWERS)]
+    assert found == [1000, steps, powers]

@@ -75,10 +75,14 @@ def test_mtp_modules(models: TinyModels, tmp_path: Path) -> None:
 
 
 def assert_native(folder: Path, graph: str, count: int) -> None:
-    """A graph's attentions, so many, are fused ones, each over caches as they are updated."""
+    """A graph's attentions, so many, are fused ones, each over what is in use of caches as they are
+    updated."""
     nodes = onnx.load(str(folder / f"{graph}.onnx"), load_external_data=False).graph.node
     updated = {node.output[0] for node in nodes if node.op_type == "TensorScatter"}
-    assert all(set(node.input[1:3]) <= updated for node in nodes if node.op_type == "Attention")
+    views = {
+        node.output[0] for node in nodes if node.op_type == "Slice" and node.input[0] in updated
+    }
+    assert all(set(node.input[1:3]) <= views for node in nodes if node.op_type == "Attention")
     report = (folder / REPORT_NAME).read_text()
     found = layers(report, f"{graph}.onnx")
     assert found["ATTENTION_INPUT"] == found["ATTENTION_OUTPUT"] == count

@@ -11,7 +11,7 @@ import pytest
 
 import trtspec.backends.tensorrt.backend as opening
 from trtspec import LLM, build
-from trtspec.backends.slots import networks
+from trtspec.backends.slots import networks, padding
 from trtspec.backends.staging import Staging
 from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.errors import ConfigError
@@ -60,8 +60,15 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     return [network._graph._session for network in networks]
 
 
+def views(session: TensorRTSession) -> set[int]:
+    """How many positions the masks of captured calls have."""
+    return {shapes[3][3] for shapes, _ in session._captured}
+
+
 @pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
+def copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With views of the caches from a few positions on."""
+    monkeypatch.setattr(padding, "_SHORTEST", 16)
     copy = tmp_path / "engine"
     shutil.copytree(folder, copy)
     as_tensorrt(copy)
@@ -82,6 +89,7 @@ def test_same_texts(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -
         assert found == figures
         opened = sessions(llm)
         assert all(isinstance(session, TensorRTSession) for session in opened)
+        assert all(views(session) > {32, 64} for session in opened if graphs)
         if graphs:
             assert all(1 < session.num_graphs < 30 for session in opened)
             assert fake.cuda.num_launches > 3 * sum(session.num_graphs for session in opened)
@@ -104,6 +112,7 @@ def test_kernels_beside_the_engine_judge(
         session = target._module._session._session
         assert isinstance(session, TensorRTSession)
         assert (1 < session.num_graphs < 30) if graphs else session.num_graphs == 0
+        assert not graphs or views(session) > {32, 64}
 
 
 def test_options_that_the_folder_was_not_built_with(copy: Path) -> None:

@@ -157,12 +157,13 @@ SlotGraph EngineOpener::slot_graph(const std::string& path, const Weights& weigh
                   " requests in a call, max_batch_size is " + std::to_string(max_batch_size_) +
                   "; lower it, or rebuild the engine with trtspec-build");
     }
+    if (session->varies(kFirstMask)) slots.view = View::kPowers;
     return SlotGraph(std::move(session), std::move(slots), device_);
   }
   auto session =
       std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
   const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
-  slots.cuts_masks = !mask.empty() && mask.back() < 0;
+  if (!mask.empty() && mask.back() < 0) slots.view = View::kSteps;
   return SlotGraph(std::move(session), std::move(slots), device_);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <stdexcept>
 #include <trtspec/token_tree.hpp>
@@ -61,10 +62,9 @@ void mark_seen(const Group& group, std::int64_t row, std::int64_t position, std:
 // How many positions the masks of a call have.
 std::int64_t mask_length(std::span<const Group> groups, std::int64_t num_rows,
                          const SlotShape& shape) {
-  if (!shape.cuts_masks) return shape.length;
   std::int64_t end = 0;
   for (const Group& group : groups) end = std::max(end, group.start + num_rows);
-  return std::min((end + kMaskStep - 1) / kMaskStep * kMaskStep, shape.length);
+  return view_end(shape.view, end, shape.length);
 }
 
 PaddedCall make_call(std::span<const Group> groups, const RowPlaces& rows,
@@ -139,6 +139,15 @@ at::Tensor PaddedCall::pad(const at::Tensor& values) const {
   sizes[0] = num_rows;
   sizes.insert(sizes.begin(), num_slots);
   return padded.view(sizes);
+}
+
+std::int64_t view_end(View view, std::int64_t needed, std::int64_t length) {
+  if (view == View::kWhole) return length;
+  if (view == View::kSteps) {
+    return std::min((needed + kMaskStep - 1) / kMaskStep * kMaskStep, length);
+  }
+  const std::uint64_t power = std::bit_ceil(static_cast<std::uint64_t>(needed));
+  return std::min(std::max(static_cast<std::int64_t>(power), kShortestMask), length);
 }
 
 std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const SlotShape& shape) {

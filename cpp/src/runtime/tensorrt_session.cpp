@@ -93,6 +93,13 @@ std::int64_t TensorRTSession::max_batch() const {
   return most;
 }
 
+bool TensorRTSession::varies(std::size_t input) const {
+  return std::ranges::any_of(profiles_, [&](const Profile& profile) {
+    const SizeLimits& limits = profile.limits.at(input);
+    return limits.smallest.back() < limits.largest.back();
+  });
+}
+
 std::vector<at::Tensor> TensorRTSession::run(std::vector<at::Tensor> inputs) {
   if (inputs.size() != inputs_.size()) {
     throw std::logic_error("an engine of " + std::to_string(inputs_.size()) +

@@ -20,6 +20,7 @@ namespace {
 
 using trtspec::PaddedCall;
 using trtspec::RowPlaces;
+using trtspec::View;
 using Ints = std::vector<std::int64_t>;
 
 constexpr std::int64_t kLength = 128;
@@ -97,16 +98,16 @@ Scene random_scene(unsigned seed) {
   return scene;
 }
 
-void test_rows_see_and_write_what_they_should(unsigned seed, std::int64_t window, bool cuts) {
+void test_rows_see_and_write_what_they_should(unsigned seed, std::int64_t window, View view) {
   const Scene scene = random_scene(seed);
   Ints windows = {window};
   if (window > 0) windows = {0, window};
   std::multiset<std::int64_t> served;
   for (const PaddedCall& call :
-       trtspec::padded_calls(scene.places, {kLength, kWidest, windows, cuts})) {
+       trtspec::padded_calls(scene.places, {kLength, kWidest, windows, view})) {
     CHECK(call.num_rows <= kWidest || call.num_slots == 1);
     const std::int64_t length = call.masks.back().size(3);
-    CHECK(length == kLength || (cuts && length % trtspec::kMaskStep == 0));
+    CHECK(length == kLength || (view == View::kSteps && length % trtspec::kMaskStep == 0));
     const bool* mask = call.masks.back().const_data_ptr<bool>();
     std::set<std::int64_t> own;
     const auto place_of = [&](std::int64_t index) {
@@ -185,13 +186,28 @@ void test_a_graph_takes_packed_rows(unsigned seed) {
   }
 }
 
+// As in tests/backends/test_padding.py.
+void test_views_end_behind_what_is_needed() {
+  struct Case {
+    std::int64_t needed, steps, powers;
+  };
+  for (const auto& [needed, steps, powers] : {Case{1, 64, 256}, Case{64, 64, 256},
+                                              Case{65, 128, 256}, Case{257, 320, 512},
+                                              Case{1000, 1000, 1000}}) {
+    CHECK_EQ(trtspec::view_end(View::kWhole, needed, 1000), 1000);
+    CHECK_EQ(trtspec::view_end(View::kSteps, needed, 1000), steps);
+    CHECK_EQ(trtspec::view_end(View::kPowers, needed, 1000), powers);
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_views_end_behind_what_is_needed();
   for (unsigned seed = 0; seed < 40; ++seed) {
-    for (const bool cuts : {false, true}) {
-      test_rows_see_and_write_what_they_should(seed, 0, cuts);
-      test_rows_see_and_write_what_they_should(seed, 5, cuts);
+    for (const View view : {View::kWhole, View::kSteps, View::kPowers}) {
+      test_rows_see_and_write_what_they_should(seed, 0, view);
+      test_rows_see_and_write_what_they_should(seed, 5, view);
     }
     test_a_graph_takes_packed_rows(seed);
   }

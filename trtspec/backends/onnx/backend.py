@@ -14,6 +14,7 @@ from trtspec.backends.onnx.session import OnnxSession, require_onnxruntime
 from trtspec.backends.session import GraphSession
 from trtspec.backends.shape import EngineShape
 from trtspec.backends.slots.backend import SlotBackend
+from trtspec.backends.slots.padding import View
 from trtspec.errors import ConfigError
 
 
@@ -33,7 +34,7 @@ class OnnxBackend(SlotBackend):
     no_dtype = "ONNX Runtime has no bfloat16 kernels for CPUs"
     compiler = "trtspec.backends.onnx.export"
     matched: frozenset[str] | None = frozenset()
-    cuts_masks = True
+    view = View.STEPS
 
     def resolve_device(self, asked: str) -> tuple[str, str | None]:
         if asked == "cuda":

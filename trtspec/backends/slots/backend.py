@@ -14,20 +14,20 @@ from trtspec.backends.session import GraphSession, ModuleSession, Session
 from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.lowering import lower, part_file
 from trtspec.backends.slots.networks import SlotGraph, TargetNetwork
+from trtspec.backends.slots.padding import View
 
 
 class SlotBackend(Backend):
     """Graphs are those of the networks' parts; the rollouts between them run as modules.
 
-    cuts_masks: whether a call's masks, and with them what attention reads of the caches, end behind
-    the last position that a row of it can see.
+    view: how many positions of the caches a call's masks have, and attention reads.
     """
 
     has_slots = True
     runs_ops = False
     is_portable = True
     compiles_apart = False  # a process for each graph would take longer to start than to export
-    cuts_masks = False
+    view = View.WHOLE
 
     def graphs(self, engine: EngineShape) -> list[Graph]:
         return [
@@ -79,7 +79,7 @@ class SlotBackend(Backend):
         raise NotImplementedError
 
     def _lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
-        return lower(engine, network, part, self.cuts_masks)
+        return lower(engine, network, part, self.view is not View.WHOLE)
 
 
 class SlotParts:
@@ -103,6 +103,11 @@ class SlotParts:
         self._parts = {part.name: part for part in network.parts}
 
     @property
+    def view(self) -> View:
+        """Of the backend's graphs."""
+        return self._backend.view
+
+    @property
     def max_rows(self) -> int:
         return self.engine.max_num_tokens
 
@@ -116,7 +121,7 @@ class SlotParts:
             part.masks,
             self.engine.device,
             self.graph_batches,
-            cut_views=self._backend.cuts_masks,
+            view=self.view,
         )
 
     def over_caches(self, part: Part) -> GraphSession:

@@ -30,6 +30,8 @@ from trtspec.models.signature import Signature
 SUFFIX = ".onnx"
 BATCH, ROWS, WANTED = 2, 4, 5
 """Of the examples: all different, and from BATCH + 1, so that export cannot confuse them."""
+SEEN = "seen"
+"""The name of the length of masks that are cut."""
 _MAX_ROWS = 1 << 20
 
 
@@ -117,7 +119,7 @@ def _with_rows(
         length = engine.layout.tokens_per_block
         seen, mask_dims = length, {0: dim("batch"), 2: dim("rows")}
         if cut_masks:
-            seen, mask_dims[3] = length - 1, Dim("seen", min=1, max=length)
+            seen, mask_dims[3] = length - 1, Dim(SEEN, min=1, max=length)
         ids, starts = example_rows(), torch.zeros(BATCH, dtype=torch.int64)
         masks = [torch.ones(BATCH, 1, ROWS, seen, dtype=torch.bool) for _ in part.masks]
         caches, cache_dims = example_caches(engine, _decoder(part))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trtspec.backends.parts import MaskKind, RowsGraph
 from trtspec.backends.session import GraphSession
-from trtspec.backends.slots.padding import PaddedCall, Padding
+from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging, to_host
 from trtspec.models.attention import PackedRows
 
@@ -40,12 +40,12 @@ class SlotGraph:
         device: str = "cpu",
         slot_counts: Sequence[int] = (),
         *,
-        cut_views: bool = False,
+        view: View = View.WHOLE,
     ) -> None:
-        """``length``, ``widest``, ``slot_counts``, ``cut_views``: see `padded_calls`; ``kinds``: of
+        """``length``, ``widest``, ``slot_counts``, ``view``: see `padded_calls`; ``kinds``: of
         the masks that the graph reads."""
         self._session = session
-        self._padding = Padding(length, widest, kinds, slot_counts, cut_views)
+        self._padding = Padding(length, widest, kinds, slot_counts, view)
         self._staging = Staging(torch.device(device))
 
     def run(

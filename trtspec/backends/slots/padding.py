@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,29 @@ from trtspec.backends.parts import MaskKind
 from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
 
-VIEW_STEP = 64
-"""Masks that are cut have a multiple of so many positions: few sizes, for what is kept of each."""
+_STEP = 64
+_SHORTEST = 256
 
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class View(Enum):
+    """How many positions of a cache a call's masks have, and with them what attention reads: all
+    of a slot, or only up to behind the last one that a row can see. That is rounded up, as memory,
+    kernels or graphs are kept for each size: to STEPS of 64 where a position more costs more than
+    a size, to POWERS of two, from 256 on, where it is the other way round."""
+
+    WHOLE = "whole"
+    STEPS = "steps"
+    POWERS = "powers"
+
+    def end(self, needed: int, length: int) -> int:
+        """Of a view of so many positions, in slots of ``length``."""
+        if self is View.WHOLE:
+            return length
+        if self is View.STEPS:
+            return min(-(-needed // _STEP) * _STEP, length)
+        return min(max(_SHORTEST, 1 << (needed - 1).bit_length()), length)
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,7 @@ class PaddedCall:
 
     packed: the packed rows that it serves ``[n] i64``. places: where each of them stands among the
     num_slots * S rows ``[n] i64``. positions ``[num_slots, S] i64``, write_indices ``[num_slots]
-    i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `SlotRows`.
+    i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `SlotRows`. seen: L'.
     begins: slots whose sequence begins with this call.
     """
 
@@ -39,6 +59,7 @@ class PaddedCall:
     write_indices: Tensor
     masks: tuple[Tensor, ...]
     begins: tuple[int, ...]
+    seen: int
 
     def pad(self, packed: Tensor) -> Tensor:
         """A value of each packed row ``[T, ...]`` as ``[num_slots, S, ...]``, zero elsewhere."""
@@ -93,15 +114,13 @@ class Padding:
     widest: int
     kinds: Sequence[MaskKind] = ()
     slot_counts: Sequence[int] = ()
-    cut_views: bool = False
+    view: View = View.WHOLE
 
     def calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
         """At least one call: where all ``rows`` are padding, one of padding alone, of as many
         requests as fit the ``num_slots`` of the caches."""
         counts = [count for count in self.slot_counts if count <= num_slots]
-        calls = padded_calls(
-            rows, self.length, self.widest, self.kinds, counts, cut_views=self.cut_views
-        )
+        calls = padded_calls(rows, self.length, self.widest, self.kinds, counts, view=self.view)
         if calls:
             return calls
         requests = min(len(rows.context_lens), num_slots)
@@ -109,7 +128,7 @@ class Padding:
         if self.slot_counts:
             count = rounded(count, self.widest)
         masks = len(self.kinds)
-        return [idle_call(requests, count, self.length, masks, cut_views=self.cut_views)]
+        return [idle_call(requests, count, self.length, masks, view=self.view)]
 
     def pad_places(self, call: PaddedCall, places: Tensor) -> Tensor:
         """Wanted ``places [n]`` among a call's rows; where calls are rounded, one for each slot or
@@ -128,7 +147,7 @@ def padded_calls(
     kinds: Sequence[MaskKind],
     slot_counts: Sequence[int] = (),
     *,
-    cut_views: bool = False,
+    view: View = View.WHOLE,
 ) -> list[PaddedCall]:
     """The calls that feed ``rows`` to caches of ``length`` positions a slot.
 
@@ -138,8 +157,8 @@ def padded_calls(
     which is written to the last positions of its cache: no sequence may reach those, the last
     ``widest``. Padding behind a request's rows is written behind them, where nothing is committed.
     A row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
-    positions are multiplied by zero. With ``cut_views`` masks end where no row of a request looks
-    or is padded to; a row of padding behind that sees the last position.
+    positions are multiplied by zero. A ``view`` that is not whole ends where no row of a request
+    looks or is padded to; a row of padding behind that sees the last position.
 
     ``slot_counts``: those that shared calls are rounded up to, rising; they begin at slot 0 then,
     and their rows are rounded as well (see `rounded`), so that few sizes occur. None: no rounding.
@@ -148,14 +167,14 @@ def padded_calls(
     narrow = [group for group in groups if group.count <= widest]
     alone = [[group] for group in groups if group.count > widest]
     positions = rows.positions.numpy()
-    calls = [_call(own, _span(own), positions, length, kinds, cut_views) for own in alone]
+    calls = [_call(own, _span(own), positions, length, kinds, view) for own in alone]
     if narrow:
         span = _span(narrow)
         if slot_counts:
             last = span.first_slot + span.num_slots
             slots = next((count for count in slot_counts if count >= last), last)
             span = _Span(0, slots, rounded(span.num_rows, widest))
-        calls.insert(0, _call(narrow, span, positions, length, kinds, cut_views))
+        calls.insert(0, _call(narrow, span, positions, length, kinds, view))
     return calls
 
 
@@ -165,19 +184,19 @@ def rounded(count: int, most: int) -> int:
 
 
 def idle_call(
-    num_slots: int, num_rows: int, length: int, num_masks: int, *, cut_views: bool = False
+    num_slots: int, num_rows: int, length: int, num_masks: int, *, view: View = View.WHOLE
 ) -> PaddedCall:
-    """A call of padding alone: as long as one of requests, without context if masks are cut, and
-    nothing comes of it."""
+    """A call of padding alone: as long as one of requests, without context if not all of a slot is
+    in view, and nothing comes of it."""
     none = torch.zeros(0, dtype=torch.int64)
     starts = torch.full((num_slots,), length - num_rows)
-    seen = min(-(-num_rows // VIEW_STEP) * VIEW_STEP, length) if cut_views else length
+    seen = view.end(num_rows, length)
     mask = torch.zeros(num_slots, 1, num_rows, seen, dtype=torch.bool)
     own = torch.arange(num_rows)
     mask[:, 0, own, seen - num_rows + own] = True
     positions = torch.zeros(num_slots, num_rows, dtype=torch.int64)
     masks = (mask,) * num_masks
-    return PaddedCall(0, num_slots, num_rows, none, none, positions, starts, masks, ())
+    return PaddedCall(0, num_slots, num_rows, none, none, positions, starts, masks, (), seen)
 
 
 def _groups(rows: PackedRows, length: int) -> list[_Group]:
@@ -208,15 +227,12 @@ def _call(
     positions: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     length: int,
     kinds: Sequence[MaskKind],
-    cut_views: bool,
+    view: View,
 ) -> PaddedCall:
     first_slot, num_slots, num_rows = span.first_slot, span.num_slots, span.num_rows
     padded = np.zeros((num_slots, num_rows), np.int64)
     starts = np.full(num_slots, length - num_rows, np.int64)
-    seen = length
-    if cut_views:
-        seen = max(group.start for group in groups) + num_rows
-        seen = min(-(-seen // VIEW_STEP) * VIEW_STEP, length)
+    seen = view.end(max(group.start for group in groups) + num_rows, length)
     masks = [np.zeros((num_slots, 1, num_rows, seen), np.bool_) for _ in kinds]
     packed, places = [], []
     for group in groups:
@@ -243,6 +259,7 @@ def _call(
         torch.from_numpy(starts),
         tuple(torch.from_numpy(mask) for mask in masks),
         tuple(group.slot for group in groups if group.start == 0),
+        seen,
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.backends.session import GraphSession
-from trtspec.backends.slots.padding import PaddedCall, Padding
+from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
 from trtspec.ops.sampling import SamplingColumns
@@ -45,7 +45,7 @@ class VerifyInputs(NamedTuple):
 
     logits_rows ``[R] i64`` counts through all B * S rows; columns and parents are of these, and
     row_start ``[B + 1] i32`` says which of them are a slot's tree. caches: as in `EngineInputs`, of
-    these slots.
+    these slots. seen: positions of a slot that its masks have.
     """
 
     rows: PaddedInputs
@@ -54,6 +54,7 @@ class VerifyInputs(NamedTuple):
     parents: Tensor
     row_start: Tensor
     caches: tuple[Tensor, ...] = ()
+    seen: int = 0
 
     def flat(self) -> list[Tensor]:
         """In the order of the graph's inputs."""
@@ -70,6 +71,7 @@ class VerifyInputs(NamedTuple):
             parents=next(given),
             row_start=next(given),
             caches=tuple(given),
+            seen=self.seen,
         )
 
 
@@ -103,12 +105,14 @@ class VerifyNetwork(nn.Module):
         widest: int,
         device: str,
         slot_counts: Sequence[int] = (),
+        *,
+        view: View = View.WHOLE,
     ) -> None:
-        """``length``, ``widest``, ``slot_counts``: see `padded_calls`; a tree has at most
-        ``widest`` rows."""
+        """``length``, ``widest``, ``slot_counts``, ``view``: see `padded_calls`; a tree has at most
+        ``widest`` rows. The masks are made by ``session``."""
         super().__init__()
         self._session = session
-        self._padding = Padding(length, widest, slot_counts=slot_counts)  # the graph makes masks
+        self._padding = Padding(length, widest, slot_counts=slot_counts, view=view)
         self._widest = widest
         self._device = torch.device(device)
         self._staging = Staging(self._device)
@@ -150,6 +154,7 @@ class VerifyNetwork(nn.Module):
                 columns=SamplingColumns._make(trees.take(column) for column in columns),
                 parents=trees.take(parents),
                 row_start=trees.row_start,
+                seen=call.seen,
             )
             last = call.first_slot + call.num_slots
             wanted, judged, slots, packed, places, *arrived = self._staging.to_device(

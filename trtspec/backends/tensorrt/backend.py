@@ -16,6 +16,7 @@ from trtspec.backends.parts import Part
 from trtspec.backends.session import GraphSession, Session
 from trtspec.backends.shape import EngineShape, Graph
 from trtspec.backends.slots.backend import SlotBackend, SlotParts
+from trtspec.backends.slots.padding import View
 from trtspec.backends.tensorrt.build import REPORT_NAME, build_engines
 from trtspec.backends.tensorrt.cuda_stream import require_cuda_python
 from trtspec.backends.tensorrt.flags import add_flags
@@ -33,13 +34,15 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 class TensorRTBackend(SlotBackend):
-    """A TensorRT updates and reads a cache in one piece, between which no slice may come: so its
-    masks are as long as a cache. Its graphs are those of backend onnx otherwise."""
+    """Its graphs are those of backend onnx, but for a target's with plugins, whose masks are as
+    long as a slot. Views are powers of two: kernels are specialised for, and steps captured in,
+    each size that occurs."""
 
     name = "tensorrt"
     title = "TensorRT"
     keeps_weights = True
     captures_calls = True
+    view = View.POWERS
     options_class = TensorRTConfig
     compiler = "trtspec.backends.onnx.export"
     report = REPORT_NAME

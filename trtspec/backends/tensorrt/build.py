@@ -14,12 +14,14 @@ from tqdm import tqdm
 
 from trtspec.backends.device import device_problem
 from trtspec.backends.shape import EngineShape
+from trtspec.backends.slots.lowering import SEEN
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.package import (
     ENGINE_SUFFIX,
     TensorRTLog,
     accepted_class,
     require_tensorrt,
+    tensorrt_version,
     trt,
 )
 from trtspec.backends.tensorrt.plugins import load_plugins
@@ -30,6 +32,8 @@ from trtspec.writable import check_folder
 REPORT_NAME = "layers.txt"
 """What TensorRT made of the graphs, in the engine folder."""
 _ATTENTION = "ATTENTION_INPUT"
+_USUAL_VIEW = 2048
+"""Positions of a slot, what kernels are chosen for."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ def _build(engine: EngineShape, options: TensorRTConfig, graph: Path, target: Pa
     config = builder.create_builder_config()
     _configure(config, options, engine.dtype_name)
     for limits in profiles(engine):
-        config.add_optimization_profile(_profile(builder, network, limits))
+        if config.add_optimization_profile(_profile(builder, network, limits)) < 0:
+            raise BuildError(f"TensorRT refuses a profile of {graph.name}: {log.text()}")
     cache = _open_timing_cache(config, options)
     bar = _progress_bar(graph.name)
     config.progress_monitor = bar
@@ -114,7 +119,8 @@ def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
     if options.compute_capability is not None:
         kind = "SM" + options.compute_capability.replace(".", "")
         config.num_compute_capabilities = 1
-        config.set_compute_capability(getattr(trt.ComputeCapability, kind), 0)
+        if not config.set_compute_capability(getattr(trt.ComputeCapability, kind), 0):
+            raise BuildError(f"{tensorrt_version()} does not build for {kind}")
     if options.builder_optimization_level is not None:
         config.builder_optimization_level = options.builder_optimization_level
     verbosity = options.profiling_verbosity.upper()
@@ -160,6 +166,8 @@ def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
     and for chunks of one prompt."""
     batch, widest, rows = engine.max_batch_size, engine.rows, engine.verify_rows
     step, chunk = engine.max_num_tokens, min(engine.max_num_tokens, engine.max_seq_len)
+    length = engine.layout.tokens_per_block
+    seen = (1, min(_USUAL_VIEW, length), length)
     # With a chunk, modules are fed what they could not be of the chunk before.
     ahead = max(engine.lookahead, 1)
     verify = {
@@ -168,6 +176,7 @@ def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
         "rows": (1, rows, widest),
         "logits_rows": (1, batch * rows, batch * widest),
         "packed_rows": (1, batch, batch * widest),
+        SEEN: seen,
     }
     prefill = {
         "batch": (1, 1, 1),
@@ -175,6 +184,7 @@ def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
         "rows": (1, chunk, chunk + ahead - 1),
         "logits_rows": (1, 1, chunk),
         "packed_rows": (1, step, step),
+        SEEN: seen,
     }
     return [verify, prefill]
 

@@ -22,6 +22,7 @@ from trtspec.backends.slots.lowering import (
     row_dims,
     written,
 )
+from trtspec.backends.slots.padding import View
 from trtspec.backends.slots.verify import (
     PaddedInputs,
     VerifyGraph,
@@ -98,8 +99,10 @@ def open_judging(parts: SlotParts, with_plugins: bool) -> Session:
     length, widest = engine.layout.tokens_per_block, engine.rows
     graph = parts.over_caches(part)
     session: VerifySession = VerifyGraph(graph)
+    view = View.WHOLE
     if not with_plugins:
-        session = KernelSession(graph, [kind.window for kind in part.masks], length, widest)
-    network = VerifyNetwork(session, length, widest, engine.device, parts.graph_batches)
+        session = KernelSession(graph, [kind.window for kind in part.masks], widest)
+        view = parts.view
+    network = VerifyNetwork(session, length, widest, engine.device, parts.graph_batches, view=view)
     signature = verify_signature(part.decoder, engine.dtype, engine.layout)
     return ModuleSession(network, signature, engine.device)

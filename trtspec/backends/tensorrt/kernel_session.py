@@ -19,14 +19,11 @@ class KernelSession:
     the plain graph runs, and its logits sampled and trees walked behind it, all where the tensors
     are."""
 
-    def __init__(
-        self, session: GraphSession, windows: Sequence[int], length: int, width: int
-    ) -> None:
-        """``session``: over the graph of `SlotModel` with these ``windows``. ``length``: of a
-        cache slot. ``width``: most rows of a tree."""
+    def __init__(self, session: GraphSession, windows: Sequence[int], width: int) -> None:
+        """``session``: over the graph of `SlotModel` with these ``windows``. ``width``: most rows
+        of a tree."""
         self._session = session
         self._windows = tuple(windows)
-        self._length = length
         self._width = width
 
     def run(self, inputs: VerifyInputs) -> list[Tensor]:
@@ -41,7 +38,7 @@ class KernelSession:
                 rows.is_tree.bool(),
                 rows.tree_mask.flatten(0, 1),
                 width=rows.input_ids.shape[1],
-                length=self._length,
+                length=inputs.seen,
                 sliding_window=window,
                 dtype=torch.bool,
             )

@@ -41,14 +41,21 @@ struct PaddedCall {
   at::Tensor pad(const at::Tensor& values) const;
 };
 
+// How many positions of a slot a call's masks have, and with them what it attends to: all, or up to
+// behind the last one that a row can see, rounded up to steps of kMaskStep or to powers of two from
+// kShortestMask on (see View of trtspec/backends/slots/padding.py).
+enum class View { kWhole, kSteps, kPowers };
+
+// Where a view of `needed` positions ends, in slots of that length.
+std::int64_t view_end(View view, std::int64_t needed, std::int64_t length);
+
 // The shape of a graph over a slot cache: positions of a slot, most rows of a request that shares
-// a call, the sliding windows of its layers (see DecoderShape), and whether its masks, and with
-// them what it attends to, may end before the cache does.
+// a call, the sliding windows of its layers (see DecoderShape), and how its masks are cut.
 struct SlotShape {
   std::int64_t length;
   std::int64_t widest;
   std::vector<std::int64_t> windows;
-  bool cuts_masks = false;
+  View view = View::kWhole;
 };
 
 // The calls that feed rows to caches.
@@ -59,11 +66,12 @@ struct SlotShape {
 // which is written to the last positions of its cache: no sequence may reach those, the last
 // `widest`. Padding behind a request's rows is written behind them, where nothing is committed. A
 // row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
-// positions are multiplied by zero. Masks that are cut end, in steps of kMaskStep, where no row of
-// a request looks or is padded to; a row of padding behind that sees the last position.
+// positions are multiplied by zero. Masks that are cut end where no row of a request looks or is
+// padded to; a row of padding behind that sees the last position.
 std::vector<PaddedCall> padded_calls(const RowPlaces& rows, const SlotShape& shape);
 
 // Few lengths of masks, for what is kept of each.
 constexpr std::int64_t kMaskStep = 64;
+constexpr std::int64_t kShortestMask = 256;
 
 }  // namespace trtspec

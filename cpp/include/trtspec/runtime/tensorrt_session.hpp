@@ -27,6 +27,8 @@ class TensorRTSession final : public Session {
 
   // Of the first dimension of the first input, the most that any profile takes.
   std::int64_t max_batch() const;
+  // Whether calls may differ in the last dimension of an input.
+  bool varies(std::size_t input) const;
 
  private:
   // The execution context of a profile, and what inputs it takes, in their order.
