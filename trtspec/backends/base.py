@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.backends.device import device_problem
+from trtspec.backends.device import device_problem, total_memory
 from trtspec.backends.environment import Environment
 from trtspec.backends.session import Session
 from trtspec.backends.shape import EngineShape, Graph, NetworkShape
@@ -118,6 +118,10 @@ class Backend:
                 f"device {device!r} was asked for, but {problem}, or give device 'cpu'"
             )
         return self.environment_here(device)
+
+    def memory_to_build_for(self, device: str, options: Any) -> int | None:
+        """Bytes of memory of the device that an engine will run on; None: not known here."""
+        return total_memory(device)
 
     def misfits(self, built: Environment, device: str) -> list[str]:
         """In what this machine differs from that of an engine's build, with both values."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from trtspec.ops import native as native  # registers the custom ops
@@ -45,6 +47,13 @@ def compute_capability() -> str:
     """Of the CUDA device, as ``9.0``; compiled kernels run on no other."""
     major, minor = torch.cuda.get_device_capability(0)
     return f"{major}.{minor}"
+
+
+def total_memory(device: str) -> int:
+    """Bytes of the device's memory, free or not; of a CPU's, the machine's."""
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_memory(device: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
+from trtspec.builder.slot_lengths import SlotLengths
 from trtspec.config.build import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
@@ -47,22 +48,34 @@ def resolve_build(
     weight_dtype, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
 
+    rows = speculative.num_rows if speculative else 1
+    slots = None
+    if backend.has_slots:
+        chosen = replace(
+            config, dtype=dtype, device=device, backend=backend.name, weight_dtype=weight_dtype
+        )
+        memory = backend.memory_to_build_for(device, options)
+        slots = SlotLengths.of(model, chosen, memory, rows)
     limit, max_seq_len = model.max_sequence, config.max_seq_len
     named = f"max_position_embeddings={model.max_position_embeddings}"
     if limit > model.max_position_embeddings:
         rope = next(r for r in model.ropes if r.stretched(model.max_position_embeddings) == limit)
         named += f", which its {rope.type} rope (factor {rope.factor}) makes {limit}"
     if max_seq_len is None:
-        max_seq_len = limit
+        max_seq_len, why = limit, None
+        if slots is not None:
+            max_seq_len, why = slots.default(limit, config.max_batch_size)
         stretched = limit > model.max_position_embeddings
         what = named if stretched else "max_position_embeddings"
-        reasons.append(f"max_seq_len {limit}: the model's {what}")
+        reasons.append(why or f"max_seq_len {limit}: the model's {what}")
     elif max_seq_len > limit:
         raise ConfigError(
             f"max_seq_len={max_seq_len} exceeds the model's {named}; lower max_seq_len to {limit}"
         )
     elif max_seq_len > model.max_position_embeddings:
         reasons.append(f"max_seq_len {max_seq_len}: within the model's {named}")
+    if slots is not None:
+        slots.check(max_seq_len)
     draft_limit = speculative.max_model_len if speculative else None
     if draft_limit is not None and draft_limit < max_seq_len:
         raise ConfigError(
@@ -70,7 +83,6 @@ def resolve_build(
             f"drafts serve every sequence: lower max_seq_len or leave max_model_len out"
         )
 
-    rows = speculative.num_rows if speculative else 1
     verify_rows = config.max_batch_size * rows
     max_num_tokens = config.max_num_tokens
     if max_num_tokens is None:

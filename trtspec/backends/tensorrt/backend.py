@@ -88,6 +88,11 @@ class TensorRTBackend(SlotBackend):
             )
         return replace(Environment.here(device), own=own)
 
+    def memory_to_build_for(self, device: str, options: TensorRTConfig) -> int | None:
+        if options.compute_capability is not None or self.device_problem(device) is not None:
+            return None
+        return super().memory_to_build_for(device, options)
+
     def finish(self, engine: EngineShape, folder: Path) -> None:
         link_graphs(engine, folder)
         names = [graph.file for graph in self.graphs(engine)]

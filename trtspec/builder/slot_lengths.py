@@ -1,0 +1,73 @@
+"""How long sequences may become where each has a slot of the caches for itself.
+
+A slot has room for all of `max_seq_len` from the beginning. A model made for 128k tokens would take
+the memory of a large GPU for a single one, so that a default has to look at the memory there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.config.build import BuildConfig
+from trtspec.config.kv import DEFAULT_FREE_MEMORY_FRACTION
+from trtspec.config.model import ModelConfig
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.errors import ConfigError
+
+ASSUMED_MEMORY = 24 << 30
+"""Bytes, of a GPU that is not here."""
+_SHORTEST = 256
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class SlotLengths:
+    """The slots of a target.
+
+    memory: bytes of the device that the engine will run on; None: not known. free: what weights
+    leave of it. token_bytes: of the target's K/V of one token. slack: positions of a slot behind a
+    sequence's tokens. K/V of drafts is left out: it is a small part of the target's, and caches get
+    a part of the memory only.
+    """
+
+    memory: int | None
+    free: int
+    token_bytes: int
+    slack: int
+
+    @classmethod
+    def of(
+        cls, model: ModelConfig, build: BuildConfig, memory: int | None, rows: int
+    ) -> SlotLengths:
+        """``build``: its backend, device and dtypes are resolved. ``rows``: of a verify step."""
+        free = (ASSUMED_MEMORY if memory is None else memory) - weight_bytes(model, build)
+        return cls(memory, free, kv_bytes_per_token(model, build.dtype), 2 * rows)
+
+    def default(self, limit: int, slots: int) -> tuple[int, str | None]:
+        """The model's limit, or the largest power of two at which so many slots fit into the part
+        of the memory that caches get; and why, if it is that."""
+        room = int(max(self.free, 0) * DEFAULT_FREE_MEMORY_FRACTION)
+        longest = room // (slots * self.token_bytes) - self.slack
+        if longest >= limit:
+            return limit, None
+        length = min(max(_SHORTEST, 1 << max(longest, 1).bit_length() - 1), limit)
+        assumed = "" if self.memory is not None else f" of a GPU of {ASSUMED_MEMORY // _GIB} GiB"
+        return length, (
+            f"max_seq_len {length}: {slots} slots of the model's {limit} tokens take "
+            f"{slots * self._slot_bytes(limit) / _GIB:.1f} GiB of K/V, caches get "
+            f"{room / _GIB:.1f} GiB{assumed}"
+        )
+
+    def check(self, max_seq_len: int) -> None:
+        """ConfigError if not even one slot of that many tokens has room beside the weights."""
+        needed = self._slot_bytes(max_seq_len)
+        if self.memory is not None and needed > self.free:
+            raise ConfigError(
+                f"max_seq_len={max_seq_len} takes {needed / _GIB:.1f} GiB of K/V for one sequence, "
+                f"the weights leave {max(self.free, 0) / _GIB:.1f} GiB of the device's "
+                f"{self.memory / _GIB:.1f} GiB; lower max_seq_len, or use a backend with a paged "
+                "cache"
+            )
+
+    def _slot_bytes(self, tokens: int) -> int:
+        return (tokens + self.slack) * self.token_bytes
