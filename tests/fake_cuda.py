@@ -3,8 +3,8 @@ refuse.
 
 `played_cuda` gives torch a device ``cuda:0`` whose tensors are CPU tensors in a wrapper. What they
 are computed by is the CPU's; but they have no ``numpy()``, and an operation over one of them and a
-tensor on the host fails, where it would fail on CUDA. Graphs run their call again when they are
-replayed.
+tensor on the host fails, where it would fail on CUDA. Graphs refuse what none can hold,
+and are replayed on the memory that they were captured with.
 """
 
 from __future__ import annotations
@@ -23,11 +23,29 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from trtspec.ops.acceptance import accept_trees
+
 DEVICE = torch.device("cuda:0")
 _aten = torch.ops.aten
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 """Those whose index tensors may lie on the host."""
 _COPIES = (_aten.copy_.default, _aten._to_copy.default)
+
+
+def _mm(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:
+    return (a.float() @ b.float()).to(out_dtype)
+
+
+def _accept(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+    """CUDA's takes requests without rows, and rows behind the last one; as wide as all rows."""
+    return accept_trees(*arguments, width=len(arguments[0]))
+
+
+_on_cpu: dict[Any, Any] = {
+    _aten.mm.dtype: _mm,
+    torch.ops.trtspec.accept.default: _accept,
+}
+"""What has no kernel for CPUs, or one that takes less."""
 
 
 class DeviceTensor(torch.Tensor):
@@ -57,6 +75,15 @@ class DeviceTensor(torch.Tensor):
     def numpy(self, **options: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
 
+    def __setitem__(self, index: Any, value: Any) -> None:  # type: ignore[override]
+        """Python's own would make a tensor of a number on the device, by a kernel for it."""
+        if isinstance(value, Tensor) and value.dim() and not isinstance(value, DeviceTensor):
+            raise RuntimeError(f"a tensor on the host becomes part of one on {DEVICE}")
+        held = pytree.tree_map(_held, (self, index, value))
+        _set(*held)
+        if _captured:
+            _captured[-1].calls.append((_set, held, {}, None))
+
     def __repr__(self) -> str:
         return f"on {DEVICE}: {self.held!r}"
 
@@ -74,6 +101,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     stays = torch.device(asked).type == "cuda" if asked is not None else True
     if func not in _COPIES:
         _check_devices(func, args, tensors)
+    if _captured:
+        _check_capture(func, tensors, func is _aten._to_copy.default and not stays)
     wrappers = {id(t.held): t for t in tensors if isinstance(t, DeviceTensor)}
     args, kwargs = pytree.tree_map(_held, (args, kwargs))
     if asked is not None:
@@ -81,7 +110,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     kwargs.pop("pin_memory", None)
     if func is _aten._to_copy.default and not stays:
         return func(*args, **kwargs)
+    func = _on_cpu.get(func, func)
     made = func(*args, **kwargs)
+    if _captured:
+        _captured[-1].calls.append((func, args, kwargs, made))
     if not stays or (func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor)):
         return made
 
@@ -92,6 +124,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return DeviceTensor(value) if known is None else known
 
     return pytree.tree_map(placed, made)
+
+
+def _set(tensor: Tensor, index: Any, value: Any) -> None:
+    tensor[index] = value
 
 
 def _held(value: Any) -> Any:
@@ -170,28 +206,59 @@ class _Event:
         return 1e3 * (end._when - self._when)
 
 
-class PlayedGraph:
-    """A captured call: `trtspec.backends.cuda_graph.Replayable`."""
+class _Graph:
+    """What was recorded while it was captured, on the memory it was recorded with."""
 
-    def __init__(self, call: Callable[[], list[Tensor]]) -> None:
-        self._call = call
-        self.outputs = [output.clone() for output in call()]
-        self.num_replays = 0
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
 
     def replay(self) -> None:
-        self.num_replays += 1
-        for own, new in zip(self.outputs, self._call(), strict=True):
-            own.copy_(new)
+        for func, args, kwargs, made in self.calls:
+            again = func(*args, **kwargs)
+            pairs = zip(pytree.tree_leaves(made), pytree.tree_leaves(again), strict=True)
+            for own, new in pairs:
+                if isinstance(own, Tensor) and own.data_ptr() != new.data_ptr():
+                    own.copy_(new)
 
 
-def _record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[PlayedGraph, list[Tensor], Any]:
-    graph = PlayedGraph(call)
-    return graph, graph.outputs, "pool"
+_captured: list[_Graph] = []
+"""The graph that is being captured, if any."""
+
+
+@contextmanager
+def _capture(graph: _Graph, **options: Any) -> Iterator[None]:
+    _captured.append(graph)
+    try:
+        yield
+    finally:
+        _captured.pop()
+
+
+def _check_capture(func: Any, tensors: Sequence[Tensor], to_host: bool) -> None:
+    """No graph may hold what waits for the device, or reads memory of the host once more."""
+    on_device = [isinstance(tensor, DeviceTensor) for tensor in tensors]
+    waits = to_host or func is _aten._local_scalar_dense.default
+    if waits or (func is _aten.copy_.default and not all(on_device)):
+        raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
 
 
 def _numbered(value: Any) -> Any:
     is_plain = isinstance(value, str | torch.device) and str(value) == "cuda"
     return DEVICE if is_plain else value
+
+
+def _launched(module: Any) -> Callable[..., Tensor]:
+    """`tree_mask` on CUDA, which launches its kernel by address."""
+
+    def launch(arguments: Sequence[Tensor], width: int, length: int, *rest: Any) -> Tensor:
+        held = [tensor.held for tensor in arguments if isinstance(tensor, DeviceTensor)]
+        assert len(held) == len(arguments), "a kernel reads the device's memory alone"
+        names = ("sliding_window", "dtype")
+        options = dict(zip(names, rest, strict=True))
+        made: Tensor = module.tree_mask(*held, width=width, length=length, **options)
+        return made.to(DEVICE)
+
+    return launch
 
 
 def can_play() -> bool:
@@ -202,9 +269,9 @@ def can_play() -> bool:
 @contextmanager
 def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
     """Torch finds a CUDA device of so many bytes, and trtspec all ops for it."""
-    import trtspec.backends.cuda_graph as cuda_graph
     import trtspec.engine.folder as folder
-    from trtspec.ops import native
+    import trtspec.ops.tree_mask as tree_mask
+    from trtspec.ops import cuda_ops, native
 
     _register()
     plain_empty, read = torch.empty, folder.safe_open
@@ -225,6 +292,9 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
         "Stream": _Stream,
         "current_stream": lambda device=None: _Stream(),
         "stream": lambda stream: nullcontext(),
+        "CUDAGraph": _Graph,
+        "graph": _capture,
+        "graph_pool_handle": lambda: "pool",
         "synchronize": lambda device=None: None,
         "mem_get_info": lambda device=None: (memory, memory),
         "get_device_name": lambda device=None: "a played GPU",
@@ -251,6 +321,10 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
         patch.setattr(torch.Tensor, "to", to)
         patch.setattr(torch.Tensor, "cuda", lambda self, *_: self.to(DEVICE))
         patch.setattr(native, "HAS_CUDA_OPS", True)
-        patch.setattr(cuda_graph, "record", _record)
+        patch.setattr(tree_mask, "_launch", _launched(tree_mask))
         patch.setattr(folder, "safe_open", opened)
-        yield
+        cuda_ops.register_cuda_ops.cache_clear()
+        try:
+            yield
+        finally:
+            cuda_ops.register_cuda_ops.cache_clear()

@@ -50,6 +50,13 @@ def session(engine: Any) -> Any:
     return engine._session
 
 
+def slot_session(network: Any) -> Any:
+    """The session of the graph with caches that a network over slots feeds; one that judges feeds
+    it by way of another session."""
+    inner = getattr(network, "_graph", None)
+    return (network._session if inner is None else inner)._session
+
+
 def weights(engine: Any) -> list[dict[str, Any]]:
     """The tensors of each graph of a compiled engine, by name."""
     sessions = [getattr(engine, name, None) for name in ("_session", "_step", "_rollout")]

@@ -54,14 +54,22 @@ LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
 METHODS = ("none", "ngram", "chain", "tree", "eagle3")
 
 
+def make_head(models: TinyModels, folder: Path) -> Path:
+    return random_eagle3(models.hf("llama"), folder, range(10, 34))
+
+
 @pytest.fixture(scope="module")
 def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_eagle3(models.hf("llama"), tmp_path_factory.mktemp("head"), range(10, 34))
+    return make_head(models, tmp_path_factory.mktemp("head"))
 
 
 @pytest.fixture(scope="module")
 def expected(models: TinyModels) -> list[list[list[int]]]:
-    """The texts of the CPU, without speculation."""
+    return texts_of_the_cpu(models)
+
+
+def texts_of_the_cpu(models: TinyModels) -> list[list[list[int]]]:
+    """Without speculation."""
     with open_llm(models.folder("llama"), **LIMITS) as llm:
         return [tokens(llm.generate(PROMPTS, params, use_tqdm=False)) for params in RUNS]
 
@@ -115,7 +123,8 @@ def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) ->
         with open_gpu(models, config, backend="aoti", cuda_graph_config=graphs) as llm:
             for params, texts in zip(RUNS, expected, strict=True):
                 assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
-            assert_two_engine_calls(llm, PROMPTS)
+            if method != "ngram":  # which drafts without an engine
+                assert_two_engine_calls(llm, PROMPTS)
             metrics = llm.get_metrics()
             assert metrics["target_ms"] > 0
             assert (metrics["num_accepted_tokens"] > 0) == (method != "none")

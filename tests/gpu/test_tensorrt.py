@@ -35,14 +35,17 @@ pytestmark = [
 PROMPTS = [random_prompt(400, 90), [77], random_prompt(401, 6) * 4, random_prompt(402, 17)]
 GREEDY = [SamplingParams(max_tokens=24)] * 4
 SAMPLED = [SamplingParams(24, temperature=0.8, seed=seed) for seed in range(4)]
-TREE = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 6}
+TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 96, "max_seq_len": 128}
 
 
 @pytest.fixture(scope="module")
 def config(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    head = random_eagle3(models.hf("llama"), tmp_path_factory.mktemp("head"), range(10, 34))
-    return eagle(head, "eagle3", **TREE)
+    return make_config(models, tmp_path_factory.mktemp("head"))
+
+
+def make_config(models: TinyModels, folder: Path) -> dict[str, Any]:
+    return eagle(random_eagle3(models.hf("llama"), folder, range(10, 34)), "eagle3", **TREE)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     target: Any = inside.session(inside.target(llm))
     drafts: list[Any] = inside.drafts(llm)
     networks = [target._module, *(draft._rollout._module.model for draft in drafts)]
-    return [network._graph._session for network in networks]
+    return [inside.slot_session(network) for network in networks]
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no_graphs"])

@@ -1,0 +1,175 @@
+"""Every test of this folder on a CUDA device that is played on the CPU (see `fake_cuda`), so that
+none dies of its own code where it first meets a real one. What the kernels compute is the CPU's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from trtspec import build
+from trtspec.backends.aoti.session import AotiSession
+from trtspec.backends.tensorrt import options as tensorrt_options
+from trtspec.ops import cuda_ops
+from trtspec.ops.acceptance import accept
+from trtspec.ops.kv_compact import kv_compact
+from trtspec.ops.sampling import draft_candidates, sample
+
+from ..e2e.helpers import TinyModels, open_llm
+from ..fake_cuda import can_play, played_cuda
+from . import test_cuda_ops, test_engine, test_kernels, test_tensorrt
+
+MODULES = (test_cuda_ops, test_engine, test_kernels, test_tensorrt)
+TREES = [(30, 6, True), (0, 5, True), (9, 1, False)]
+
+KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
+    *(
+        (
+            test_kernels.test_attention,
+            {
+                "requests": TREES,
+                "heads": 4,
+                "kv_heads": 2,
+                "head_dim": 16,
+                "dtype": dtype,
+                "window": window,
+            },
+        )
+        for dtype, window in ((torch.float32, 0), (torch.bfloat16, 8))
+    ),
+    (test_kernels.test_attention_in_a_graph_follows_its_buffers, {}),
+    (test_kernels.test_sample, {"case": 5}),
+    (test_kernels.test_draft_candidates, {"case": 5, "mapped": False}),
+    (test_kernels.test_draft_candidates, {"case": 0, "mapped": True}),
+    (test_kernels.test_accept, {}),
+    (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
+    (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
+    (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": False}),
+    (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": True}),
+    (test_cuda_ops.test_accept, {}),
+    (test_cuda_ops.test_kv_compact, {"dtype": torch.float16}),
+    (test_cuda_ops.test_tree_mask, {"seed": 1, "dtype": torch.bfloat16}),
+]
+ENGINES: list[tuple[Callable[..., None], dict[str, Any]]] = [
+    (test_engine.test_eager_modules, {"method": "hybrid", "graphs": True}),
+    (test_engine.test_eager_modules, {"method": "none", "graphs": False}),
+    *((test_engine.test_compiled, {"method": method}) for method in ("none", "ngram")),
+    (test_engine.test_requests_come_and_go, {}),
+    (test_engine.test_logprobs_are_those_of_the_cpu, {}),
+    (test_engine.test_bfloat16_logits_are_not_rounded, {}),
+]
+TENSORRT: list[tuple[Callable[..., None], dict[str, Any]]] = [
+    (test_tensorrt.test_the_texts_of_aoti, {"graphs": True}),
+    (test_tensorrt.test_sixteen_bits, {"dtype": "float32"}),
+    (test_tensorrt.test_refitted_engines, {"option": "refit"}),
+    (test_tensorrt.test_compiled_kernels_are_kept, {}),
+]
+
+pytestmark = pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+
+
+def named(case: tuple[Callable[..., None], dict[str, Any]]) -> str:
+    return f"{case[0].__module__.rpartition('.')[2]}.{case[0].__name__}"
+
+
+def test_all_are_played() -> None:
+    def tests(module: ModuleType) -> set[str]:
+        short = module.__name__.rpartition(".")[2]
+        return {f"{short}.{name}" for name in vars(module) if name.startswith("test_")}
+
+    assert {named(case) for case in (*KERNELS, *ENGINES, *TENSORRT)} == set().union(
+        *map(tests, MODULES)
+    )
+
+
+@pytest.mark.parametrize("case", KERNELS, ids=named)
+def test_kernels_and_launches(
+    case: tuple[Callable[..., None], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are launched by address are the ops themselves here."""
+    for op in (sample, draft_candidates, accept, kv_compact):
+        monkeypatch.setattr(cuda_ops, op.__name__, op)
+    test, given = case
+    with played_cuda():
+        test(**given)
+
+
+def given_for(
+    test: Callable[..., None], values: dict[str, Any], fixtures: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a test: those of the case, and the fixtures that it names."""
+    wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
+    return {name: values[name] if name in values else fixtures[name] for name in wanted}
+
+
+@pytest.fixture(scope="module")
+def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return test_engine.make_head(models, tmp_path_factory.mktemp("head"))
+
+
+@pytest.fixture(scope="module")
+def texts(models: TinyModels) -> list[list[list[int]]]:
+    return test_engine.texts_of_the_cpu(models)
+
+
+@pytest.mark.parametrize("case", ENGINES, ids=named)
+def test_engines(
+    case: tuple[Callable[..., None], dict[str, Any]],
+    models: TinyModels,
+    head: Path,
+    texts: list[list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packages for CUDA cannot be played: modules stand in for them."""
+
+    def open_gpu(models: TinyModels, config: Any, **options: Any) -> Any:
+        limits = {**test_engine.LIMITS, **options, "backend": "eager"}
+        return open_llm(models.folder("llama"), config, device="cuda", **limits)
+
+    monkeypatch.setattr(test_engine, "open_gpu", open_gpu)
+    monkeypatch.setattr(test_engine, "weight_names", lambda llm: [])
+    assert "_weights" in AotiSession.__init__.__code__.co_names, "what `weight_names` asks for"
+    fixtures = {"models": models, "head": head, "expected": texts}
+    test, given = case
+    with played_cuda():
+        test(**given_for(test, given, fixtures))
+
+
+@pytest.fixture(scope="module")
+def plain_folder(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    config = test_tensorrt.make_config(models, tmp_path_factory.mktemp("head"))
+    limits = test_tensorrt.LIMITS
+    return build(models.folder("llama"), config, backend="onnx", dtype="float32", **limits)
+
+
+@pytest.mark.parametrize("case", TENSORRT, ids=named)
+def test_tensorrt_engines(
+    case: tuple[Callable[..., None], dict[str, Any]],
+    models: TinyModels,
+    plain_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over a fake TensorRT, whose engines are run by ONNX Runtime."""
+    from ..backends.fake_tensorrt import as_tensorrt, installed
+
+    def build_here(models: TinyModels, config: Any, dtype: str, **options: Any) -> Path:
+        copy = tmp_path / f"built-{len(options)}"
+        shutil.copytree(plain_folder, copy, dirs_exist_ok=True)
+        as_tensorrt(copy, tensorrt_options.TensorRTConfig(**options), device="cuda")
+        return copy
+
+    monkeypatch.setattr(test_tensorrt, "build_here", build_here)
+    with open_llm(models.folder("llama"), **test_tensorrt.LIMITS) as llm:
+        expected = test_tensorrt.texts(llm)
+    fixtures = {"models": models, "config": None, "expected": expected, "tmp_path": tmp_path}
+    test, given = case
+    with played_cuda(), installed():
+        test(**given_for(test, given, fixtures))
