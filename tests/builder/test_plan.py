@@ -122,6 +122,7 @@ def test_engines_of_other_tensorrts_are_other_engines(
     for version, capability in (("1.6", "8.9"), ("1.7", "8.9"), ("1.7", "9.0")):
         monkeypatch.setattr(tensorrt, "tensorrt_version", lambda v=version: v)
         monkeypatch.setattr(tensorrt, "device_problem", lambda *_, **__: None)
+        monkeypatch.setattr(base, "total_memory", lambda device: 80 << 30)
         monkeypatch.setattr(environments, "compute_capability", lambda c=capability: c)
         monkeypatch.setattr(environments, "gpu_name", lambda: "a GPU")
         build = BuildConfig("float16", backend="tensorrt")
