@@ -72,6 +72,9 @@ class BuildOps(build_ext):
         }
         if nvcc:
             options["CMAKE_CUDA_COMPILER"] = nvcc
+        architectures = os.environ.get("TRTSPEC_CUDA_ARCHITECTURES")
+        if nvcc and architectures:  # such as native: a build for the GPU that is here
+            options["TRTSPEC_CUDA_ARCHITECTURES"] = architectures
         if ninja:  # that of the environment which built last may be gone
             options["CMAKE_MAKE_PROGRAM"] = ninja
         generator = ["-G", "Ninja" if ninja else "Unix Makefiles"]

@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,22 +106,30 @@ def bench_format(
         )
 
 
-def attention_call(
+def attention_inputs(
     shape: AttentionShape, dtype: torch.dtype, k: Tensor, v: Tensor, context: int, rows: int
-) -> Callable[[], Tensor]:
-    """A verify step of one request: `rows` causal rows after `context` committed tokens."""
+) -> tuple[Any, ...]:
+    """What the op is given for a verify step of one request, of `rows` causal rows after `context`
+    committed tokens, where its caches are."""
     q = torch.randn(rows, shape.heads, shape.head_dim).to(dtype)
     kv = torch.randn(rows, shape.kv_heads, shape.head_dim).to(dtype)
     positions = torch.arange(context, context + rows)
-    tables = torch.arange(k.shape[0], dtype=torch.int32)[None]
-    starts = torch.tensor([0, rows], dtype=torch.int32)
-    contexts = torch.tensor([context], dtype=torch.int32)
-    is_tree = torch.tensor([False])
-    mask = torch.zeros(rows, 1, dtype=torch.int64)
-    scale = shape.head_dim**-0.5
-    return lambda: paged_tree_attention(
-        q, kv, kv, k, v, positions, positions, tables, starts, contexts, is_tree, mask, scale, 0
+    tensors = (
+        *(q, kv, kv, k, v, positions, positions),
+        torch.arange(k.shape[0], dtype=torch.int32)[None],
+        torch.tensor([0, rows], dtype=torch.int32),
+        torch.tensor([context], dtype=torch.int32),
+        torch.tensor([False]),
+        torch.zeros(rows, 1, dtype=torch.int64),
     )
+    return *(tensor.to(k.device) for tensor in tensors), shape.head_dim**-0.5, 0
+
+
+def attention_call(
+    shape: AttentionShape, dtype: torch.dtype, k: Tensor, v: Tensor, context: int, rows: int
+) -> Callable[[], Tensor]:
+    """A call with `attention_inputs`."""
+    return partial(paged_tree_attention, *attention_inputs(shape, dtype, k, v, context, rows))
 
 
 def bench_attention(

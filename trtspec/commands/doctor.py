@@ -12,8 +12,11 @@ import argparse
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from trtspec.bench.doctor.check import PROBLEM, Check, describe, has_problem
@@ -26,6 +29,10 @@ from trtspec.bench.doctor.pair_checks import (
     model_checks,
 )
 from trtspec.bench.floor import measure_machine
+from trtspec.bench.gpu_bringup.bring_up import bring_up
+from trtspec.bench.gpu_bringup.part import DONE
+from trtspec.bench.gpu_bringup.parts import PARTS, SHORT
+from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import Method, read_methods, usual_methods
 from trtspec.builder.available_drafts import available_drafts
@@ -44,6 +51,7 @@ from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.log import log_to_stderr
 
 FORMAT, FORMAT_VERSION = "trtspec-doctor", 1
+GPU_MINUTES = 3
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -62,6 +70,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--methods", nargs="+", help="how to draft: eagle3:5, eagle3:4,5,24 or JSON")
     add("--no_measure", action="store_true", help="nothing that takes time: no speed, no agreement")
+    add(
+        "--gpu",
+        action="store_true",
+        help="check and measure the kernels on the GPU, and nothing else (all there is, from a "
+        "source tree: python -m trtspec.bench.gpu_bringup)",
+    )
     add("--json", action="store_true", help="print JSON in place of text")
     add_prompt_flags(parser, max_tokens=48, num_prompts=8)
     add_engine_flags(parser)
@@ -122,6 +136,16 @@ def _measure(
     return measure_pair(folder, method, prompts, args.max_tokens)
 
 
+def check_gpu(as_json: bool) -> int:
+    """The parts of a bring-up that need no source tree. Exit status 1: one found something."""
+    parts = [part for part in PARTS if part.name in SHORT]
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        results = bring_up(Path(folder), parts, GPU_MINUTES)
+        text = (Path(folder) / (JSON_NAME if as_json else PAGE_NAME)).read_text()
+    print(text, end="")
+    return 1 if any(result.status not in DONE for result in results) else 0
+
+
 def report(
     args: argparse.Namespace, checks: Sequence[Check], figures: Sequence[PairFigures]
 ) -> dict[str, Any]:
@@ -145,6 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     args.argv = list(argv)
     log_to_stderr("WARNING" if args.json else "INFO")
+    if args.gpu:
+        return check_gpu(args.json)
     try:
         checks, figures = examine(args)
     except TrtspecError as error:
