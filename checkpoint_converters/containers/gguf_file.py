@@ -1,0 +1,187 @@
+"""GGUF files: a whole model (metadata, tokenizer, tensors) in one file, or in numbered parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from checkpoint_converters.containers.gguf_header import (
+    FLOATS,
+    GgufHeader,
+    TensorPlace,
+    read_header,
+)
+from checkpoint_converters.containers.safetensors_files import TensorHeader
+from trtspec.errors import CheckpointError
+
+SUFFIX = ".gguf"
+_PART = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_PARTS = "split.count"
+_REMEMBERED = 4  # models: a target and its drafts
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_REQUIRED: Any = object()
+
+
+def find_gguf(path: Path) -> Path | None:
+    """The GGUF file that a path means: itself if it is a file, or the one in a folder that has no
+    safetensors; of a model in parts the first. None for every other folder.
+
+    Raises:
+        CheckpointError: the folder holds several models.
+    """
+    if path.is_file():
+        part = _PART.fullmatch(path.name)
+        return path.with_name(_part_name(part, 1)) if part else path
+    if not path.is_dir() or any(path.glob("*.safetensors*")):
+        return None
+    found = {}
+    for file in sorted(path.glob(f"*{SUFFIX}")):
+        part = _PART.fullmatch(file.name)
+        found[_part_name(part, 1) if part else file.name] = file
+    if len(found) > 1:
+        raise CheckpointError(
+            f"{path} holds {len(found)} GGUF models ({', '.join(found)}); give the path of one file"
+        )
+    return next((path / name for name in found), None)
+
+
+def open_gguf(file: Path) -> GgufFile:
+    """A model by its file, or by the first of its parts; no weight is read yet.
+
+    Raises:
+        CheckpointError: a part is missing, or a file is none, truncated or damaged, or has tensors
+            of a type that is not read.
+    """
+    part = _PART.fullmatch(file.name)
+    count = int(part["count"]) if part else 1
+    names = [_part_name(part, i + 1) for i in range(count)] if part else [file.name]
+    files = tuple(file.with_name(name) for name in names)
+    missing = [each.name for each in files if not each.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{file.parent} lacks {len(missing)} of the {count} parts of the model: "
+            f"{', '.join(missing)}; put all parts there"
+        )
+    opened = _open(files, tuple(_facts(each) for each in files))
+    said = opened.integer(_PARTS, count)
+    if max(said, 1) != count:
+        raise CheckpointError(
+            f"{file} is a part of a model in {said} parts ({_PARTS}), by its name of {count}; "
+            f"name the parts <model>-00001-of-{said:05}{SUFFIX} and so on"
+        )
+    return opened
+
+
+@dataclass(frozen=True, eq=False)
+class GgufTensor(TensorHeader):
+    """A tensor of a GGUF file; ``dtype`` may be a type of blocks, such as Q4_K, and ``shape`` is
+    that of the numbers in them."""
+
+    place: TensorPlace
+
+    @classmethod
+    def of(cls, place: TensorPlace, file: Path) -> GgufTensor:
+        return cls(place.name, file, place.kind, place.shape, place)
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.dtype not in FLOATS
+
+    def read(self) -> Tensor:
+        """Its floats, or its blocks as bytes ``[size] u8``; CheckpointError if the file does not
+        hold them any more."""
+        place = self.place
+        try:
+            raw = np.fromfile(self.file, np.uint8, place.size, offset=place.begin)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.file}: cannot read tensor {self.name}: {error}"
+            ) from error
+        if raw.size != place.size:
+            raise CheckpointError(f"{self.file}: cannot read tensor {self.name}: it was truncated")
+        values = torch.from_numpy(raw)
+        return values if self.is_quantised else values.view(_DTYPES[self.dtype]).view(self.shape)
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """A model: ``path`` is its file or the first of its parts, all of which are in ``files``."""
+
+    path: Path
+    files: tuple[Path, ...]
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+    @cached_property
+    def block_types(self) -> list[str]:
+        """Of its quantised tensors, in the order of the tensors."""
+        kinds = (tensor.dtype for tensor in self.tensors.values() if tensor.is_quantised)
+        return list(dict.fromkeys(kinds))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.metadata.get(key, default)
+
+    def text(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A text of the metadata; CheckpointError without one, unless there is a default."""
+        return self._of(str, "a text", key, default)
+
+    def integer(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A whole number, as `text`."""
+        return self._of(int, "a whole number", key, default)
+
+    def number(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A number, as `text`."""
+        return self._of((int, float), "a number", key, default)
+
+    def texts(self, key: str) -> list[str]:
+        """A list of texts; CheckpointError without one."""
+        values: list[str] = self._of(list, "a list of texts", key, _REQUIRED)
+        if any(not isinstance(value, str) for value in values):
+            raise self.refuse(f"{key} has values that are no texts")
+        return values
+
+    def refuse(self, message: str) -> CheckpointError:
+        """An error about this file, to raise."""
+        return CheckpointError(f"{self.path}: {message}")
+
+    def _of(self, kind: type | tuple[type, ...], what: str, key: str, default: Any) -> Any:
+        value = self.metadata.get(key, default)
+        if value is _REQUIRED:
+            raise self.refuse(f"its metadata do not say {key}, {what}; convert the model anew")
+        if value is default or (isinstance(value, kind) and not isinstance(value, bool)):
+            return value
+        raise self.refuse(f"{key} is {value!r:.60}, not {what}")
+
+
+def _part_name(part: re.Match[str], number: int) -> str:
+    return f"{part['model']}-{number:05}-of-{part['count']}{SUFFIX}"
+
+
+def _facts(file: Path) -> tuple[int, int, int]:
+    """What shows that a file is still the one that was read."""
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _open(files: tuple[Path, ...], facts: tuple[tuple[int, int, int], ...]) -> GgufFile:
+    """Remembered: config, headers and tokenizer are asked for one after another."""
+    headers: dict[Path, GgufHeader] = {file: read_header(file) for file in files}
+    tensors: dict[str, GgufTensor] = {}
+    for file, header in headers.items():
+        for place in header.tensors:
+            if place.name in tensors:
+                raise CheckpointError(
+                    f"{file} holds tensor {place.name}, as does {tensors[place.name].file.name}; "
+                    "put the parts of one model there"
+                )
+            tensors[place.name] = GgufTensor.of(place, file)
+    return GgufFile(files[0], files, headers[files[0]].metadata, tensors)

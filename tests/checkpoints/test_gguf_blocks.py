@@ -1,0 +1,45 @@
+"""Every type of blocks to floats, to the bit as the gguf package does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from checkpoint_converters.containers.gguf_file import open_gguf
+from checkpoint_converters.quantised.gguf_blocks import as_floats
+
+from .tiny_gguf import SCALES, TYPES, TinyGguf, random_tensor
+
+# The last one is more than is converted at once.
+SHAPES = ((1, 256), (3, 512), (5, 4, 256), (25, 41 * 256))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_all_types(kind: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    tensors = {f"t{i}": random_tensor(kind, shape, random) for i, shape in enumerate(SHAPES)}
+    file = TinyGguf(tensors=tensors).write(tmp_path / "tensors.gguf")
+    read = as_floats(open_gguf(file).tensors)
+    dtypes = {"F16": torch.float16, "BF16": torch.bfloat16}
+    for (name, tensor), shape in zip(tensors.items(), SHAPES, strict=True):
+        found = read[name].read()
+        assert read[name].shape == found.shape == shape
+        assert found.dtype == dtypes.get(kind, torch.float32)
+        assert read[name].dtype == (kind if kind not in SCALES else "F32")
+        assert torch.equal(found.float(), tensor.values)
+        assert torch.isfinite(found).all() and found.std() > 0.01
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_any_bytes(kind: str, tmp_path: Path) -> None:
+    """Scales of any size, infinite ones and NaN included."""
+    tensor = random_tensor(kind, (64, 256), np.random.default_rng(1))
+    tensor.raw[:] = np.random.default_rng(2).integers(0, 256, tensor.raw.shape, np.uint8)
+    with np.errstate(all="ignore"):
+        file = TinyGguf(tensors={"t": tensor}).write(tmp_path / "tensors.gguf")
+        found = as_floats(open_gguf(file).tensors)["t"].read()
+        expected = tensor.values
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
