@@ -6,6 +6,7 @@ from checkpoint_converters.checkpoint import (
     fingerprint,
     load_checkpoint,
     read_config,
+    reading_notes,
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.guest import Guest
@@ -19,4 +20,5 @@ __all__ = [
     "fingerprint",
     "load_checkpoint",
     "read_config",
+    "reading_notes",
 ]

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import TensorHeader, read_headers
 from trtspec.errors import CheckpointError
 
@@ -24,10 +25,14 @@ PARTS = ("embed_tokens.", "layers.", "norm.", "rotary_emb.", "mtp_layers.")
 
 
 def read_model_headers(folder: Path) -> dict[str, TensorHeader]:
-    """`read_headers` of a language model, by the names of a causal one.
+    """`read_headers` of a language model, by the names of a causal one; of a GGUF file, or of a
+    folder that holds one, its own names.
 
-    Raises CheckpointError as that, and for names of both spellings.
+    Raises CheckpointError as `read_headers` and `open_gguf`, and for names of both spellings.
     """
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return dict(open_gguf(gguf).tensors)
     headers = read_headers(folder)
     bare = [name for name in headers if name.startswith(PARTS)]
     if not bare:

@@ -1,4 +1,4 @@
-"""The internal checkpoint, and finding out which family a Hugging Face folder holds."""
+"""The internal checkpoint, and finding out which family a folder or GGUF file holds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from checkpoint_converters.base_names import base_note, read_model_headers
+from checkpoint_converters.containers.gguf_file import GgufFile, find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import (
     DTYPES,
     LazyTensors,
@@ -18,12 +19,15 @@ from checkpoint_converters.containers.safetensors_files import (
     read_tensor,
     weight_files,
 )
+from checkpoint_converters.containers.tensor_sources import RotaryHalves
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.registry import families
+from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import resolve
+from checkpoint_converters.quantised.gguf_blocks import as_floats
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
@@ -50,12 +54,18 @@ class Checkpoint:
 
 def content_of(path: Path) -> list[Path]:
     """The files by which a checkpoint is known: its configs (the model's, of generation and of
-    quantization) and weight files. The tokenizer is no part of it."""
+    quantization) and weight files. The tokenizer is no part of it, but where a GGUF file holds all
+    of this."""
+    gguf = find_gguf(path)
+    if gguf is not None:
+        return list(open_gguf(gguf).files)
     return config_files(path) + weight_files(read_headers(path))
 
 
 def config_files(path: Path) -> list[Path]:
-    """The configs that a folder has."""
+    """The configs that a folder has; none for a GGUF file."""
+    if find_gguf(path) is not None:
+        return []
     configs = (path / CONFIG, path / GENERATION_CONFIG, path / HF_QUANTIZATION)
     return [file for file in configs if file.is_file()]
 
@@ -66,8 +76,21 @@ def fingerprint(path: Path) -> str:
     return hash_files(content_of(path))
 
 
+def reading_notes(path: Path) -> list[str]:
+    """Lines about what is made of a checkpoint's weights, where that is not as it stands there."""
+    gguf = find_gguf(path)
+    file = None if gguf is None else open_gguf(gguf)
+    kinds = [] if file is None else file.block_types
+    if file is None or not kinds:
+        return []
+    return [
+        f"dtype {BLOCKS_AS} for the checkpoint's blocks of {', '.join(kinds)} ({file.path.name}), "
+        "which are read as floats; float32 keeps all that they say"
+    ]
+
+
 def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
-    """The resolved config of a checkpoint folder, without its weights. ``guests``: see
+    """The resolved config of a checkpoint folder or GGUF file, without its weights. ``guests``: see
     `load_checkpoint`.
 
     Only if config.json names no dtype are the weight files' headers read for it. Raises
@@ -79,8 +102,9 @@ def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
 
 
 def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
-    """Open a checkpoint folder: config and headers are checked in full, no weight is read yet.
-    ``guests``: what it may hold besides the model, which is ignored.
+    """Open a checkpoint folder, or a GGUF file (or a folder that holds one and no safetensors):
+    config and headers are checked in full, no weight is read yet. ``guests``: what it may hold
+    besides the model, which is ignored.
 
     A model that ties its head to its embedding may store either. One that stores both has them
     compared here, and so read: equal, the head is ignored; different, the checkpoint contradicts
@@ -88,7 +112,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     CheckpointError naming file, tensor, expected and found.
     """
     family, hf = _detect(path, guests)
-    headers = read_model_headers(path)
+    headers = as_floats(read_model_headers(path))
     where = f"{path}{base_note(headers)}"
     config = _config(family, hf, read_dtype(hf) or _dtype_of(family, headers))
     embedding, head = family.embedding, family.head
@@ -103,8 +127,10 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     if redundant_head:
         _require_equal(headers[embedding], headers[head])
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
-    files = tuple(weight_files(headers))
-    return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, files)
+    tensors = _in_halves(resolved.tensors, family.paired, config)
+    gguf = find_gguf(path)
+    files = weight_files(headers) if gguf is None else open_gguf(gguf).files
+    return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
 
 
 def _present(guests: Sequence[Guest], hf: HfConfig) -> list[Guest]:
@@ -112,8 +138,14 @@ def _present(guests: Sequence[Guest], hf: HfConfig) -> list[Guest]:
 
 
 def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]:
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder; a checkpoint is a Hugging Face folder")
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} is not a folder, nor a file; a checkpoint is a Hugging Face folder or a GGUF "
+            "file"
+        )
+    gguf = find_gguf(path)
+    if gguf is not None:
+        return _of_gguf(open_gguf(gguf)), HfConfig.read(path)
     hf = HfConfig.read(path)
     names = hf.get("architectures")
     if names is None:
@@ -132,6 +164,29 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
     if not isinstance(found, str) or found not in known:
         raise hf.refuse(f"{key} {found!r} is not supported; supported: {', '.join(known)}")
     return known[found], hf
+
+
+def _of_gguf(file: GgufFile) -> Family:
+    known = {family.gguf.architecture: family for family in families() if family.gguf}
+    named = file.text(ARCHITECTURE)
+    if named not in known:
+        raise file.refuse(
+            f"{ARCHITECTURE} {named!r} is not supported; supported: {', '.join(known)}"
+        )
+    return known[named].in_gguf()
+
+
+def _in_halves(
+    tensors: Mapping[str, TensorHeader], paired: Mapping[str, str], config: ModelConfig
+) -> dict[str, TensorHeader]:
+    """The tensors, those of ``paired`` projections in the order that all others have."""
+    found = dict(tensors)
+    for i, layer in enumerate(config.layers):
+        for part, heads in paired.items():
+            for name in (f"layers.{i}.{part}.weight", f"layers.{i}.{part}.bias"):
+                if name in found:
+                    found[name] = RotaryHalves.of(found[name], getattr(layer.mixer, heads))
+    return found
 
 
 def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:

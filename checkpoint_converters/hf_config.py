@@ -1,4 +1,6 @@
-"""config.json in the spellings of transformers 4 and 5: what all families read alike."""
+"""config.json in the spellings of transformers 4 and 5: what all families read alike.
+
+A GGUF file says the same by keys of its own, see `gguf_config`."""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import read_json
+from checkpoint_converters.gguf_config import ARCHITECTURE, read_gguf_config
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError
 
@@ -17,7 +21,8 @@ GENERATION_CONFIG = "generation_config.json"
 
 @dataclass(frozen=True)
 class HfConfig:
-    """The two JSON files of a folder, and where they came from (for messages)."""
+    """The two JSON files of a folder, and where they came from (for messages). Of a GGUF file
+    ``folder`` is that file, which says all ``values``."""
 
     folder: Path
     values: Mapping[str, Any]
@@ -25,13 +30,24 @@ class HfConfig:
 
     @classmethod
     def read(cls, folder: Path) -> HfConfig:
-        """Raises CheckpointError when config.json is missing or either file is damaged."""
+        """Of a folder, or of a GGUF file or a folder that holds one.
+
+        Raises CheckpointError when config.json is missing or either file is damaged.
+        """
+        gguf = find_gguf(folder)
+        if gguf is not None:
+            return cls(gguf, read_gguf_config(open_gguf(gguf)), {})
         generation = folder / GENERATION_CONFIG
         return cls(
             folder,
             read_json(folder / CONFIG),
             read_json(generation) if generation.is_file() else {},
         )
+
+    @property
+    def source(self) -> Path:
+        """The file that says ``values``."""
+        return self.folder if ARCHITECTURE in self.values else self.folder / CONFIG
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value; JSON's null counts as absent."""
@@ -41,12 +57,12 @@ class HfConfig:
     def require(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise CheckpointError(f"{self.folder / CONFIG} does not say {key}")
+            raise CheckpointError(f"{self.source} does not say {key}")
         return value
 
     def refuse(self, message: str) -> CheckpointError:
         """An error about this file, to raise."""
-        return CheckpointError(f"{self.folder / CONFIG}: {message}")
+        return CheckpointError(f"{self.source}: {message}")
 
 
 def read_dtype(hf: HfConfig) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import (
     INDEX,
     SINGLE,
@@ -26,12 +27,15 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 
 
 def read_any_headers(folder: Path) -> dict[str, TensorHeader]:
-    """`read_headers`; where a folder has no safetensors, the tensors of ``pytorch_model.bin`` or of
-    the files that its index names.
+    """`read_headers`; where a folder has no safetensors, the tensors of its GGUF file, of
+    ``pytorch_model.bin`` or of the files that its index names.
 
     Pickled tensors are mapped, not read: their pages are loaded when a tensor is used. Raises
     CheckpointError as `read_headers`, and for a pickle that holds more than named tensors.
     """
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return dict(open_gguf(gguf).tensors)
     if any((folder / name).is_file() for name in (SINGLE, INDEX)):
         return read_headers(folder)
     if (folder / PICKLE).is_file():

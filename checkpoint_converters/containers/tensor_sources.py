@@ -74,6 +74,24 @@ class SwappedHalves(TensorHeader):
 
 
 @dataclass(frozen=True, eq=False)
+class RotaryHalves(TensorHeader):
+    """A projection to ``heads`` heads, ``[N, K]`` or ``[N]``, whose file has the two numbers that
+    are rotated together side by side; here they are half a head apart. Read when asked for."""
+
+    whole: TensorHeader
+    heads: int
+
+    @classmethod
+    def of(cls, whole: TensorHeader, heads: int) -> RotaryHalves:
+        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole, heads)
+
+    def read(self) -> Tensor:
+        """Of each head its even rows, then its odd ones."""
+        pairs = self.whole.read().unflatten(0, (self.heads, -1, 2))
+        return pairs.transpose(1, 2).flatten(0, 2).contiguous()
+
+
+@dataclass(frozen=True, eq=False)
 class Flattened(TensorHeader):
     """A tensor of any shape as a vector, read when asked for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from checkpoint_converters.hf_config import HfConfig
@@ -13,13 +13,28 @@ from trtspec.config.layer_tensors import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)
+class GgufNames:
+    """A family in GGUF files.
+
+    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``: see `Family`.
+    """
+
+    architecture: str
+    names: NameMap
+    paired: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Family:
     """One supported architecture.
 
     ``architecture`` and ``model_type`` as config.json spells them; ``read_fields`` gives the fields
     of ModelConfig, layer by layer, but for ``architecture``, ``dtype`` and ``storage``; ``names``
     maps its tensors. ``draft_defaults``: what a draft whose decoder is of this family
-    (``transformer_layer_config``) has where it says nothing; None: no drafts are.
+    (``transformer_layer_config``) has where it says nothing; None: no drafts are. ``gguf``: the
+    family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
+    two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
+    calls the number of their heads.
     """
 
     architecture: str
@@ -27,6 +42,13 @@ class Family:
     read_fields: Callable[[HfConfig], dict[str, Any]]
     names: NameMap
     draft_defaults: Mapping[str, Any] | None = None
+    gguf: GgufNames | None = None
+    paired: Mapping[str, str] = field(default_factory=dict)
+
+    def in_gguf(self) -> Family:
+        """The family as GGUF files spell it, in which it is read."""
+        assert self.gguf is not None
+        return replace(self, names=self.gguf.names, paired=self.gguf.paired)
 
     @property
     def embedding(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 
@@ -16,4 +17,12 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, repeat_layer(hf, layer))
 
 
-LLAMA = Family("LlamaForCausalLM", "llama", _fields, HF_DECODER, draft_defaults={})
+LLAMA = Family(
+    "LlamaForCausalLM",
+    "llama",
+    _fields,
+    HF_DECODER,
+    draft_defaults={},
+    # Mistral's models go by this name too: llama.cpp runs them without their window.
+    gguf=GgufNames("llama", GGUF_DECODER, paired={"attn.q": "num_heads", "attn.k": "num_kv_heads"}),
+)

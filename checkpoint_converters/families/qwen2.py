@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family, sliding_windows
+from checkpoint_converters.families.family import Family, GgufNames, sliding_windows
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -23,4 +24,10 @@ def qwen2_fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, with_windows(layers, sliding_windows(hf, len(layers))))
 
 
-QWEN2 = Family("Qwen2ForCausalLM", "qwen2", qwen2_fields, HF_DECODER)
+QWEN2 = Family(
+    "Qwen2ForCausalLM",
+    "qwen2",
+    qwen2_fields,
+    HF_DECODER,
+    gguf=GgufNames("qwen2", GGUF_DECODER),
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family, sliding_windows
+from checkpoint_converters.families.family import Family, GgufNames, sliding_windows
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -27,5 +28,10 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 QWEN3 = Family(
-    "Qwen3ForCausalLM", "qwen3", _fields, HF_DECODER, draft_defaults={"head_dim": _HEAD_DIM}
+    "Qwen3ForCausalLM",
+    "qwen3",
+    _fields,
+    HF_DECODER,
+    draft_defaults={"head_dim": _HEAD_DIM},
+    gguf=GgufNames("qwen3", GGUF_DECODER),
 )

@@ -69,7 +69,8 @@ class TinyGguf:
 
     def write(self, file: Path, tensors_a_part: int = 0, **options: Any) -> Path:
         """One file, or parts of so many tensors; returns the first."""
-        writer = gguf.GGUFWriter(file, self.architecture, split_max_tensors=tensors_a_part)
+        options["split_max_tensors"] = tensors_a_part
+        writer = gguf.GGUFWriter(file, self.architecture, **options)
         for key, value in self.metadata.items():
             _add(writer, key, value)
         for name, tensor in self.tensors.items():

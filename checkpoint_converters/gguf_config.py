@@ -1,0 +1,176 @@
+"""The metadata of a GGUF file -> the keys and values that a config.json would have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.containers.safetensors_files import DTYPES
+
+ARCHITECTURE = "general.architecture"
+"""GGUF's own key, which stays among the values."""
+
+BLOCKS_AS = "bfloat16"
+"""The dtype of a model whose weights are quantised, unless another is asked for."""
+
+EMBEDDING = "token_embd.weight"
+HEAD = "output.weight"
+ROPE_FACTORS = "rope_freqs.weight"
+
+_FIELDS = {
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+}
+
+# What these would change is not read. By key: the values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "expert_count": (0,),
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.scale": (0,),
+    "attn_logit_softcapping": (0,),
+    "final_logit_softcapping": (0,),
+    "logit_scale": (0, 1),
+    "embedding_scale": (0, 1),
+    "residual_scale": (0, 1),
+    "rope.scaling.attn_factor": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (-1, 1),
+    "rope.scaling.yarn_log_multiplier": (0,),
+}
+
+# Llama 3.1 and after: their factors are a tensor in the file, not the numbers it was made of.
+_LLAMA_3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def read_gguf_config(file: GgufFile) -> dict[str, Any]:
+    """What the families read, by config.json's keys, and `ARCHITECTURE`.
+
+    Raises:
+        CheckpointError: a key is missing, has a value of another kind, or one that would change
+            the model in a way that is not read; key and value are named.
+    """
+    architecture = file.text(ARCHITECTURE)
+
+    def key(name: str) -> str:
+        return f"{architecture}.{name}"
+
+    for name, allowed in _NEUTRAL.items():
+        value = file.get(key(name), allowed[0])
+        if value not in allowed:
+            raise file.refuse(
+                f"{key(name)} is {value!r}, which is not supported; supported: "
+                f"{' or '.join(map(repr, allowed))}"
+            )
+    values: dict[str, Any] = {ARCHITECTURE: architecture}
+    values |= {ours: file.integer(key(theirs)) for ours, theirs in _FIELDS.items()}
+    heads = values["num_attention_heads"]
+    values["num_key_value_heads"] = file.integer(key("attention.head_count_kv"), heads)
+    values["rms_norm_eps"] = file.number(key("attention.layer_norm_rms_epsilon"))
+    head_dim = _head_dim(file, architecture, values)
+    values["head_dim"] = head_dim
+    if EMBEDDING not in file.tensors:
+        raise file.refuse(f"it has no tensor {EMBEDDING}; get a file that holds a whole model")
+    values["vocab_size"] = file.tensors[EMBEDDING].shape[0]
+    values["tie_word_embeddings"] = HEAD not in file.tensors
+    values["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    values["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
+    values["rope_parameters"] = _rope(file, architecture, head_dim)
+    values["dtype"] = _dtype(file)
+    values["bos_token_id"] = file.integer("tokenizer.ggml.bos_token_id", None)
+    values["eos_token_id"] = _ends(file)
+    return values
+
+
+def _head_dim(file: GgufFile, architecture: str, values: dict[str, Any]) -> int:
+    """One size for queries, keys and values, all of it rotated."""
+    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    default = hidden // heads if heads > 0 else 0
+    size = file.integer(f"{architecture}.attention.key_length", default)
+    for name in ("attention.value_length", "rope.dimension_count"):
+        other = file.integer(f"{architecture}.{name}", size)
+        if other != size:
+            raise file.refuse(
+                f"{architecture}.{name} is {other}, heads have {size}; supported: the same size"
+            )
+    return size
+
+
+def _rope(file: GgufFile, architecture: str, head_dim: int) -> dict[str, Any]:
+    prefix = f"{architecture}.rope."
+    theta = file.number(f"{prefix}freq_base", 10000.0)
+    if ROPE_FACTORS in file.tensors:
+        return {"rope_theta": theta, "rope_type": "llama3", **_llama_3(file, theta, head_dim)}
+    factor = file.number(f"{prefix}scaling.factor", file.number(f"{prefix}scale_linear", None))
+    # llama.cpp takes a factor that comes without a type for a linear one, and 0 for none.
+    kind = file.text(f"{prefix}scaling.type", "linear")
+    if kind == "none" or (kind == "linear" and factor in (None, 0, 1)):
+        return {"rope_theta": theta, "rope_type": "default"}
+    if kind == "yarn":  # without a factor transformers would derive one
+        factor = file.number(f"{prefix}scaling.factor")
+    given = {
+        "factor": factor,
+        "original_max_position_embeddings": file.integer(
+            f"{prefix}scaling.original_context_length", None
+        ),
+        "beta_fast": file.number(f"{prefix}scaling.yarn_beta_fast", None),
+        "beta_slow": file.number(f"{prefix}scaling.yarn_beta_slow", None),
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    return {"rope_theta": theta, "rope_type": kind, **said}
+
+
+def _llama_3(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:
+    """The settings whose factors a file holds; CheckpointError for other factors."""
+    found = file.tensors[ROPE_FACTORS].read().float().tolist()
+    factor = max(found, default=1.0)
+    waves = [theta ** (2 * i / head_dim) for i in range(len(found))]
+    expected = [_llama_3_factor(factor, wave) for wave in waves]
+    same = all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(found, expected, strict=True))
+    if not same or len(found) != head_dim // 2:
+        raise file.refuse(
+            f"the factors in {ROPE_FACTORS} ({_some(found)}) are not those of Llama 3.1 with "
+            f"factor {factor:g} ({_some(expected)}), the only ones that are supported"
+        )
+    return {"factor": factor, **_LLAMA_3}
+
+
+def _llama_3_factor(factor: float, wave: float) -> float:
+    """By how much a frequency is divided, of a wave of so many tokens (over 2 pi)."""
+    low, high = _LLAMA_3["low_freq_factor"], _LLAMA_3["high_freq_factor"]
+    turns = _LLAMA_3["original_max_position_embeddings"] / (2 * math.pi * wave)
+    kept = min(max((turns - low) / (high - low), 0.0), 1.0)
+    return 1 / (kept + (1 - kept) / factor)
+
+
+def _dtype(file: GgufFile) -> str:
+    """That of the matrices where all have one, float32 where they differ; `BLOCKS_AS` if any of
+    them is quantised."""
+    matrices = [tensor for tensor in file.tensors.values() if len(tensor.shape) > 1]
+    if any(tensor.is_quantised for tensor in matrices):
+        return BLOCKS_AS
+    dtypes = {tensor.dtype for tensor in matrices}
+    return DTYPES[dtypes.pop()] if len(dtypes) == 1 else "float32"
+
+
+def _ends(file: GgufFile) -> list[int]:
+    """The tokens that end a text: of the whole (eos), of a turn (eot) or a message (eom)."""
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+    found = (file.integer(key, None) for key in keys)
+    return list(dict.fromkeys(token for token in found if token is not None))
+
+
+def _some(numbers: Iterable[float]) -> str:
+    listed = [f"{number:g}" for number in numbers]
+    return ", ".join(listed if len(listed) <= 8 else [*listed[:4], "...", *listed[-4:]])
