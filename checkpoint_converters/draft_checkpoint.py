@@ -20,7 +20,7 @@ from trtspec.errors import CheckpointError
 
 @dataclass(frozen=True)
 class DraftFolder:
-    """A draft's folder; its tensors are looked at when they are asked for.
+    """A draft's folder, or GGUF file; its tensors are looked at when they are asked for.
 
     runs: what drafts this version runs, for messages. guests: what a language model's checkpoint
     may hold besides it.
@@ -34,10 +34,12 @@ class DraftFolder:
     @classmethod
     def open(cls, path: Path, runs: str, guests: Sequence[Guest]) -> DraftFolder:
         """Raises:
-        CheckpointError: it is no folder, or has no readable config.json.
+        CheckpointError: it is no folder and no GGUF file, or has no readable config.json.
         """
-        if not path.is_dir():
-            raise CheckpointError(f"{path} is not a folder; a draft checkpoint is one")
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is not a folder, nor a GGUF file; a draft checkpoint is one"
+            )
         return cls(path, HfConfig.read(path), runs, guests)
 
     @cached_property
