@@ -75,6 +75,11 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
             )
     values: dict[str, Any] = {ARCHITECTURE: architecture}
     values |= {ours: file.integer(key(theirs)) for ours, theirs in _FIELDS.items()}
+    layers = values["num_hidden_layers"]
+    if layers > len(file.tensors):
+        raise file.refuse(
+            f"{key('block_count')} is {layers}, more than its {len(file.tensors)} tensors"
+        )
     heads = values["num_attention_heads"]
     values["num_key_value_heads"] = file.integer(key("attention.head_count_kv"), heads)
     values["rms_norm_eps"] = file.number(key("attention.layer_norm_rms_epsilon"))

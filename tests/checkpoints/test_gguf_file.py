@@ -267,6 +267,7 @@ REFUSED: dict[str, tuple[Bend, str]] = {
     ),
     "another shape": (another_shape, r"blk\.0\.attn_q\.weight has shape \[256, 256\]"),
     "no layers": (say(block_count=0), "0"),
+    "layers without end": (say(block_count=10**9), "is 1000000000, more than its 12 tensors"),
     "an end that is a text": (
         lambda model: model.metadata.update({"tokenizer.ggml.eos_token_id": "<end>"}),
         r"eos_token_id is '<end>', not a whole number",
