@@ -181,6 +181,12 @@ FAMILY = Kind(
         _family("olmo2", "Olmo2"),
         _family("nemotron_h", "NemotronH"),
     ),
-    exempt=("trtspec/speculative/mtp/families.py", "trtspec/serve/tools/", WORKERS),
+    # llama.cpp names kinds of tokenizers like families.
+    exempt=(
+        "trtspec/speculative/mtp/families.py",
+        "trtspec/serve/tools/",
+        "checkpoint_converters/tokenizers/",
+        WORKERS,
+    ),
 )
 KINDS = (METHOD, BACKEND, FORMAT, FAMILY)

@@ -1,0 +1,1 @@
+"""Tokenizers that a checkpoint's own format spells, made into those of transformers."""

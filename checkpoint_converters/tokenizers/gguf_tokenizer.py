@@ -1,0 +1,229 @@
+"""The tokenizer in a GGUF file's metadata -> one of transformers, special tokens and chat template
+included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from transformers import PreTrainedTokenizerFast
+
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.tokenizers.pre_tokenizers import PRE_TOKENIZERS
+from trtspec.errors import CheckpointError
+
+MODEL = "tokenizer.ggml.model"
+TEMPLATE = "tokenizer.chat_template"
+
+_SPACE = "\u2581"  # stands for a space in vocabularies of text
+# llama.cpp's types of tokens.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+
+
+def has_vocabulary(file: GgufFile) -> bool:
+    """Whether a file holds a tokenizer; models without one say ``none`` or nothing."""
+    return file.get(MODEL, "none") not in ("none", "no_vocab")
+
+
+def gguf_tokenizer(file: GgufFile) -> Any:
+    """The tokenizer of a file that `has_vocabulary`; its ids are those of llama.cpp with special
+    tokens read as such.
+
+    Raises:
+        CheckpointError: a kind or pre-tokenizer that is not known, or metadata that do not fit each
+            other; the value is named.
+    """
+    vocabulary = _Vocabulary(file)
+    kind = file.text(MODEL)
+    if kind not in _MAKERS:
+        raise file.refuse(
+            f"{MODEL} {kind!r} is not supported; supported: {', '.join(_MAKERS)}; give "
+            "tokenizer=<folder> with the model's own tokenizer files"
+        )
+    try:
+        tokenizer, adds_bos = _MAKERS[kind](vocabulary)
+    except CheckpointError:
+        raise
+    except Exception as error:  # that of the tokenizers library has no class of its own
+        raise file.refuse(f"its vocabulary does not make a tokenizer: {error}") from error
+    tokenizer.add_special_tokens(vocabulary.added(_CONTROL, _UNKNOWN))
+    tokenizer.add_tokens(vocabulary.added(_USER_DEFINED))
+    _frame(tokenizer, vocabulary, adds_bos)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        **vocabulary.named_tokens(),
+    )
+    fast.chat_template = _chat_template(file)
+    return fast
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """What the file says about tokens, checked when asked for."""
+
+    file: GgufFile
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        return self.file.texts("tokenizer.ggml.tokens")
+
+    @cached_property
+    def types(self) -> list[int]:
+        return self._as_many("token_type") or [_NORMAL] * len(self.tokens)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    @cached_property
+    def scores(self) -> list[float]:
+        return self._as_many("scores") or [0.0] * len(self.tokens)
+
+    @cached_property
+    def merges(self) -> list[tuple[str, str]]:
+        pairs = self.file.texts("tokenizer.ggml.merges")
+        split = [tuple(pair.split(" ")) for pair in pairs]
+        wrong = [pair for pair, parts in zip(pairs, split, strict=True) if len(parts) != 2]
+        if wrong:
+            raise self.file.refuse(
+                f"tokenizer.ggml.merges has {wrong[0]!r}; a merge is two tokens and a space"
+            )
+        return [(parts[0], parts[1]) for parts in split]
+
+    def token(self, name: str) -> str | None:
+        """The token that ``{name}_token_id`` names; None without that."""
+        key = f"tokenizer.ggml.{name}_token_id"
+        token = self.file.integer(key, None)
+        if token is not None and not 0 <= token < len(self.tokens):
+            raise self.file.refuse(f"{key} is {token}; the file has {len(self.tokens)} tokens")
+        return None if token is None else self.tokens[token]
+
+    def named_tokens(self) -> dict[str, str]:
+        """Those that transformers has names for, as arguments for it."""
+        names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+        found = {f"{ours}_token": self.token(theirs) for theirs, ours in names.items()}
+        return {name: token for name, token in found.items() if token is not None}
+
+    def added(self, *types: int) -> list[AddedToken]:
+        """Tokens of these types, which are cut out of a text before all else."""
+        special = _USER_DEFINED not in types
+        return [
+            AddedToken(token, normalized=False, special=special)
+            for token, kind in zip(self.tokens, self.types, strict=True)
+            if kind in types and token
+        ]
+
+    def _as_many(self, name: str) -> list[Any]:
+        key = f"tokenizer.ggml.{name}"
+        values = self.file.get(key, [])
+        if not isinstance(values, list) or (values and len(values) != len(self.tokens)):
+            size = len(values) if isinstance(values, list) else repr(values)
+            raise self.file.refuse(f"{key} has {size} values for {len(self.tokens)} tokens")
+        return values
+
+
+def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """BPE over bytes, as in GPT-2 and after; and whether it begins a text with BOS by itself."""
+    file, key = vocabulary.file, "tokenizer.ggml.pre"
+    name = file.text(key, None)
+    if name not in PRE_TOKENIZERS:
+        said = "is missing, as in files of before May 2024" if name is None else "is not known"
+        raise file.refuse(
+            f"the pre-tokenizer {name!r} ({key}) {said}; known: {', '.join(PRE_TOKENIZERS)}; "
+            "convert the model anew, or give tokenizer=<folder> with its own tokenizer files"
+        )
+    rule = PRE_TOKENIZERS[name]
+    model = models.BPE(vocabulary.ids, vocabulary.merges, ignore_merges=rule.whole_words)
+    tokenizer = Tokenizer(model)
+    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, as_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, rule.adds_bos
+
+
+def _sentence_piece(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """BPE over characters, in which ``<0x0A>`` and the like spell what has no token."""
+    model = models.BPE(
+        vocabulary.ids,
+        _merges_by_score(vocabulary),
+        unk_token=vocabulary.token("unknown"),
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    begins_with_space = vocabulary.file.get("tokenizer.ggml.add_space_prefix", True)
+    first = [normalizers.Prepend(_SPACE)] if begins_with_space else []
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", _SPACE)])
+    strip = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer, True
+
+
+def _merges_by_score(vocabulary: _Vocabulary) -> Sequence[tuple[str, str]]:
+    """SentencePiece joins the two neighbours whose token has the best score: the same as merges of
+    all pairs that make a token, in that order."""
+    ids = {
+        token: i
+        for token, i in vocabulary.ids.items()
+        if vocabulary.types[i] not in (_UNKNOWN, _CONTROL, _BYTE)
+    }
+    found = []
+    for token, i in ids.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ids and right in ids:
+                found.append((-vocabulary.scores[i], ids[left], ids[right], left, right))
+    return [(left, right) for *_, left, right in sorted(found)]
+
+
+def _frame(tokenizer: Tokenizer, vocabulary: _Vocabulary, adds_bos: bool) -> None:
+    """Have texts begin with BOS and end with EOS, if the file or, for BOS, its kind says so."""
+    begin, end = _framing(vocabulary, "bos", adds_bos), _framing(vocabulary, "eos", False)
+    if not begin and not end:
+        return
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*begin, "$A", *end],
+        pair=[*begin, "$A", *end, *(f"{t}:1" for t in begin), "$B:1", *(f"{t}:1" for t in end)],
+        special_tokens=[(token, vocabulary.ids[token]) for token in {*begin, *end}],
+    )
+
+
+def _framing(vocabulary: _Vocabulary, name: str, default: bool) -> list[str]:
+    """The token that ``add_{name}_token`` puts there, if it does."""
+    key = f"tokenizer.ggml.add_{name}_token"
+    said, token = vocabulary.file.get(key), vocabulary.token(name)
+    if said and token is None:
+        raise vocabulary.file.refuse(f"{key} is true, but there is no {name}_token_id")
+    wanted = default if said is None else said
+    return [token] if wanted and token is not None else []
+
+
+def _chat_template(file: GgufFile) -> str | dict[str, str] | None:
+    """The template, by name where there are several; None without one."""
+    named = {
+        key.removeprefix(f"{TEMPLATE}."): file.text(key)
+        for key in file.metadata
+        if key.startswith(f"{TEMPLATE}.")
+    }
+    template = file.text(TEMPLATE, None)
+    if not named:
+        return template
+    return named if template is None else {"default": template, **named}
+
+
+_MAKERS = {"gpt2": _byte_level, "llama": _sentence_piece}

@@ -1,0 +1,69 @@
+"""What llama.cpp's names of pre-tokenizers mean: how a text is cut before pairs are merged.
+
+``tokenizer.ggml.pre`` is all that a GGUF file says of it. The rules are those of the models that
+the names come from; names of one rule stand together. llama.cpp knows more of them: those of
+architectures that are not read are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_DIGIT = r"\p{N}"
+
+
+def _since_gpt4(digits: str) -> str:
+    """A word takes one sign or space before it, signs take the line ends behind them, and
+    ``digits`` says how many go together."""
+    words = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+    return rf"{_ENDINGS}|{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+
+
+def _by_case() -> str:
+    """Words end where a capital follows a small letter."""
+    large, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    before = r"[^\r\n\p{L}\p{N}]?"
+    words = rf"{before}{large}*{small}+|{before}{large}+{small}*"
+    return rf"{words}|{_DIGIT}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """patterns: each cuts the pieces that those before it left, into its matches and what lies
+    between them. whole_words: a piece that is a token needs no merges. adds_bos: whether a text
+    begins with the BOS token where the file does not say (``add_bos_token``)."""
+
+    patterns: tuple[str, ...]
+    whole_words: bool = False
+    adds_bos: bool = False
+
+
+_LLAMA_3 = PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),), whole_words=True, adds_bos=True)
+_SINGLE_DIGITS = PreTokenizer((_since_gpt4(_DIGIT),))
+_TEKKEN = PreTokenizer((_by_case(),), whole_words=True, adds_bos=True)
+_DIGITS_FIRST = PreTokenizer((_DIGIT, _GPT2))
+
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "default": PreTokenizer(
+        (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    ),
+    **dict.fromkeys(("gpt-2", "mellum", "trillion"), PreTokenizer((_GPT2,))),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"), _DIGITS_FIRST
+    ),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"), _LLAMA_3
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),))),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2"), _SINGLE_DIGITS),
+    "tekken": _TEKKEN,
+    "deepseek-coder": PreTokenizer(
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", _DIGIT),
+    ),
+}
+"""By ``tokenizer.ggml.pre``."""

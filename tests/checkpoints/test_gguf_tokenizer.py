@@ -1,0 +1,280 @@
+"""The tokenizers of GGUF files: pieces, ids, special tokens, templates, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from trtspec.builder.tokenizer import find_tokenizer, has_tokenizer, read_tokenizer, save_tokenizer
+from trtspec.errors import CheckpointError
+from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.llmapi.prompts import load_tokenizer
+
+from .tiny_gguf import TinyGguf
+
+NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
+END, BEGIN, TOOL = "<|end|>", "<|begin|>", "<tool>"
+TEXT = "It's 12345 x\n\n1. Élan  isn't\n\tif_a == B2:\r\n    😀👍🏽 ..."
+CORPUS = [TEXT, "the cat sat on the mat and that is that\n\n", "a rat ate the hat;  12 cats"] * 3
+
+
+def said(**values: Any) -> dict[str, Any]:
+    """Metadata by what follows ``tokenizer.ggml.``; None: not there."""
+    return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
+
+
+def byte_level(**changes: Any) -> dict[str, Any]:
+    """A byte-level BPE with some merges, learnt here: 0 ends, 1 begins, the last one is TOOL."""
+    learnt = Tokenizer(models.BPE())
+    learnt.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=[END, BEGIN],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    learnt.train_from_iterator(CORPUS, trainer)
+    ids = learnt.get_vocab()
+    merges = json.loads(learnt.model.__getstate__())["merges"]
+    values = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": [*sorted(ids, key=ids.__getitem__), TOOL],
+        "token_type": [CONTROL, CONTROL, *[NORMAL] * (len(ids) - 2), USER],
+        "merges": [" ".join(pair) for pair in merges],
+        "eos_token_id": 0,
+        "bos_token_id": 1,
+    }
+    return said(**values | changes)
+
+
+PIECES = ["he", "the", "▁the", "▁c", "at", "▁cat", "▁▁", "▁", *"abcdehist'", "ch", "cha", "hat"]
+
+
+def sentence_piece(**changes: Any) -> dict[str, Any]:
+    """Some pieces with scores that fall from one to the next, and all bytes."""
+    values = {
+        "model": "llama",
+        "tokens": ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES],
+        "token_type": [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(PIECES)],
+        "scores": [0.0] * 259 + [-float(i) for i in range(len(PIECES))],
+        "unknown_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return said(**values | changes)
+
+
+def write(folder: Path, metadata: dict[str, Any]) -> Path:
+    return TinyGguf(metadata).write(folder / "model.gguf")
+
+
+def ids_of(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text)["input_ids"])
+
+
+CUTS = {
+    "gpt-2": "It|'s| 12345| x|\n|\n|1|.| Élan| | isn|'t|\n|\t|if|_|a| ==| B|2|:|\r\n   "
+    "| 😀👍🏽| ...",
+    "smollm": "It|'s| |1|2|3|4|5| x|\n\n|1|.| Élan| | isn|'t|\n|\t|if|_|a| ==| B|2|:|\r\n   "
+    "| 😀👍🏽| ...",
+    "default": "It|'|s| |123|45| x|\n|\n|1|.| Élan| | isn|'|t|\n|\t|if|_|a| |==| B|2|:|\r\n   "
+    "| 😀👍🏽| |...",
+    "llama-bpe": "It|'s| |123|45| x|\n\n|1|.| Élan| | isn|'t|\n|\tif|_a| ==| B|2|:\r\n|   "
+    "| 😀👍🏽| ...",
+    "qwen2": "It|'s| |1|2|3|4|5| x|\n\n|1|.| Élan| | isn|'t|\n|\tif|_a| ==| B|2|:\r\n|   "
+    "| 😀👍🏽| ...",
+    "deepseek-coder": "It|'|s| |1|2|3|4|5| x|\n|\n|1|.| Élan| | isn|'|t|\n|\tif|_|a| ==| B|2|:|\r"
+    "|\n|    😀👍🏽| ...",
+}
+"""As llama.cpp cuts the text, whose ids were compared on 1,500 texts under every name."""
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_pieces(name: str, tmp_path: Path) -> None:
+    """Digits, endings, blank lines, indents, signs, emoji."""
+    tokenizer = read_tokenizer(write(tmp_path, byte_level(pre=name))).backend_tokenizer
+    cuts = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)]
+    assert [TEXT[begin:end] for begin, end in cuts] == CUTS[name].split("|")
+
+
+def test_pieces_by_case(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write(tmp_path, byte_level(pre="tekken"))).backend_tokenizer
+    text = "camelCase HTTPServer ÉLan 12 a/b\n"
+    cuts = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    expected = "camel|Case| HTTPServer| ÉLan| |1|2| a|/b|\n"
+    assert [text[begin:end] for begin, end in cuts] == expected.split("|")
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("thecaTsit 12\n\t.'é😀_", max_size=24))
+@example(text=TEXT)
+def test_byte_level_ids(byte_files: tuple[Any, Any, Path], text: str) -> None:
+    """They are those of the tokenizer that the metadata were made of, and say the text again; so
+    with the files that an engine folder gets."""
+    expected, tokenizer, folder = byte_files
+    ids = ids_of(tokenizer, text)
+    assert ids == expected.encode(text).ids and tokenizer.decode(ids) == text
+    saved = AutoTokenizer.from_pretrained(folder)
+    assert ids_of(saved, text) == ids and saved.decode(ids) == text
+
+
+@pytest.fixture(scope="module")
+def byte_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
+    """The tokenizer itself, as read from a GGUF file, and the folder with what was saved of it."""
+    folder = tmp_path_factory.mktemp("bytes")
+    metadata = byte_level()
+    file = write(folder, metadata)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    merges = [tuple(pair.split()) for pair in metadata["tokenizer.ggml.merges"]]
+    expected = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    expected.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    (folder / "saved").mkdir()
+    save_tokenizer(file, folder / "saved")
+    return expected, read_tokenizer(file), folder / "saved"
+
+
+def best_pairs(text: str, spaced: bool = True) -> list[int]:
+    """SentencePiece's BPE as it is described: of all neighbours that make a token the one with the
+    best score is joined, the leftmost of several; what is no token in the end is bytes."""
+    ids = {piece: i + 259 for i, piece in enumerate(PIECES)}
+    symbols = list((" " * spaced + text).replace(" ", "▁"))
+    while True:
+        pairs = [a + b for a, b in pairwise(symbols)]
+        known = [(ids[pair], i) for i, pair in enumerate(pairs) if pair in ids]
+        if not known:
+            break
+        _, at = min(known)
+        symbols[at : at + 2] = [pairs[at]]
+    spelled = [[ids[s]] if s in ids else [b + 3 for b in s.encode()] for s in symbols]
+    return [token for tokens in spelled for token in tokens]
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text("thecas i'\n😀", min_size=1, max_size=20))
+@example(text="the cat  chat that hat")
+def test_sentence_piece_ids(pieces: tuple[Any, Any], text: str) -> None:
+    tokenizer, unspaced = pieces
+    assert ids_of(tokenizer, text) == [1, *best_pairs(text)]
+    assert tokenizer.decode(ids_of(tokenizer, text)[1:]) == text
+    assert ids_of(unspaced, text) == [*best_pairs(text, spaced=False), 2]
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """One that puts a space before a text, and BOS; one that does not, but ends with EOS."""
+    folder = tmp_path_factory.mktemp("pieces")
+    spaced = read_tokenizer(write(folder, sentence_piece()))
+    changes = {"add_space_prefix": False, "add_bos_token": False, "add_eos_token": True}
+    return spaced, read_tokenizer(write(folder, sentence_piece(**changes)))
+
+
+def test_a_space_follows_every_special_token(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write(tmp_path, sentence_piece()))
+    assert ids_of(tokenizer, "cat</s>the") == [1, *best_pairs("cat"), 2, *best_pairs("the")]
+
+
+@pytest.mark.parametrize(
+    ("pre", "says", "begins"),
+    [
+        ("gpt-2", None, False),
+        ("gpt-2", True, True),
+        ("llama-bpe", None, True),
+        ("llama-bpe", False, False),
+        ("tekken", None, True),
+        ("smaug-bpe", None, False),
+    ],
+)
+def test_where_a_text_begins(pre: str, says: bool | None, begins: bool, tmp_path: Path) -> None:
+    """With BOS, where the file says so or its kind of pre-tokenizer does."""
+    tokenizer = read_tokenizer(write(tmp_path, byte_level(pre=pre, add_bos_token=says)))
+    assert (ids_of(tokenizer, "the cat")[0] == 1) == begins
+    plain = tokenizer("the cat", add_special_tokens=False)["input_ids"]
+    assert 1 not in plain
+    save_tokenizer(tmp_path, tmp_path)  # the folder with the file, as good as the file
+    assert ids_of(AutoTokenizer.from_pretrained(tmp_path), "the") == ids_of(tokenizer, "the")
+
+
+def test_whole_words_need_no_merges(tmp_path: Path) -> None:
+    """Only under names for which llama.cpp takes it so."""
+    words = byte_level()["tokenizer.ggml.tokens"]
+    tokens, types = [*words[:-1], "hissed"], [CONTROL, CONTROL, *[NORMAL] * (len(words) - 2)]
+    for pre, whole in (("llama-bpe", True), ("smaug-bpe", False)):
+        metadata = byte_level(pre=pre, tokens=tokens, token_type=types, add_bos_token=False)
+        ids = ids_of(read_tokenizer(write(tmp_path, metadata)), "hissed")
+        assert (ids == [len(tokens) - 1]) == whole
+
+
+def test_special_tokens(tmp_path: Path) -> None:
+    file = write(tmp_path, byte_level(padding_token_id=0))
+    tokenizer = read_tokenizer(file)
+    tool = len(byte_level()["tokenizer.ggml.tokens"]) - 1
+    assert (tokenizer.eos_token, tokenizer.bos_token, tokenizer.pad_token) == (END, BEGIN, END)
+    ids = ids_of(tokenizer, f"{BEGIN}a{TOOL}{END}")
+    assert ids[0] == 1 and ids[-2:] == [tool, 0]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{TOOL}"
+    decoder = TokenDecoder(tokenizer)
+    assert dict(decoder.special) == {0: END, 1: BEGIN} and decoder.is_byte_level
+    assert len(tokenizer) == tool + 1
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    metadata = byte_level() | {"tokenizer.chat_template": "{{ messages[0].content }}!"}
+    chat = [{"role": "user", "content": "hat"}]
+    tokenizer = read_tokenizer(write(tmp_path, metadata))
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == "hat!"
+    metadata["tokenizer.chat_template.tool_use"] = "tools"
+    file = write(tmp_path, metadata)
+    (tmp_path / "saved").mkdir()
+    save_tokenizer(file, tmp_path / "saved")
+    for named in (read_tokenizer(file), AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        assert named.apply_chat_template(chat, tokenize=False) == "hat!"
+        other = named.apply_chat_template(chat, tokenize=False, chat_template="tool_use")
+        assert other == "tools"
+    assert read_tokenizer(write(tmp_path, byte_level())).chat_template is None
+
+
+@pytest.mark.parametrize("model", [None, "none", "no_vocab"])
+def test_without_a_tokenizer(model: str | None, tmp_path: Path) -> None:
+    file = write(tmp_path, said(model=model))
+    assert not has_tokenizer(file) and find_tokenizer(tmp_path, skip_damaged=False) is None
+    with pytest.raises(CheckpointError, match=rf"{file} holds no tokenizer .*tokenizer=<folder>"):
+        load_tokenizer(file)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (byte_level(model="t5"), r"tokenizer\.ggml\.model 't5' is not supported; .*: gpt2, llama;"),
+        (byte_level(pre="spam"), r"pre-tokenizer 'spam' \(tokenizer\.ggml\.pre\) is not known; kn"),
+        (byte_level(pre=None), "pre-tokenizer None .* is missing, as in files of before May 2024"),
+        (byte_level(merges=None), r"do not say tokenizer\.ggml\.merges, a list of texts"),
+        (byte_level(merges=["ab"]), "merges has 'ab'; a merge is two tokens and a space"),
+        (byte_level(merges=["the spam"]), "does not make a tokenizer: .*`the` out of vocabulary"),
+        (byte_level(tokens=["a"], merges=[]), "token_type has 301 values for 1 tokens"),
+        (byte_level(tokens=[1, 2], token_type=None), "tokens has values that are no texts"),
+        (byte_level(eos_token_id=301), r"eos_token_id is 301; the file has 301 tokens"),
+        (
+            byte_level(bos_token_id=None, add_bos_token=True),
+            "is true, but there is no bos_token_id",
+        ),
+        (sentence_piece(scores=[0.0]), r"scores has 1 values for \d+ tokens"),
+    ],
+)
+def test_refused_by_name(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = write(tmp_path, metadata)
+    with pytest.raises(CheckpointError, match=message) as refused:
+        read_tokenizer(file)
+    assert str(file) in str(refused.value) and has_tokenizer(file)
+    assert find_tokenizer(file, skip_damaged=True) is None
+    save_tokenizer(file, tmp_path)  # leaves it out
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
