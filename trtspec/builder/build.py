@@ -19,7 +19,7 @@ from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
-from trtspec.builder.tokenizer import TOKENIZER_FILES
+from trtspec.builder.tokenizer import save_tokenizer
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, EngineConfig
 from trtspec.engine.graphs import (
@@ -91,11 +91,8 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     if engine.backend.makes_artifacts:
         place_graphs(engine, graph_names(engine), folder)
     engine.backend.finish(engine_shape(engine), folder)
-    # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
     (folder / TOKENIZER_FOLDER).mkdir()
-    for name in (*TOKENIZER_FILES, "config.json"):
-        if (plan.target_dir / name).is_file():
-            shutil.copyfile(plan.target_dir / name, folder / TOKENIZER_FOLDER / name)
+    save_tokenizer(plan.target_dir, folder / TOKENIZER_FOLDER)
     names = ("target", *(draft.folder for draft in engine.drafts))
     weights = {name: record_weights(folder / name / WEIGHTS_NAME) for name in names}
     replace(engine, weights=weights).write(folder)

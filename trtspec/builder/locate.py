@@ -8,6 +8,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 import trtspec
+from checkpoint_converters.containers.gguf_file import SUFFIX as GGUF
 from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
@@ -35,10 +36,11 @@ def embedded_checkpoints() -> list[str]:
 
 
 def find_model(model: str | Path) -> Path:
-    """Resolve a folder, an embedded checkpoint's name or a Hugging Face id to a folder.
+    """Resolve a folder, a GGUF file, an embedded checkpoint's name or a Hugging Face id: to the
+    file as it is, or to a folder.
 
     Raises:
-        CheckpointError: none of the three; the message lists the embedded names.
+        CheckpointError: none of these; the message lists the embedded names.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -46,10 +48,11 @@ def find_model(model: str | Path) -> Path:
     embedded = assets_root() / str(model)
     if (embedded / "config.json").is_file():
         return embedded
-    names = ", ".join(embedded_checkpoints())
     if path.exists():
-        raise CheckpointError(f"{path} is a file; a model is a folder with a config.json")
-    if path.is_absolute() or str(model).count("/") != 1 or str(model).startswith("."):
+        return path
+    names = ", ".join(embedded_checkpoints())
+    is_path = path.is_absolute() or str(model).startswith(".") or path.suffix == GGUF
+    if is_path or str(model).count("/") != 1:
         raise CheckpointError(
             f"no model {str(model)!r}: not a folder, not an embedded checkpoint ({names}) "
             "and not a Hugging Face id of the form owner/name"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import checkpoint_converters
-from checkpoint_converters import DraftCheckpoint, content_of
+from checkpoint_converters import DraftCheckpoint, content_of, reading_notes
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
@@ -19,7 +19,12 @@ from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
 from trtspec.builder.resolve import resolve_build
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import TOKENIZER_FILES, find_tokenizer, further_end, has_tokenizer
+from trtspec.builder.tokenizer import (
+    find_tokenizer,
+    further_end,
+    has_tokenizer,
+    tokenizer_files,
+)
 from trtspec.config.build import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
@@ -128,11 +133,11 @@ def plan_build(
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)
     build = replace(build, backend_options=to_dict(options))
-    reasons += [*why, *ends]
+    reasons += [*why, *reading_notes(target_dir), *ends]
     if speculative is not None:
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
-    tokenizer = [target_dir / n for n in TOKENIZER_FILES if (target_dir / n).is_file()]
+    tokenizer = tokenizer_files(target_dir)
     digest = DigestMemory.of_user(verify).digest
     fingerprints = {
         "target": hash_files(content_of(target_dir), digest),

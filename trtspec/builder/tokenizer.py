@@ -1,12 +1,18 @@
-"""The tokenizer of a checkpoint: its files, reading it, and the token at which it ends a text."""
+"""The tokenizer of a checkpoint: its files, reading it, and the token at which it ends a text.
+
+A checkpoint is a folder with such files, or a GGUF file (or a folder with one) that spells its
+tokenizer in its metadata."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
+from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
+from checkpoint_converters.tokenizers.gguf_tokenizer import gguf_tokenizer, has_vocabulary
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -24,18 +30,24 @@ TOKENIZER_FILES = (
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True if the folder holds a tokenizer of some kind."""
+    """True if the checkpoint holds a tokenizer of some kind."""
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return has_vocabulary(open_gguf(gguf))
     return any(
         (folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
     )
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder. No code that lies beside it is run, nor offered to be.
+    """The tokenizer of a checkpoint. No code that lies beside it is run, nor offered to be.
 
     Raises:
         CheckpointError: it cannot be read.
     """
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return gguf_tokenizer(open_gguf(gguf))
     try:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
@@ -46,7 +58,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
-    """The tokenizer in a folder, or None without one; with ``skip_damaged`` also for one that
+    """The tokenizer of a checkpoint, or None without one; with ``skip_damaged`` also for one that
     cannot be read, which is a CheckpointError otherwise."""
     if not has_tokenizer(folder):
         return None
@@ -56,6 +68,28 @@ def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
         if skip_damaged:
             return None
         raise
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of its own that a checkpoint's tokenizer has; none in a GGUF file, which is known
+    by its weights' files."""
+    if find_gguf(folder) is not None:
+        return []
+    return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+
+
+def save_tokenizer(folder: Path, output_dir: Path) -> None:
+    """Copy the files of a checkpoint's tokenizer, or write those that a GGUF file spells; one that
+    cannot be read is left out."""
+    if find_gguf(folder) is not None:
+        tokenizer = find_tokenizer(folder, skip_damaged=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(output_dir)
+        return
+    # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
+    for file in (*tokenizer_files(folder), folder / "config.json"):
+        if file.is_file():
+            shutil.copyfile(file, output_dir / file.name)
 
 
 def further_end(tokenizer: Any, model: ModelConfig) -> int | None:
