@@ -19,51 +19,23 @@ from checkpoint_converters import (
     fingerprint,
     load_checkpoint,
     read_config,
-    read_draft,
     reading_notes,
 )
-from checkpoint_converters.__main__ import main
 from checkpoint_converters.containers.gguf_file import open_gguf
+from trtspec.builder.checkpoints import read_draft
+from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError, TrtspecError
 
 from .tiny_folder import TinyFolder
 from .tiny_gguf import (
     HEAD_DIM,
-    HEADS,
     HIDDEN,
-    INNER,
-    KV_HEADS,
     VOCAB,
     Stored,
     TinyGguf,
-    decoder_metadata,
     random_tensor,
+    tiny,
 )
-
-SHAPES = {
-    "token_embd": (VOCAB, HIDDEN),
-    "output": (VOCAB, HIDDEN),
-    "blk.0.attn_q": (HEADS * HEAD_DIM, HIDDEN),
-    "blk.0.attn_k": (KV_HEADS * HEAD_DIM, HIDDEN),
-    "blk.0.attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
-    "blk.0.attn_output": (HIDDEN, HEADS * HEAD_DIM),
-    "blk.0.ffn_gate": (INNER, HIDDEN),
-    "blk.0.ffn_up": (INNER, HIDDEN),
-    "blk.0.ffn_down": (HIDDEN, INNER),
-    "blk.0.attn_norm": (HIDDEN,),
-    "blk.0.ffn_norm": (HIDDEN,),
-    "output_norm": (HIDDEN,),
-}
-
-
-def tiny(kind: str = "Q4_0", **changes: Any) -> TinyGguf:
-    """A whole model, without a tokenizer."""
-    random = np.random.default_rng(0)
-    tensors = {
-        f"{name}.weight": random_tensor(kind if len(shape) == 2 else "F32", shape, random)
-        for name, shape in SHAPES.items()
-    }
-    return TinyGguf(decoder_metadata("llama", **changes), tensors)
 
 
 @pytest.fixture(scope="module")

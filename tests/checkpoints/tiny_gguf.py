@@ -119,3 +119,28 @@ def side_by_side(rows: int, heads: int) -> torch.Tensor:
     """The order in which llama.cpp's converter writes q and k of a Llama: row i of the file is row
     ``order[i]`` of Hugging Face's."""
     return torch.arange(rows).view(heads, 2, -1).transpose(1, 2).flatten()
+
+
+def tiny(kind: str = "Q4_0", vocab: int = VOCAB, **changes: Any) -> TinyGguf:
+    """A whole Llama with random weights, without a tokenizer; ``changes`` of its metadata."""
+    random = np.random.default_rng(0)
+    queries, keys = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (vocab, HIDDEN),
+        "output": (vocab, HIDDEN),
+        "blk.0.attn_q": (queries, HIDDEN),
+        "blk.0.attn_k": (keys, HIDDEN),
+        "blk.0.attn_v": (keys, HIDDEN),
+        "blk.0.attn_output": (HIDDEN, queries),
+        "blk.0.ffn_gate": (INNER, HIDDEN),
+        "blk.0.ffn_up": (INNER, HIDDEN),
+        "blk.0.ffn_down": (HIDDEN, INNER),
+        "blk.0.attn_norm": (HIDDEN,),
+        "blk.0.ffn_norm": (HIDDEN,),
+        "output_norm": (HIDDEN,),
+    }
+    tensors = {
+        f"{name}.weight": random_tensor(kind if len(shape) == 2 else "F32", shape, random)
+        for name, shape in shapes.items()
+    }
+    return TinyGguf(decoder_metadata("llama", **changes), tensors)
