@@ -87,7 +87,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     model = parser.add_argument_group("model")
     add = model.add_argument
-    add("--model_dir", default=EMBEDDED_TARGET, help="target: folder, id, embedded name or engine")
+    add(
+        "--model_dir",
+        default=EMBEDDED_TARGET,
+        help="target: folder, GGUF file, id, embedded name or engine",
+    )
     add("--dtype", default="auto", help=help_texts.DTYPE)
     add("--weight_dtype", help=help_texts.weight_dtype())
     add("--max_batch_size", type=int)

@@ -136,7 +136,7 @@ def test_no_such_model(models: TinyModels, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no model 'nowhere'"):
         open_llm(models.folder("llama"), chain(Path("nowhere"), 2))
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="is a file"):
+    with pytest.raises(CheckpointError, match="is no GGUF file"):
         LLM(tmp_path / "file")
 
 

@@ -28,7 +28,11 @@ from trtspec.speculative.registry import methods_taking
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trtspec-build", description=__doc__)
     add = parser.add_argument
-    add("--checkpoint_dir", required=True, help="target: HF folder or id, or an embedded name")
+    add(
+        "--checkpoint_dir",
+        required=True,
+        help="target: HF folder or id, GGUF file, or embedded name",
+    )
     add("--output_dir", type=Path, required=True, help="engine folder to write")
     add("--dtype", default="auto", help=help_texts.DTYPE)
     add("--weight_dtype", help=help_texts.weight_dtype())
@@ -61,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--draft_checkpoint_dir",
         "--speculative_model_dir",
         "--medusa_model_dir",
-        help="draft: HF folder or id, or an embedded name",
+        help="draft: HF folder or id, GGUF file, or embedded name",
     )
     add(
         "--max_draft_len",

@@ -43,10 +43,10 @@ class LLM:
                                                      "num_speculative_tokens": 5}) as llm:
             print(llm.generate("def main(").outputs[0].text)
 
-    ``model`` is a Hugging Face folder or id, an embedded checkpoint's name, or an engine folder
-    made by ``trtspec-build``. A checkpoint is compiled once into the user's cache folder. An engine
-    folder with a draft speculates with it unless ``speculative_config`` says otherwise (False: no
-    speculation). Other options: see `LLMConfig`.
+    ``model`` is a Hugging Face folder or id, a GGUF file, an embedded checkpoint's name, or an
+    engine folder made by ``trtspec-build``. A checkpoint is compiled once into the user's cache
+    folder. An engine folder with a draft speculates with it unless ``speculative_config`` says
+    otherwise (False: no speculation). Other options: see `LLMConfig`.
     """
 
     def __init__(
