@@ -84,8 +84,8 @@ def reading_notes(path: Path) -> list[str]:
     if file is None or not kinds:
         return []
     return [
-        f"dtype {BLOCKS_AS} for the checkpoint's blocks of {', '.join(kinds)} ({file.path.name}), "
-        "which are read as floats; float32 keeps all that they say"
+        f"the checkpoint's blocks of {', '.join(kinds)} ({file.path.name}) are read as floats: "
+        f"{BLOCKS_AS} unless another dtype is asked for; float32 keeps all that they say"
     ]
 
 
