@@ -8,42 +8,25 @@ arXiv 2602.06036.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import PackedRows, Rows, attention_scale
 from trtspec.models.block_map import Matrix, decoder_matrices
 from trtspec.models.built import attention_of, dense_of, require_blocks
 from trtspec.models.linear import Linear
-from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, rotate
-from trtspec.models.vocabulary import DraftVocabulary
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.state_network import StateNetwork
 from trtspec.speculative.tree_rollout import packed_bits
-
-_OWN_BUFFERS = ("hidden_norm.", "norm.", "embed.", "token_map")
-"""Beginnings of the names of buffers that are loaded as they are."""
-
-
-class DFlashSource(Protocol):
-    """What `DFlashDraft.load_weights` reads: a draft checkpoint by internal names."""
-
-    @property
-    def config(self) -> DFlashConfig: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
 
 
 class Block(Protocol):
@@ -228,12 +211,16 @@ class BlockLayer(nn.Module):
         return out
 
 
-class DFlashDraft(DraftVocabulary):
+class DFlashDraft(StateNetwork):
     """A DFlash network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``
     and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix.
     """
+
+    own_buffers = ("hidden_norm.", "norm.", "embed.", "token_map")
+
+    config: DFlashConfig
 
     def __init__(
         self,
@@ -320,23 +307,3 @@ class DFlashDraft(DraftVocabulary):
         for layer, turn, k_cache, v_cache in layers:
             cast(BlockLayer, layer).attn.write(context, rows, turn, k_cache, v_cache)
         return (context,)
-
-    @torch.no_grad()
-    def load_weights(self, checkpoint: DFlashSource, target: Mapping[str, Tensor]) -> None:
-        """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
-
-        Raises:
-            CheckpointError: made for another config, or a tensor is missing.
-        """
-        if checkpoint.config != self.config:
-            raise CheckpointError(
-                f"the draft checkpoint's config {checkpoint.config} is not the network's "
-                f"{self.config}"
-            )
-        tensors = checkpoint.tensors
-        load_linear(self.fc, tensors, ["fc"])
-        for name, buffer in self.named_buffers():
-            if name.startswith(_OWN_BUFFERS):
-                buffer.copy_(read_tensor(tensors, name))
-        load_layers(self.layers, tensors)
-        self.load_head(tensors, target)

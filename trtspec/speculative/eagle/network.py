@@ -6,44 +6,22 @@ token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Attention, Rows
 from trtspec.models.block_map import Matrix, layer_facts
 from trtspec.models.built import attention_of, dense_of, require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
-from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.mlp import SwiGLU
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary
-from trtspec.models.vocabulary import DraftVocabulary
 from trtspec.speculative.eagle.shape import EagleConfig
-
-_OWN_BUFFERS = (
-    *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
-    *("embed.", "token_map", "mask_hidden"),
-)
-"""Beginnings of the names of buffers that are loaded as they are."""
-
-
-class EagleSource(Protocol):
-    """What `EagleDraft.load_weights` reads: a draft checkpoint by internal names."""
-
-    @property
-    def config(self) -> EagleConfig: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+from trtspec.speculative.state_network import StateNetwork
 
 
 class WideLayer(nn.Module):
@@ -85,13 +63,20 @@ class WideLayer(nn.Module):
         return out
 
 
-class EagleDraft(DraftVocabulary):
+class EagleDraft(StateNetwork):
     """A draft network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names follow `CausalLM`; besides those of `DraftVocabulary`: ``fc.P`` (and
     ``bias``), ``fc_input_norm.weight``, ``fc_norm.{j}.weight``, ``layers.0.hidden_norm.weight``, of
     MTP modules ``embedding_norm.weight`` and ``state_norm.weight``.
     """
+
+    own_buffers = (
+        *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
+        *("embed.", "token_map", "mask_hidden"),
+    )
+
+    config: EagleConfig
 
     def __init__(
         self,
@@ -184,27 +169,6 @@ class EagleDraft(DraftVocabulary):
         out = last(*x, rows, last_turn, k_caches[-1], v_caches[-1], kept)
         ready = out if self.norm is None else self.norm(out)
         return ready if self.config.norm_output else out, ready
-
-    @torch.no_grad()
-    def load_weights(self, checkpoint: EagleSource, target: Mapping[str, Tensor]) -> None:
-        """Fill every buffer of the draft's own from its checkpoint. ``target`` holds the target
-        checkpoint's tensors by internal names: a cut head takes its rows there.
-
-        Raises:
-            CheckpointError: made for another config, or a tensor is missing.
-        """
-        if checkpoint.config != self.config:
-            raise CheckpointError(
-                f"the draft checkpoint's config {checkpoint.config} is not the network's "
-                f"{self.config}"
-            )
-        tensors = checkpoint.tensors
-        load_linear(self.fc, tensors, ["fc"])
-        for name, buffer in self.named_buffers():
-            if name.startswith(_OWN_BUFFERS):
-                buffer.copy_(read_tensor(tensors, name))
-        load_layers(self.layers, tensors)
-        self.load_head(tensors, target)
 
 
 def _projection(config: EagleConfig) -> Matrix:

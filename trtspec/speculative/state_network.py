@@ -1,0 +1,60 @@
+"""StateNetwork: what draft networks over the target's hidden states are filled with, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.state_reader import StateReader
+from trtspec.errors import CheckpointError
+from trtspec.formats.stored import read_tensor
+from trtspec.models.linear import Linear
+from trtspec.models.loading import load_layers, load_linear
+from trtspec.models.vocabulary import DraftVocabulary
+
+
+class StateSource(Protocol):
+    """What `StateNetwork.load_weights` reads: a draft checkpoint by internal names."""
+
+    @property
+    def config(self) -> StateReader: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class StateNetwork(DraftVocabulary):
+    """A draft network that projects the target's states (``fc``) for decoder layers of its own.
+
+    own_buffers: beginnings of the names of buffers, outside the layers, that are loaded as they
+    are.
+    """
+
+    own_buffers: ClassVar[tuple[str, ...]]
+
+    config: StateReader
+    fc: Linear
+    layers: nn.ModuleList
+
+    @torch.no_grad()
+    def load_weights(self, checkpoint: StateSource, target: Mapping[str, Tensor]) -> None:
+        """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
+
+        Raises:
+            CheckpointError: made for another config, or a tensor is missing.
+        """
+        if checkpoint.config != self.config:
+            raise CheckpointError(
+                f"the draft checkpoint's config {checkpoint.config} is not the network's "
+                f"{self.config}"
+            )
+        tensors = checkpoint.tensors
+        load_linear(self.fc, tensors, ["fc"])
+        for name, buffer in self.named_buffers():
+            if name.startswith(self.own_buffers):
+                buffer.copy_(read_tensor(tensors, name))
+        load_layers(self.layers, tensors)
+        self.load_head(tensors, target)
