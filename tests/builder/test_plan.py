@@ -13,6 +13,7 @@ import checkpoint_converters
 import trtspec.backends.base as base
 import trtspec.backends.environment as environments
 import trtspec.backends.tensorrt.backend as tensorrt
+from trtspec.builder import plan
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
@@ -137,6 +138,18 @@ def test_a_converter_that_changed_builds_other_engines(
     changed = shutil.copytree(checkpoint_converters.__path__[0], tmp_path / "converters")
     (changed / "another.py").write_text("")
     monkeypatch.setattr(checkpoint_converters, "__path__", [str(changed)])
+    assert plan_of(models.folder("llama")).fingerprint != before
+
+
+def test_a_reader_of_drafts_that_changed_builds_other_engines(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = plan_of(models.folder("llama")).fingerprint
+    changed = shutil.copytree(plan.METHODS, tmp_path / "speculative")
+    reader = changed / "mtp" / "checkpoint.py"
+    monkeypatch.setattr(plan, "METHODS", changed)
+    assert plan_of(models.folder("llama")).fingerprint == before
+    reader.write_text(reader.read_text() + "# changed\n")
     assert plan_of(models.folder("llama")).fingerprint != before
 
 

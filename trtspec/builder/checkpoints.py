@@ -13,7 +13,6 @@ from checkpoint_converters import (
     read_config,
 )
 from trtspec.config.model import ModelConfig
-from trtspec.errors import CheckpointError
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.registry import methods
@@ -86,7 +85,5 @@ def _open(path: Path) -> DraftFolder:
 
 
 def _reader_of(folder: DraftFolder) -> DraftReader:
-    found = next((reader for reader in _readers() if reader.recognises(folder)), None)
-    if found is None:
-        raise CheckpointError(f"{folder.path} holds no draft that this version runs")
-    return found
+    """The last one takes any folder for a language model's."""
+    return next(reader for reader in _readers() if reader.recognises(folder))

@@ -18,6 +18,7 @@ from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
 from trtspec.builder.resolve import resolve_build
+from trtspec.builder.sources import PACKAGE, hash_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
     find_tokenizer,
@@ -40,6 +41,7 @@ from trtspec.models.built import require_blocks
 from trtspec.speculative.options import speculative_to_dict
 
 _GIB = 1 << 30
+METHODS = PACKAGE / "speculative"
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def plan_build(
     # What a converter makes of a checkpoint need not show in any shape.
     converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
     facts: list[object] = [fingerprints, asdict(build), hash_files(converters), other_packages()]
+    facts.append(hash_of(sorted(METHODS.rglob("*.py")), METHODS))  # readers of drafts among them
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on the trees that are made of them.
