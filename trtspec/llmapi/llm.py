@@ -32,8 +32,7 @@ from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_executor
 from trtspec.llmapi.worker import LiveSequence, Worker
-from trtspec.speculative.hidden_states.drafter import ready_to_extract
-from trtspec.speculative.options import names_no_method, parse_speculative_config
+from trtspec.speculative.options import names_no_method, parse_speculative_config, ready_to_run
 
 
 class LLM:
@@ -68,7 +67,7 @@ class LLM:
             raise ConfigError("speculative_config=True names no method; give a config or None")
         drafts_nothing = speculative_config is False or names_no_method(speculative_config)
         asked = None if speculative_config is False else speculative_config
-        wanted = ready_to_extract(parse_speculative_config(asked), config.kv_transfer_config)
+        wanted = ready_to_run(parse_speculative_config(asked), config.kv_transfer_config)
         path = find_model(model)
         if is_engine_folder(path):
             folder, engine = path, EngineConfig.read(path)

@@ -88,6 +88,21 @@ def names_no_method(config: object) -> bool:
     return named == {NO_METHOD}
 
 
+def ready_to_run(config: DecodingConfig | None, transfer: Any) -> DecodingConfig | None:
+    """A config with what ``kv_transfer_config`` says of it; see `DecodingConfig.ready`.
+
+    Raises:
+        ConfigError: the method has no use for ``transfer``, or lacks something.
+    """
+    if transfer is not None and not (config is not None and config.takes_transfer):
+        takers = [name for name, method in methods().items() if method.options.takes_transfer]
+        raise ConfigError(
+            f"kv_transfer_config is for the method {' or '.join(takers)}, but the speculative "
+            f"method is {config.method if config else None}; leave it out"
+        )
+    return config.ready(transfer) if config else None
+
+
 def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:
     """Plain JSON values that `parse_speculative_config` takes back."""
     options = {"method": config.method, **to_dict(config)}

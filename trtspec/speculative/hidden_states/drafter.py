@@ -8,13 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from trtspec.config.decoding import DecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
-from trtspec.log import logger
-from trtspec.speculative.hidden_states.files import HiddenFileWriter, check_storage
-from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig, KvTransferConfig
+from trtspec.speculative.hidden_states.files import HiddenFileWriter
+from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
 
 
 @dataclass
@@ -81,33 +79,3 @@ class ExtractHiddenStatesDrafter:
     @property
     def live_requests(self) -> Set[int]:
         return self._rows.keys()
-
-
-def ready_to_extract(
-    config: DecodingConfig | None, transfer: KvTransferConfig | None
-) -> DecodingConfig | None:
-    """A speculative config with what ``kv_transfer_config`` says of it. Nothing is written yet.
-
-    Raises:
-        ConfigError: the method does not write hidden states but ``transfer`` is given, or it does
-            and no folder is named, or that cannot be written to.
-    """
-    if not isinstance(config, ExtractHiddenStatesConfig):
-        if transfer is not None:
-            raise ConfigError(
-                "kv_transfer_config is for the method extract_hidden_states, but the speculative "
-                f"method is {config.method if config else None}; leave it out"
-            )
-        return config
-    if transfer is not None:
-        config = config.with_transfer(transfer)
-    if config.shared_storage_path is None:
-        raise ConfigError(
-            f"method {config.method} needs shared_storage_path, the folder that the hidden states "
-            "are written to; name it in speculative_config or in kv_transfer_config's "
-            "kv_connector_extra_config"
-        )
-    check_storage(Path(config.shared_storage_path))
-    if config.note:
-        logger.info("%s", config.note)
-    return config

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.errors import ConfigError
+from trtspec.log import logger
+from trtspec.speculative.hidden_states.files import check_storage
 
 EAGLE_KEY = "eagle_aux_hidden_state_layer_ids"
 MAX_WRITER_THREADS = 64
@@ -207,6 +210,24 @@ class ExtractHiddenStatesConfig(DecodingConfig):
                 "out, or rebuild the engine"
             )
         return replace(self, capture_layers=captured)
+
+    def ready(self, transfer: KvTransferConfig | None) -> ExtractHiddenStatesConfig:
+        """With the folder that is written to. Nothing is written yet.
+
+        Raises:
+            ConfigError: no folder is named, or it cannot be written to.
+        """
+        config = self if transfer is None else self.with_transfer(transfer)
+        if config.shared_storage_path is None:
+            raise ConfigError(
+                f"method {config.method} needs shared_storage_path, the folder that the hidden "
+                "states are written to; name it in speculative_config or in kv_transfer_config's "
+                "kv_connector_extra_config"
+            )
+        check_storage(Path(config.shared_storage_path))
+        if config.note:
+            logger.info("%s", config.note)
+        return config
 
     def with_transfer(self, transfer: KvTransferConfig) -> ExtractHiddenStatesConfig:
         """This config with the folder and the threads of vLLM's `kv_transfer_config`."""
