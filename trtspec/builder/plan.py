@@ -35,7 +35,6 @@ from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
-from trtspec.errors import TrtspecError
 from trtspec.log import logger
 from trtspec.models.built import require_blocks
 from trtspec.speculative.options import speculative_to_dict
@@ -149,16 +148,12 @@ def plan_build(
     drafts: list[EngineDraft] = []
     for member in with_networks(speculative):
         folder = draft_folder_name(len(drafts))
-        try:
+        assert speculative is not None, "it has members"
+        with speculative.naming(member):
             found = at_hand.open(member)
             draft, choice = _plan_draft(
                 member, found, folder, target_dir, target, skip_tokenizer_init
             )
-        except TrtspecError as error:
-            label = speculative.label(member) if speculative else None
-            if label is None:
-                raise
-            raise type(error)(f"{label}: {error}") from error
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)

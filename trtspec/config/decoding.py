@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.errors import ConfigError
+from trtspec.errors import ConfigError, TrtspecError
 
 
 class DraftsAtHand(Protocol):
@@ -87,6 +88,17 @@ class DecodingConfig:
         """What messages call one of several `members`; None of the only one."""
         return None
 
+    @contextmanager
+    def naming(self, member: DecodingConfig) -> Iterator[None]:
+        """Within it, errors say which of several `members` they are about."""
+        try:
+            yield
+        except TrtspecError as error:
+            label = self.label(member)
+            if label is None:
+                raise
+            raise type(error)(f"{label}: {error}") from error
+
     def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
         """Itself, or, where the method is to be chosen, what is chosen.
 
@@ -96,9 +108,9 @@ class DecodingConfig:
         return self
 
     def built(self, folders: Sequence[str]) -> DecodingConfig:
-        """What an engine folder says that it was built for: the drafts of ``folders`` in it, one
-        for each member with a network, in their order."""
-        raise NotImplementedError(f"{self.method} has no draft that is built")
+        """Of several `members`, what an engine folder says that it was built for: the drafts of
+        ``folders`` in it, one for each member with a network, in their order."""
+        raise NotImplementedError(f"{self.method} is one method")
 
     def captured_layers(self, num_layers: int) -> tuple[int, ...]:
         """Of which layers of a target with so many it writes the states; ConfigError if there are

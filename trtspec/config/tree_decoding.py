@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -75,9 +74,6 @@ class TreeDecodingConfig(DecodingConfig):
     def token_map(self) -> Path | None:
         """The file that cuts the draft's head, if one was given."""
         return None
-
-    def built(self, folders: Sequence[str]) -> DecodingConfig:
-        return type(self).of_tree(folders[0], self.tree)
 
     def of_engine(self, folder: str) -> Self:
         """The same drafts, of the network in that folder of an engine."""

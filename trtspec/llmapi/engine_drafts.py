@@ -9,7 +9,7 @@ from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.folder import EngineConfig
-from trtspec.errors import ConfigError, TrtspecError
+from trtspec.errors import ConfigError
 from trtspec.speculative.registry import methods
 
 
@@ -35,13 +35,9 @@ def find_drafts(
     chosen: list[EngineDraft] = []
     for member in with_networks(speculation):
         unused = [draft for draft in engine.drafts if draft not in chosen]
-        try:
+        assert speculation is not None, "it has members"
+        with speculation.naming(member):
             chosen.append(_find_draft(engine, unused, member, at_hand))
-        except TrtspecError as error:
-            label = speculation.label(member) if speculation else None
-            if label is None:
-                raise
-            raise type(error)(f"{label}: {error}") from error
     return tuple(chosen)
 
 
