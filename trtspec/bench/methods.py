@@ -48,8 +48,8 @@ def fitting_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
 
 def usual_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
     """The usual chain for each draft."""
-    methods = dict.fromkeys(draft.method for draft in drafts)
-    return read_methods([_usual(method)[0] for method in methods], drafts)[1:]
+    names = dict.fromkeys(draft.method for draft in drafts)
+    return read_methods([_usual(name)[0] for name in names], drafts)[1:]
 
 
 def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[Method]:
@@ -64,7 +64,7 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
         ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
             the same one twice.
     """
-    methods = [Method(NONE, None)]
+    found = [Method(NONE, None)]
     wanted = [(text, _read(text)) for text in spellings if not _is_none(text)]
     as_json = [options.get("method") for text, (options, _) in wanted if _is_json(text)]
     for text, (options, draft_method) in wanted:
@@ -75,12 +75,12 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
         for draft in own:
             name = label if len(own) < 2 or draft is None else f"{label} ({Path(draft.name).name})"
             given = options if draft is None else {**options, "model": draft.name}
-            methods.append(Method(name, parse_speculative_config(given)))
-    names = [method.name for method in methods]
+            found.append(Method(name, parse_speculative_config(given)))
+    names = [method.name for method in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"{', '.join(twice)} is asked for twice; write it once")
-    return methods
+    return found
 
 
 def _has_draft(method: str) -> bool:

@@ -51,7 +51,7 @@ def built_for(info: Path) -> str:
 
 
 def spills(root: Path) -> dict[str, Any]:
-    """What ptxas says of registers that went to memory, by source."""
+    """Of how many kernels ptxas says that registers went to memory."""
     reports = (root / "build").rglob("ptxas/*")
     lines = [
         line.strip()

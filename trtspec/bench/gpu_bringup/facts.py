@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from typing import Any
 
 import torch
@@ -41,14 +41,6 @@ def run(place: Place) -> Mapping[str, Any]:
         }
     packages = {f"{each.name} {each.version}" for each in distributions()}
     return {**facts, "packages": sorted(packages, key=str.lower)}
-
-
-def installed(package: str) -> str:
-    """The version of a package; ``-`` if it is not there."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "-"
 
 
 def first_line(program: str, *arguments: str, containing: str = "") -> str:

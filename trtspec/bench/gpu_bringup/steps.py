@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -227,17 +228,8 @@ def _check_text(rows: list[dict[str, Any]], batch: int) -> None:
     """PartFailed if the last row's text parts early from that of no speculation; in 16 bits it may
     part where two tokens are as likely."""
     last, first = rows[-1], next(row for row in rows if row["batch"] == batch)
-    same = len(_common(last["text"], first["text"]))
+    pairs = zip(last["text"], first["text"], strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     last["same tokens"] = same
     if not same:
         raise PartFailed(f"{last['method']} begins with another token than no speculation does")
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The tokens with which both begin."""
-    common: list[int] = []
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        common.append(a)
-    return common

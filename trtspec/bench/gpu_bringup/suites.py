@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from trtspec.bench.gpu_bringup.facts import installed
 from trtspec.bench.gpu_bringup.part import PartFailed, PartSkipped, Place
+from trtspec.bench.machine import package_version
 from trtspec.child_python import python_command, python_environment
 
 _FOLDER = "tests/gpu"
@@ -49,7 +49,7 @@ def libraries(place: Place) -> Mapping[str, Any]:
 def run_tests(place: Place, arguments: Sequence[str]) -> Mapping[str, Any]:
     """How many tests ended how; PartFailed with the first failure's words."""
     place.require("tests", *(name for name in arguments if name.startswith("tests/")))
-    if installed("pytest") == "-":
+    if package_version("pytest") is None:
         raise PartSkipped("pytest is not installed")
     found = place.output / "logs" / "tests.xml"
     found.unlink(missing_ok=True)
