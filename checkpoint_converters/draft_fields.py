@@ -28,11 +28,8 @@ _ATTENTION = "layers.0.self_attn."
 Headers = Mapping[str, TensorHeader]
 
 
-def read_decoder(
-    hf: HfConfig, headers: Headers, target: ModelConfig, architecture: str = "EagleForCausalLM"
-) -> ModelConfig:
-    """The draft's layers. ``max_position_embeddings`` is the length it was trained with.
-    ``architecture``: of one that names none."""
+def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelConfig:
+    """The draft's layers. ``max_position_embeddings`` is the length it was trained with."""
     given = hf.values
     if hf.get("speculators_model_type") is not None:
         given = hf.require(_DECODER)
@@ -83,7 +80,7 @@ def read_decoder(
     try:
         own = {"head": HeadSpec(), "layers": with_windows(layers, windows)}
         return ModelConfig(
-            architecture=next(iter(architectures(hf)), architecture),
+            architecture=next(iter(architectures(hf)), "EagleForCausalLM"),
             dtype=dtype,
             **fields | own,
         )

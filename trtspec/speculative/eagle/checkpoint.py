@@ -13,6 +13,7 @@ from checkpoint_converters.containers.safetensors_files import (
     TensorHeader,
     weight_files,
 )
+from checkpoint_converters.containers.tensor_sources import Flattened
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_fields import (
     architectures,
@@ -29,6 +30,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.eagle.checkpoint_kind import (
+    MASK_HIDDEN,
     EagleKind,
     detect,
     eagle_config,
@@ -88,6 +90,8 @@ def read_network(
             fit; found and expected are named.
     """
     path, headers = folder.path, dict(folder.tensors)
+    if MASK_HIDDEN in headers:  # written with leading dimensions of 1
+        headers[MASK_HIDDEN] = Flattened.of(headers[MASK_HIDDEN])
     reading = _read_fields(folder.hf, kind, headers, target, make)
     eagle = reading.config
     what = f"{path} does not fit {kind.name} ({kind.format})"

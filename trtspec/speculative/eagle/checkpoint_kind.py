@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.draft_checkpoint import DraftFolder
-from checkpoint_converters.draft_fields import architectures
+from checkpoint_converters.draft_fields import architectures, nested
 from checkpoint_converters.draft_names import D2T, FC, OUT, Q
 from checkpoint_converters.hf_config import HfConfig
 
@@ -20,7 +20,6 @@ _MODELOPT_KEYS = {
     "next_layer_regular",
     "parallel_draft_step",
 }
-
 
 MASK_HIDDEN = "mask_hidden"
 """The learned state of rows that stand for tokens not known yet."""
@@ -101,8 +100,7 @@ def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | Non
 
 def eagle_config(hf: HfConfig) -> Mapping[str, Any]:
     """The nested settings of ModelOpt and SpecForge; empty where there are none."""
-    nested = hf.get("eagle_config")
-    return nested if isinstance(nested, dict) else {}
+    return nested(hf.get("eagle_config"))
 
 
 def _eagle3_clue(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> str | None:

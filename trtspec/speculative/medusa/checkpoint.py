@@ -15,6 +15,7 @@ from checkpoint_converters.containers.safetensors_files import (
     weight_files,
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.draft_fields import nested
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
@@ -132,8 +133,7 @@ def _count(headers: Headers) -> tuple[int, int]:
 def _compare(hf: HfConfig, heads: int, blocks: int) -> list[str]:
     """What config.json says, against the tensors. FasterDecoding's often says fewer heads than
     there are; all can be used then."""
-    nested = hf.get("medusa")
-    said = nested if isinstance(nested, dict) else {}
+    said = nested(hf.get("medusa"))
     layers = hf.get("medusa_num_layers", said.get("num_medusa_layers"))
     if layers not in (None, blocks):
         raise hf.refuse(f"medusa_num_layers is {layers!r}, the tensors are of {blocks}")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from trtspec.backends.parts import OpenParts, Part, PartRole
 from trtspec.backends.slots.networks import MarginalsNetwork
-from trtspec.config.model import ModelConfig
-from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.signature import heads_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, Built, DraftGraph, DraftKind
 from trtspec.speculative.marginals import MarginalTree
@@ -16,12 +12,6 @@ from trtspec.speculative.medusa.rollout import HeadsRollout
 from trtspec.speculative.medusa.shape import MedusaConfig
 
 _MARGINALS = PartRole.MARGINALS.value
-
-
-def _heads(
-    config: MedusaConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
-) -> MedusaHeads:
-    return MedusaHeads(config, target, dtype, formats=formats)
 
 
 def _rollout(config: MedusaConfig, built: Built) -> DraftGraph:
@@ -42,7 +32,7 @@ def _stand_in(config: MedusaConfig, parts: OpenParts) -> MarginalsNetwork:
 MEDUSA_HEADS = DraftKind(
     MedusaConfig,
     __name__,
-    _heads,
+    lambda config, target, dtype, formats: MedusaHeads(config, target, dtype, formats=formats),
     MedusaHeads.matrices,
     lambda module, draft, target: module.load_weights(draft),
     {DRAFT_ROLLOUT: _rollout},

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
 from trtspec.backends.slots.networks import PassNetwork
-from trtspec.config.model import ModelConfig
-from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.signature import rollout_signature
 from trtspec.speculative.draft_kind import (
     DRAFT_MODEL,
@@ -29,12 +25,6 @@ from trtspec.speculative.pass_graphs import (
     feature_parts,
     feature_passes,
 )
-
-
-def _module(
-    config: MtpConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
-) -> EagleDraft:
-    return EagleDraft(config, target, dtype, formats=formats)
 
 
 def _vanilla_rollout(config: MtpModulesConfig, built: Built) -> DraftGraph:
@@ -72,7 +62,7 @@ def _stack(config: MtpModulesConfig, parts: OpenParts) -> ModuleStack:
 MTP_MODULE = DraftKind(
     MtpConfig,
     __name__,
-    _module,
+    lambda config, target, dtype, formats: EagleDraft(config, target, dtype, formats=formats),
     EagleDraft.matrices,
     lambda module, draft, target: module.load_weights(ModuleSource.of(draft, 0), target),
     TREE_GRAPHS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from checkpoint_converters.containers.tensor_sources import Flattened
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
@@ -32,8 +31,9 @@ def _kind(folder: DraftFolder) -> EagleKind | None:
     if MASK_HIDDEN not in headers and hf.get("speculators_model_type") != _SPECULATORS:
         return None
     kind = detect(hf, headers)
-    is_one = kind is not None and kind.version == 3
-    return dataclasses.replace(kind, variant="P-EAGLE") if kind and is_one else None
+    if kind is None or kind.version != 3:
+        return None
+    return dataclasses.replace(kind, variant="P-EAGLE")
 
 
 def _describe_p_eagle(folder: DraftFolder) -> str | None:
@@ -46,8 +46,6 @@ def _read_p_eagle(
 ) -> DraftCheckpoint:
     kind = _kind(folder)
     assert kind is not None, "it was recognised"
-    if MASK_HIDDEN in folder.tensors:  # written with leading dimensions of 1
-        folder.tensors[MASK_HIDDEN] = Flattened.of(folder.tensors[MASK_HIDDEN])
     return read_network(
         folder,
         target,

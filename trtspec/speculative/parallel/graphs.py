@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
-from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import rollout_signature
 from trtspec.speculative.draft_kind import (
@@ -44,12 +40,6 @@ def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
     return tree.num_steps - 1
 
 
-def _p_eagle(
-    config: PEagleConfig, target: ModelConfig, dtype: torch.dtype, formats: NetworkFormats
-) -> PEagleDraft:
-    return PEagleDraft(config, target, dtype, formats=formats)
-
-
 _GRAPHS = {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _rollout}
 
 PARD_NETWORK = DraftKind(
@@ -67,7 +57,7 @@ PARD_NETWORK = DraftKind(
 P_EAGLE_NETWORK = DraftKind(
     PEagleConfig,
     __name__,
-    _p_eagle,
+    lambda config, target, dtype, formats: PEagleDraft(config, target, dtype, formats=formats),
     PEagleDraft.matrices,
     EagleDraft.load_weights,
     _GRAPHS,
