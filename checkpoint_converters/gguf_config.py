@@ -102,7 +102,7 @@ def _head_dim(file: GgufFile, architecture: str, values: dict[str, Any]) -> int:
     """One size for queries, keys and values, all of it rotated."""
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
     default = hidden // heads if heads > 0 else 0
-    size = file.integer(f"{architecture}.attention.key_length", default)
+    size: int = file.integer(f"{architecture}.attention.key_length", default)
     for name in ("attention.value_length", "rope.dimension_count"):
         other = file.integer(f"{architecture}.{name}", size)
         if other != size:

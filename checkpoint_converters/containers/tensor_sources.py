@@ -87,7 +87,8 @@ class RotaryHalves(TensorHeader):
 
     def read(self) -> Tensor:
         """Of each head its even rows, then its odd ones."""
-        pairs = self.whole.read().unflatten(0, (self.heads, -1, 2))
+        whole = self.whole.read()
+        pairs = whole.reshape(self.heads, -1, 2, *whole.shape[1:])
         return pairs.transpose(1, 2).flatten(0, 2).contiguous()
 
 

@@ -120,8 +120,8 @@ def _q4_k(blocks: Bytes) -> Floats:
 def _q5_k(blocks: Bytes) -> Floats:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     shifts = np.arange(8, dtype=np.uint8)[:, None]  # group g has bit g of every byte
-    high = blocks[:, None, 16:48] >> shifts & 1
-    return _scaled(blocks, low | high << 4)
+    high = np.right_shift(blocks[:, None, 16:48], shifts) & 1
+    return _scaled(blocks, np.bitwise_or(low, high << 4))
 
 
 def _q6_k(blocks: Bytes) -> Floats:

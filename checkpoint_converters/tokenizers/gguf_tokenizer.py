@@ -61,7 +61,7 @@ def gguf_tokenizer(file: GgufFile) -> Any:
     tokenizer.add_special_tokens(vocabulary.added(_CONTROL, _UNKNOWN))
     tokenizer.add_tokens(vocabulary.added(_USER_DEFINED))
     _frame(tokenizer, vocabulary, adds_bos)
-    fast = PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         **vocabulary.named_tokens(),
@@ -220,7 +220,7 @@ def _chat_template(file: GgufFile) -> str | dict[str, str] | None:
         for key in file.metadata
         if key.startswith(f"{TEMPLATE}.")
     }
-    template = file.text(TEMPLATE, None)
+    template: str | None = file.text(TEMPLATE, None)
     if not named:
         return template
     return named if template is None else {"default": template, **named}
