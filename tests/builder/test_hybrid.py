@@ -111,12 +111,12 @@ def test_contents(networks: Networks, folder: Path) -> None:
     engine = EngineConfig.read(folder)
     assert is_engine_folder(folder)
     data = json.loads((folder / "config.json").read_text())
-    assert data["draft"] is None and data["speculation"]["method"] == "hybrid"
+    assert data["speculation"]["method"] == "hybrid"
     assert [draft["folder"] for draft in data["drafts"]] == ["draft", "draft_2"]
     assert {"draft", "draft_2", "target", "tokenizer", "engine"} == {*engine.fingerprints}
     assert EngineConfig.from_dict(json.loads(json.dumps(engine.to_dict()))) == engine
-    assert isinstance(engine.hybrid, HybridDecodingConfig)
-    assert engine.hybrid.num_rows == 25
+    assert isinstance(engine.speculation, HybridDecodingConfig)
+    assert engine.speculation.num_rows == 25
     # Nothing says where it was built.
     assert str(networks.target.parent) not in (folder / "config.json").read_text()
 
@@ -125,7 +125,7 @@ def test_rows(networks: Networks) -> None:
     """Masks and block tables hold the union, and every rollout."""
     long = {"method": "suffix", "suffix_decoding_max_tree_depth": 100, "max_draft_len": 99}
     engine = networks.plan(long, networks.eagle3).engine
-    assert (engine.hybrid.num_rows, engine.speculative_rows) == (100, 100)
+    assert (engine.speculation.num_rows, engine.speculative_rows) == (100, 100)
     assert engine.layout.mask_words == 2
     wide = eagle(networks.head, "eagle3", num_speculative_tokens=9, topk=16, num_draft_tokens=20)
     engine = networks.plan(networks.second, wide).engine
@@ -228,7 +228,7 @@ def test_damaged_configs(folder: Path, tmp_path: Path) -> None:
     data = json.loads((folder / "config.json").read_text())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**data, "speculation": {"method": "suffix"}}))
-    with pytest.raises(ConfigError, match="`drafts` are listed"):
+    with pytest.raises(ConfigError, match="there are 2 drafts, but"):
         EngineConfig.read(tmp_path)
     data["drafts"][1].pop("network")
     file.write_text(json.dumps(data))
@@ -247,11 +247,13 @@ def test_blocks_of_every_cache(networks: Networks) -> None:
     assert blocks == [base + 2 * 2, base + 2, base + 2]
 
 
-def test_one_draft_is_stored_as_ever(networks: Networks) -> None:
+def test_one_draft_is_stored_as_several_are(networks: Networks) -> None:
     single = plan_build(networks.target, BUILD, parse_speculative_config(networks.eagle3)).engine
     data = single.to_dict()
-    assert "drafts" not in data and data["draft"]["kind"] == "eagle"
-    assert data["speculation"] == {
+    assert data["speculation"] is None
+    (draft,) = data["drafts"]
+    assert (draft["folder"], draft["network"]["kind"]) == ("draft", "eagle")
+    assert draft["speculation"] == {
         "method": "eagle3", "topk": 2, "num_steps": 3, "num_draft_tokens": 7, "choices": None,
     }  # fmt: skip
     assert EngineConfig.from_dict(data) == replace(single, fingerprints=data["fingerprints"])

@@ -189,7 +189,7 @@ def test_tokenizers_must_agree(models: TinyModels, tmp_path: Path) -> None:
 
     # Embeddings padded to different sizes are fine if the draft's is the smaller one.
     smaller = with_words(resized(models, 190), tmp_path / "smaller", words)
-    assert plan_of(target, smaller).engine.draft.vocab_size == 190
+    assert plan_of(target, smaller).engine.drafts[0].network.vocab_size == 190
     larger = with_words(resized(models, 210), tmp_path / "larger", words)
     with pytest.raises(ConfigError, match="203 tokens, the draft of 210"):
         plan_of(target, larger)

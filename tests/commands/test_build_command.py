@@ -58,8 +58,8 @@ def test_build_and_load(
     assert "pack weights of the target" in captured.err  # progress
     engine = EngineConfig.read(output)
     assert (engine.build.tokens_per_block, engine.build.max_num_tokens) == (8, 128)
-    assert engine.speculation is not None
-    assert (engine.speculation.topk, engine.speculation.num_draft_tokens) == (2, 6)
+    contract = engine.drafts[0].speculation
+    assert (contract.topk, contract.num_draft_tokens) == (2, 6)
     with LLM(output, skip_tokenizer_init=True) as llm:
         assert llm.generate(PROMPT, PARAMS_40).outputs[0].token_ids == models.greedy(
             "llama", PROMPT
@@ -70,7 +70,7 @@ def test_build_and_load(
     assert main(changed) == 1
     assert "--force" in capsys.readouterr().err
     assert main([*changed, "--force"]) == 0
-    assert EngineConfig.read(output).speculation.topk == 1
+    assert EngineConfig.read(output).drafts[0].speculation.topk == 1
 
 
 def test_layers_to_extract(
@@ -99,7 +99,7 @@ def test_a_hybrid(models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(flags) == 0
     assert "hybrid   suffix, draft_model: 9 rows of all verified" in capsys.readouterr().out
     engine = EngineConfig.read(tmp_path / "e")
-    assert engine.hybrid is not None and engine.hybrid.num_rows == 9
+    assert engine.speculation is not None and engine.speculation.num_rows == 9
     for more, named in (
         (["--topk", "2"], "leave out topk"),
         (["--speculative_decoding_mode", "ngram"], "leave out --speculative_decoding_mode"),
@@ -212,7 +212,7 @@ def test_ngram_needs_no_engine_of_its_own(models: TinyModels, tmp_path: Path) ->
     common = ["--checkpoint_dir", str(models.folder("llama")), "--backend", "eager"]
     mode = ["--speculative_decoding_mode", "NGRAM", "--max_draft_len", "5"]
     assert main([*common, *mode, "--output_dir", str(tmp_path / "engine")]) == 0
-    assert EngineConfig.read(tmp_path / "engine").draft is None
+    assert EngineConfig.read(tmp_path / "engine").drafts == ()
 
 
 @pytest.mark.parametrize(

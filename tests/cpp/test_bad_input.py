@@ -148,7 +148,7 @@ def edited(**values: Any) -> Callable[[Path], None]:
             *outer, last = path.split("__")
             place = config
             for key in outer:
-                place = place[key]
+                place = place[int(key)] if isinstance(place, list) else place[key]
             if value is Ellipsis:
                 del place[last]
             else:
@@ -184,11 +184,11 @@ def changed(name: str, change: Callable[[dict[str, Tensor]], object]) -> Callabl
 
 
 def broken_text(folder: Path) -> None:
-    (folder / "config.json").write_text('{"format_version": 5,\n "target": }')
+    (folder / "config.json").write_text('{"format_version": 6,\n "target": }')
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "older": (edited(format_version=1), ("engine format 1", "reads 5", "trtspec-build")),
+    "older": (edited(format_version=1), ("engine format 1", "reads 6", "trtspec-build")),
     "no_version": (edited(format_version=...), ("not an engine folder",)),
     "no_config": (removed("config.json"), ("config.json cannot be read",)),
     "text": (broken_text, ("config.json", "line 2", "column 12")),
@@ -200,13 +200,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),
     "hybrid": (
-        edited(draft=None, drafts=[], speculation={"method": "hybrid", "drafters": []}),
+        edited(speculation={"method": "hybrid", "drafters": []}),
         ("config.json", "a hybrid, of several drafters", "Python only", "trtspec.LLM"),
     ),
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
     "ops": (edited(environment__ops=99), ("ops 99 (here ", "trtspec-build")),
-    "half_draft": (edited(draft=None), ("'draft'", "'speculation'")),
+    "half_draft": (edited(drafts__0__speculation=...), ("config.json", '"speculation"')),
+    "draft_elsewhere": (edited(drafts__0__folder="draft_2"), ("'draft'", "the folder")),
     "weights": (cut("target/weights.safetensors", -1), ("weights.safetensors", "truncated")),
     "header": (cut("draft/weights.safetensors", 100), ("draft/weights.safetensors", "header")),
     "no_weights": (removed("target/weights.safetensors"), ("weights.safetensors", "opened")),
@@ -264,7 +265,7 @@ def test_engine_without_a_draft(
 ) -> None:
     folder = tmp_path / "engine"
     shutil.copytree(chain_engine, folder)
-    edited(draft=None, speculation=None)(folder)
+    edited(drafts=[])(folder)
     for more, named in (
         (("--speculative", "draft_model"), ("draft_model needs a draft", "without one")),
         (("--max_draft_len", 2), ("--max_draft_len 2", "--speculative")),

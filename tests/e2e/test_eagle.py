@@ -192,7 +192,7 @@ def test_formats_are_read_alike(heads: Heads, tmp_path: Path) -> None:
         with open_llm(
             heads.models.folder("llama"), eagle(folder, "eagle3", **SHAPES["tree"])
         ) as llm:
-            draft = llm.config.draft
+            draft = llm.config.drafts[0].network
             assert isinstance(draft, EagleConfig) and draft.capture_layers == (0, 1)
             outputs = llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
             assert tokens(outputs) == heads.sampled("llama")

@@ -54,9 +54,9 @@ class Oracle:
 
     def __init__(self, llm: LLM) -> None:
         engine = llm.config
-        assert inside.drafts(llm) and engine.speculation is not None
+        assert inside.drafts(llm)
         self.layout = engine.layout
-        self.shape: TreeShape = engine.speculation.tree
+        self.shape: TreeShape = engine.drafts[0].speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count = len(self.blocks)
         self.target = ModelEngine(

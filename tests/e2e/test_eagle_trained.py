@@ -102,7 +102,7 @@ def test_wrong_layers(tmp_path: Path) -> None:
     assert min(values.pop("eagle_config")[LAYER_IDS][1:]) > 1
     file.write_text(json.dumps(values | {LAYER_IDS: [0, 1, 2]}))  # inputs
     with open_head(folder) as llm:
-        assert llm.config.draft.capture_layers == (-1, 0, 1)
+        assert llm.config.drafts[0].network.capture_layers == (-1, 0, 1)
         assert accepted(llm) < 0.8 * good()
 
 

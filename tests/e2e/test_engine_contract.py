@@ -50,9 +50,9 @@ def folders(
 
 def test_what_a_head_borrows_is_not_stored(folders: Mapping[str, Path]) -> None:
     with LLM(folders["eagle3"], skip_tokenizer_init=True) as llm:
-        draft = llm.config.draft
+        draft = llm.config.drafts[0].network
         assert isinstance(draft, EagleConfig) and draft.capture_layers == (0, 1)
-        assert llm.config.speculation is not None and llm.config.speculation.method == "eagle3"
+        assert llm.config.drafts[0].speculation.method == "eagle3"
     stored = read_weights(folders["eagle3"] / "draft" / WEIGHTS_NAME)
     assert stored["token_map"].tolist() == list(IDS)
     assert not any(name.startswith("target.") or "embed" in name for name in stored)

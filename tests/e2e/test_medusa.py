@@ -147,7 +147,7 @@ def test_formats_draft_alike(heads: Folders, tmp_path: Path) -> None:
     for name, model in (("faster", None), ("modelopt", hf)):
         folder = write_heads(tmp_path / name, fitted, model)
         with open_llm(heads.models.folder("llama"), medusa(folder)) as llm:
-            assert llm.config.draft == MedusaConfig(3, 1, 64, 203, (2,))
+            assert llm.config.drafts[0].network == MedusaConfig(3, 1, 64, 203, (2,))
             outputs = llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)
             assert tokens(outputs) == heads.sampled("llama")
             figures.append([output.metrics.to_dict() for output in outputs])
@@ -157,7 +157,8 @@ def test_formats_draft_alike(heads: Folders, tmp_path: Path) -> None:
 def test_only_the_heads_in_use_are_stored(heads: Folders) -> None:
     config = medusa(heads.folder("llama"), heads=2)
     with open_llm(heads.models.folder("llama"), config) as llm:
-        assert llm.config.draft.num_heads == llm.config.speculation.num_steps == 2
+        (draft,) = llm.config.drafts
+        assert draft.network.num_heads == draft.speculation.num_steps == 2
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == heads.greedy("llama")
 
 

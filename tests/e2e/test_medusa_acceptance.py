@@ -83,7 +83,7 @@ def test_heads_guess_the_noise(root: Path, shape: str, batch: int) -> None:
     the target's at that output token."""
     config = medusa(root / "idle", HEADS, **SHAPES[shape])
     with open_llm(root / "forgetful", config, max_batch_size=batch) as llm:
-        assert not llm.config.draft.own_head
+        assert not llm.config.drafts[0].network.own_head
         found = tokens(llm.generate(PROMPTS, NOISY, use_tqdm=False))
         metrics = llm.get_metrics()
         accepted = metrics["num_accepted_tokens"]

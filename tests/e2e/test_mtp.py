@@ -80,7 +80,8 @@ def test_same_tokens(
             assert tokens(llm.generate(PROMPTS, SAMPLED, use_tqdm=False)) == sampled
         metrics = llm.get_metrics()
         assert metrics["num_draft_tokens"] > 0 and any(step.draft_calls for step in steps)
-        assert isinstance(llm.config.draft, MtpConfig) and llm.config.draft.norm_output
+        network = llm.config.drafts[0].network
+        assert isinstance(network, MtpConfig) and network.norm_output
         assert_no_leak(llm)
     with open_llm(folder, config, max_batch_size=1) as llm:
         assert tokens([llm.generate(prompt, GREEDY) for prompt in PROMPTS]) == greedy
@@ -193,8 +194,7 @@ def test_a_token_map_cuts_the_targets_head(
     torch.save(torch.arange(5, 60), tmp_path / "map.pt")
     config = mtp(speculative_token_map=str(tmp_path / "map.pt"), **CHAIN)
     with open_llm(checkpoint("llama", "mimo"), config) as llm:
-        assert llm.config.draft is not None
-        assert llm.config.draft.to_dict()["draft_vocab_size"] == 55
+        assert llm.config.drafts[0].network.to_dict()["draft_vocab_size"] == 55
         expected = [models.greedy("llama", prompt, 20) for prompt in PROMPTS]
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == expected
 

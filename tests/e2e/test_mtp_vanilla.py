@@ -100,8 +100,8 @@ def test_same_tokens(
             for _ in range(2):
                 assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == greedy
                 assert tokens(llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False)) == sampled
-            assert isinstance(llm.config.draft, MtpModulesConfig)
-            assert llm.config.draft.num_modules == length
+            network = llm.config.drafts[0].network
+            assert isinstance(network, MtpModulesConfig) and network.num_modules == length
             assert (sum(step.num_preempted for step in steps) > 0) == (options is few)
             assert llm.get_metrics()["num_draft_tokens"] > 0
             assert_no_leak(llm)
@@ -290,14 +290,14 @@ class FromScratch:
     """One pass of target and modules over a whole text, in caches of their own."""
 
     def __init__(self, llm: LLM) -> None:
-        assert isinstance(llm.config.draft, MtpModulesConfig)
+        network: Any = llm.config.drafts[0].network
         target, modules = (
             inside.session(inside.target(llm))._module,
             inside.session(inside.drafts(llm)[0])._module,
         )
         assert isinstance(target, CausalLM) and isinstance(modules, MtpModules)
         self.target, self.modules, self.layout = target, modules, llm.config.layout
-        self.decoder, self.ahead = llm.config.draft.decoder, llm.config.draft.num_modules
+        self.decoder, self.ahead = network.decoder, network.num_modules
 
     @torch.no_grad()
     def rows(self, text: list[int]) -> tuple[Tensor, Tensor]:
@@ -382,7 +382,7 @@ def test_the_choice_is_told(checkpoint: Callable[[str, str], Path]) -> None:
     plans = []
     for options, kind, reason in cases:
         plan = plan_build(folder, build, parse_speculative_config(mtp(**options)))
-        assert type(plan.engine.draft) is kind
+        assert type(plan.engine.drafts[0].network) is kind
         assert sum(reason in line for line in plan.reasons) == 1
         plans.append(plan.fingerprint)
     assert plans[0] == plans[4] and len(set(plans)) == 4
@@ -397,7 +397,7 @@ def test_a_token_map_cuts_the_head_of_every_module(
     torch.save(torch.arange(5, 60), tmp_path / "map.pt")
     config = mtp(speculative_token_map=str(tmp_path / "map.pt"), **CHAIN)
     with open_llm(checkpoint("llama", "mimo"), config) as llm:
-        assert isinstance(llm.config.draft, MtpModulesConfig)
-        assert llm.config.draft.module.draft_vocab_size == 55
+        network: Any = llm.config.drafts[0].network
+        assert network.module.draft_vocab_size == 55
         expected = [models.greedy("llama", prompt, 24) for prompt in PROMPTS]
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == expected

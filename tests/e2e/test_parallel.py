@@ -93,7 +93,7 @@ def test_same_tokens(
             assert tokens(llm.generate(PROMPTS, SAMPLED, use_tqdm=False)) == sampled
         assert llm.get_metrics()["num_draft_tokens"] > 0
         assert_no_leak(llm)
-        network = llm.config.draft
+        network = llm.config.drafts[0].network
         assert isinstance(network, PardConfig if method == "pard" else PEagleConfig)
         assert network.mask_token == MASK[method]
     with open_llm(models.folder(case), config, max_batch_size=1) as llm:
@@ -246,7 +246,7 @@ def test_vllm_spellings(models: TinyModels, drafts: Drafts) -> None:
     for method, name in (("pard", "draft_model"), ("p_eagle", "eagle3")):
         config = {**drafts(method, "llama"), "method": name, "parallel_drafting": True}
         with open_llm(models.folder("llama"), {**config, "num_speculative_tokens": 2}) as llm:
-            assert llm.config.speculation is not None and llm.config.speculation.method == method
+            assert llm.config.drafts[0].speculation.method == method
 
 
 def test_both_in_a_hybrid(models: TinyModels, drafts: Drafts) -> None:

@@ -192,6 +192,6 @@ def test_a_draft_with_a_smaller_padded_vocabulary(models: TinyModels) -> None:
     with open_llm(target) as llm:
         expected = tokens(llm.generate(prompts, PARAMS_40, use_tqdm=False))
     with open_llm(target, chain(draft, 3)) as llm:
-        assert llm.config.draft.vocab_size == 192
+        assert llm.config.drafts[0].network.vocab_size == 192
         assert tokens(llm.generate(prompts, PARAMS_40, use_tqdm=False)) == expected
         assert llm.get_metrics()["num_accepted_tokens"] > 0

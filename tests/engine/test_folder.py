@@ -75,13 +75,13 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 def test_another_format_version(folder: Path) -> None:
     edit(folder, lambda data: data.update(format_version=7))
-    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 5; rebuild"):
+    with pytest.raises(EngineError, match="has engine format 7, this trtspec reads 6; rebuild"):
         open_folder(folder)
 
 
 @pytest.mark.parametrize(
     "key",
-    ["target", "draft", "build", "speculation", "fingerprints", "environment", "weights"],
+    ["target", "drafts", "build", "speculation", "fingerprints", "environment", "weights"],
 )
 def test_a_missing_part_of_the_config(folder: Path, key: str) -> None:
     edit(folder, lambda data: data.pop(key))

@@ -50,9 +50,9 @@ def test_a_rollout_reads_the_draft_once_a_step(models: TinyModels) -> None:
     with open_llm(models.folder("llama"), spec, max_batch_size=2) as llm:
         llm.generate(prompts, PARAMS, use_tqdm=False)
         figures, engine = llm.get_metrics(), llm.config
-    assert isinstance(engine.draft, ModelConfig)
+    assert isinstance(engine.drafts[0].network, ModelConfig)
     rollouts = figures["num_draft_calls"] - 1  # the prefill feeds the prompts
     expected = figures["num_verify_steps"] * num_weights(engine.target)
-    expected += rollouts * 3 * num_weights(engine.draft)
+    expected += rollouts * 3 * num_weights(engine.drafts[0].network)
     assert figures["verify_weight_bytes"] == 4 * expected
     assert figures["verify_ms"] <= figures["step_ms"] * figures["num_engine_steps"]

@@ -81,10 +81,11 @@ class BuildPlan:
                 f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
                 f"{tree.num_draft_tokens} rows verified{kind}"
             )
-        if engine.hybrid:
-            methods = ", ".join(member.method for member in engine.hybrid.members)
-            name = f"{engine.hybrid.method:<8}"
-            lines.append(f"{name} {methods}: {engine.hybrid.num_rows} rows of all verified")
+        if engine.speculation:
+            together = engine.speculation
+            methods = ", ".join(member.method for member in together.members)
+            name = f"{together.method:<8}"
+            lines.append(f"{name} {methods}: {together.num_rows} rows of all verified")
         if engine.extract_layers:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
@@ -158,9 +159,9 @@ def plan_build(
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
         reasons += [*found.notes, *choice]
-    hybrid = None
+    together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
-        hybrid = speculative.built([draft.folder for draft in drafts])
+        together = speculative.built([draft.folder for draft in drafts])
     extract_layers: tuple[int, ...] = ()
     if speculative is not None:
         extract_layers = speculative.captured_layers(target.num_layers)
@@ -171,7 +172,7 @@ def plan_build(
         build=build,
         fingerprints=fingerprints,
         environment=environment,
-        hybrid=hybrid,
+        speculation=together,
         extract_layers=extract_layers,
     )
     # What a converter makes of a checkpoint need not show in any shape.
@@ -182,8 +183,8 @@ def plan_build(
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on the trees that are made of them.
     facts += [asdict(draft.speculation) for draft in engine.drafts]
-    if hybrid is not None:
-        facts.append(speculative_to_dict(hybrid))
+    if together is not None:
+        facts.append(speculative_to_dict(together))
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative)

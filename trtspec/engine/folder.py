@@ -11,11 +11,10 @@
     *.runtime_cache    kernels that TensorRT-RTX compiled when it ran an engine
     tokenizer/         tokenizer files of the target
 
-``config.json`` describes a draft by ``draft`` (its network) and ``speculation`` (the method and the
-tree that it was built for); ``facts`` tell a runtime without Python what follows from the shapes
-of networks (see `trtspec.engine.facts`) and are not read here. In a folder for a hybrid,
-``speculation`` is the hybrid's own config, ``draft`` is null, and ``drafts`` lists the folder,
-network and speculation of each of its drafts.
+``config.json`` lists its ``drafts``: folder, network and what each was built for (a method and a
+tree). ``speculation`` is the config by which several methods draft together, null where one does or
+none. ``facts`` tell a runtime without Python what follows from the shapes of networks (see
+`trtspec.engine.facts`) and are not read here.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
 has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
@@ -36,21 +35,20 @@ from torch import Tensor
 from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
+from trtspec.backends.shape import TARGET
 from trtspec.config.build import BuildConfig
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.draft import DraftConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
-from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.facts import network_facts
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
-from trtspec.speculative.registry import draft_from_dict, draft_to_dict
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -61,8 +59,9 @@ TOKENIZER_FOLDER = "tokenizer"
 class EngineConfig:
     """The contents of an engine folder's ``config.json``.
 
-    drafts: one, or those of a hybrid; none if the target drafts for itself or not at all. hybrid:
-    what drafts together, by the folders of the drafts, if they were built for that. extract_layers:
+    drafts: none if there is no network that drafts. speculation: by which config several methods
+    draft together, with the folders of the drafts as their models; None if one does or none: what
+    it was built for stands in its draft. extract_layers:
     states that the target hands out to be written to files, without a draft; numbered as in
     `CausalLM`. weights: what the weight files hold, by folder (``target``, ``draft``, ...); empty
     in the plan of an engine, which equals the engine all the same.
@@ -73,7 +72,7 @@ class EngineConfig:
     build: BuildConfig
     fingerprints: Mapping[str, str]
     environment: Environment
-    hybrid: DecodingConfig | None = None
+    speculation: DecodingConfig | None = None
     extract_layers: tuple[int, ...] = ()
     weights: Mapping[str, WeightRecord] = field(default_factory=dict, compare=False)
 
@@ -81,16 +80,6 @@ class EngineConfig:
     def backend(self) -> Backend:
         """What compiled it and runs it."""
         return backend_named(self.build.backend)
-
-    @property
-    def draft(self) -> DraftConfig | None:
-        """The network of the first draft."""
-        return self.drafts[0].network if self.drafts else None
-
-    @property
-    def speculation(self) -> SpeculationContract | None:
-        """What the first draft was built for."""
-        return self.drafts[0].speculation if self.drafts else None
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
@@ -116,7 +105,7 @@ class EngineConfig:
     @property
     def speculative_rows(self) -> int:
         """Most rows behind a request's committed tokens: those verified, or those of a rollout."""
-        rows = [DEFAULT_TREE_ROWS, self.hybrid.num_rows if self.hybrid else 0]
+        rows = [DEFAULT_TREE_ROWS, self.speculation.num_rows if self.speculation else 0]
         for draft in self.drafts:
             rows += [draft.speculation.num_draft_tokens, 1 + draft.slots]
         return max(rows)
@@ -138,50 +127,39 @@ class EngineConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""
-        data: dict[str, Any] = {
+        together = self.speculation
+        networks = {TARGET: self.target} | {each.folder: each.network for each in self.drafts}
+        return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
-            "draft": None,
+            "drafts": [draft.to_dict() for draft in self.drafts],
             "build": asdict(self.build),
-            "speculation": None,
+            "speculation": None if together is None else speculative_to_dict(together),
             "fingerprints": dict(self.fingerprints),
             "environment": self.environment.to_dict(),
             "extract_layers": list(self.extract_layers),
             "weights": {folder: dict(record) for folder, record in self.weights.items()},
-            "facts": {"target": network_facts(self.target, self.build)},
+            "facts": {name: network_facts(each, self.build) for name, each in networks.items()},
         }
-        if self.hybrid is not None:
-            data["speculation"] = speculative_to_dict(self.hybrid)
-            data["drafts"] = [draft.to_dict() for draft in self.drafts]
-        elif self.drafts:
-            (draft,) = self.drafts
-            data["draft"] = draft_to_dict(draft.network)
-            data["speculation"] = asdict(draft.speculation)
-            data["facts"]["draft"] = network_facts(draft.network, self.build)
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EngineConfig:
         """The inverse of `to_dict`, also after JSON; KeyError or ConfigError for other content."""
-        network, speculation = data["draft"], data["speculation"]
-        hybrid: DecodingConfig | None = None
-        drafts = tuple(map(EngineDraft.from_dict, data.get("drafts", ())))
-        if network:
-            contract = from_dict(SpeculationContract, speculation)
-            drafts = (EngineDraft(draft_from_dict(network), contract),)
-        elif drafts:
-            config = parse_speculative_config(speculation)
-            if config is None or len(config.members) < 2:
-                raise ConfigError("`drafts` are listed, but `speculation` is not that of a hybrid")
-            hybrid = config
+        drafts = tuple(map(EngineDraft.from_dict, data["drafts"]))
+        speculation = parse_speculative_config(data["speculation"])
+        if len(drafts) > 1 and (speculation is None or len(speculation.members) < len(drafts)):
+            raise ConfigError(
+                f"there are {len(drafts)} drafts, but `speculation` does not say how these draft "
+                "together"
+            )
         return cls(
             target=ModelConfig.from_dict(data["target"]),
             drafts=drafts,
             build=from_dict(BuildConfig, data["build"]),
             fingerprints=data["fingerprints"],
             environment=Environment.from_dict(data["environment"]),
-            hybrid=hybrid,
-            extract_layers=tuple(data.get("extract_layers", ())),
+            speculation=speculation,
+            extract_layers=tuple(data["extract_layers"]),
             weights=data["weights"],
         )
 

@@ -15,9 +15,9 @@ from trtspec.speculative.registry import methods
 
 def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     """What an engine folder was built for."""
-    contract = engine.speculation
-    if engine.hybrid is not None or contract is None:
-        return engine.hybrid
+    if engine.speculation is not None or not engine.drafts:
+        return engine.speculation
+    contract = engine.drafts[0].speculation
     method = methods()[contract.method].options
     assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
     return method.of_tree(OWN_DRAFT, contract.tree)

@@ -28,6 +28,7 @@ constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kDefaultTreeRows = 64;
 constexpr std::int64_t kMaxTreeRows = 1024;
 constexpr std::int64_t kMaxTopk = 64;
+constexpr std::string_view kDraft = "draft";  // the folder of the only draft
 
 std::int64_t read_size(const Json& json, std::string_view key, std::int64_t high = kMaxSize) {
   return json.at(key).as_int(1, high);
@@ -154,10 +155,6 @@ BuildLimits read_build(const Json& json) {
 SpeculationContract read_speculation(const Json& json) {
   const Json& method = json.at("method");
   const std::string& name = method.as_string();
-  if (name == "hybrid") {
-    method.refuse("an engine for a hybrid, of several drafters, runs in Python only; use "
-                  "trtspec.LLM, or build an engine for one of the drafters");
-  }
   if (name != "draft_model" && name != "eagle" && name != "eagle3" && name != "mtp" &&
       name != "pard" && name != "p_eagle") {
     method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3, mtp, pard, p_eagle");
@@ -218,10 +215,25 @@ WeightRecord read_record(const Json& json) {
   return record;
 }
 
+// The only draft; a null pointer without one.
+const Json* find_draft(const Json& json) {
+  const Json& together = json.at("speculation");
+  const std::span<const Json> drafts = json.at("drafts").items();
+  if (!together.is_null() || drafts.size() > 1) {
+    together.refuse("an engine for a hybrid, of several drafters, runs in Python only; use "
+                    "trtspec.LLM, or build an engine for one of the drafters");
+  }
+  if (drafts.empty()) return nullptr;
+  const Json& folder = drafts.front().at("folder");
+  if (folder.as_string() != kDraft) {
+    folder.refuse("the folder of a draft is '" + std::string(kDraft) + "'");
+  }
+  return &drafts.front();
+}
+
 EngineFolder read_config(const std::string& path, const Json& json) {
-  const Json& draft = json.at("draft");
   const Json& facts = json.at("facts");
-  const Json& speculation = json.at("speculation");
+  const Json* draft = find_draft(json);
   const Json& environment = json.at("environment");
   EngineFolder folder{.path = path,
                       .target = read_decoder(json.at("target"), facts.at("target")),
@@ -237,14 +249,11 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                                       .tensorrt = read_fact(environment, "tensorrt")},
                       .target_record = read_record(json.at("weights").at("target")),
                       .draft_record = {}};
-  if (!draft.is_null()) folder.draft = read_draft(draft, facts.at("draft"));
-  if (!speculation.is_null()) folder.speculation = read_speculation(speculation);
-  if (folder.draft.has_value() != folder.speculation.has_value()) {
-    speculation.refuse("'draft' and 'speculation' must both be there, or neither");
-  }
-  if (folder.draft) {
+  if (draft) {
+    folder.draft = read_draft(draft->at("network"), facts.at(kDraft));
+    folder.speculation = read_speculation(draft->at("speculation"));
     folder.speculation->num_modules = folder.draft->num_modules;
-    folder.draft_record = read_record(json.at("weights").at("draft"));
+    folder.draft_record = read_record(json.at("weights").at(kDraft));
   }
   return folder;
 }

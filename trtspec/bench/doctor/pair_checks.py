@@ -77,8 +77,8 @@ def contract_check(model: str, method: Method, build: BuildConfig) -> Check:
         plan = plan_build(folder, build, method.config)
     except TrtspecError as error:
         return Check(name, PROBLEM, str(error))
-    draft = plan.engine.draft
-    assert draft is not None, "a method with a draft"
+    assert plan.engine.drafts, "a method with a draft"
+    draft = plan.engine.drafts[0].network
     parts = (
         weight_bytes(draft, plan.engine.build),
         weight_bytes(plan.engine.target, plan.engine.build),

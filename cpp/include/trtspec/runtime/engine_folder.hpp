@@ -20,7 +20,7 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 5;
+constexpr std::int64_t kEngineFormatVersion = 6;
 
 // What one layer keeps of every token, and the sliding window of its attention.
 struct LayerCache {
@@ -105,7 +105,7 @@ struct Environment {
 struct EngineFolder {
   std::string path;
   DecoderShape target;
-  std::optional<DraftShape> draft;
+  std::optional<DraftShape> draft;  // the only one: engines of several run in Python
   BuildLimits build;
   std::optional<SpeculationContract> speculation;  // exactly with a draft
   Environment environment;
