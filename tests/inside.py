@@ -37,12 +37,12 @@ def scheduler(llm: LLM) -> Any:
 
 def target(llm: LLM) -> Any:
     """The target's engine."""
-    return llm._target
+    return llm._runtime.target
 
 
 def drafts(llm: LLM) -> Any:
     """The engines of the drafts."""
-    return llm._drafts
+    return [draft.engine for draft in llm._runtime.drafts]
 
 
 def session(engine: Any) -> Any:

@@ -67,7 +67,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
 
     staging = partial(Staging, always=True)
     with_graphs, capture = runtime._with_graphs, runtime._capture_graphs
-    open_plainly = runtime._open_draft
+    open_plainly = runtime._draft_engine
 
     def open_draft(*arguments: Any) -> Any:
         engine = open_plainly(*arguments)
@@ -82,7 +82,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
     monkeypatch.setattr(counted_engine, "Staging", staging)
     monkeypatch.setattr(sampler, "Staging", staging)
     monkeypatch.setattr(runtime, "_with_graphs", on_cuda)
-    monkeypatch.setattr(runtime, "_open_draft", open_draft)
+    monkeypatch.setattr(runtime, "_draft_engine", open_draft)
     return graphs
 
 

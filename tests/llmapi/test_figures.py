@@ -77,19 +77,19 @@ def test_failed_steps_are_counted(text_model: TextModel) -> None:
     """Those that failed as a whole: a request that cannot be served is none, and a good step ends
     the row."""
     with text_model.open() as llm:
-        forward = llm._target.forward
+        forward = llm._runtime.target.forward
 
         def broken(*args: Any) -> Any:
             raise RuntimeError("bad kernel")
 
-        llm._target.forward = broken  # type: ignore[method-assign]
+        llm._runtime.target.forward = broken  # type: ignore[method-assign]
         for number in range(1, 4):
             with pytest.raises(EngineError, match="bad kernel"):
                 llm.generate("a")
             load = llm.load()
             assert load.num_failed_steps_in_a_row == number
             assert load.last_failure is not None and "bad kernel" in load.last_failure
-        llm._target.forward = forward  # type: ignore[method-assign]
+        llm._runtime.target.forward = forward  # type: ignore[method-assign]
         with pytest.raises(EngineError, match="every token excluded"):
             llm.generate("a", SamplingParams(bad_words=[[token] for token in range(300)]))
         assert llm.load().num_failed_steps_in_a_row == 0

@@ -9,7 +9,7 @@ import pytest
 from trtspec import LLM
 from trtspec.backends.device import free_memory
 from trtspec.errors import EngineError
-from trtspec.llmapi import runtime
+from trtspec.llmapi import resources
 
 from .. import inside
 from ..e2e.helpers import TinyModels, chain, ngram, open_llm
@@ -45,7 +45,7 @@ def test_a_number_of_tokens(models: TinyModels) -> None:
 
 def test_a_share_of_the_free_memory(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
     """One budget for both caches."""
-    monkeypatch.setattr(runtime, "free_memory", lambda device: 200 * TOKEN_BYTES)
+    monkeypatch.setattr(resources, "free_memory", lambda device: 200 * TOKEN_BYTES)
     assert blocks(opened(models)) == (100 // 8,)
     assert blocks(opened(models, free_memory_fraction=0.25)) == (50 // 8,)
     assert blocks(opened(models, free_memory_fraction=0.25, max_tokens=24)) == (3,)

@@ -248,7 +248,7 @@ def test_replies_do_not_wait_for_acknowledgements() -> None:
 
 def break_target(server: Server) -> Callable[[], None]:
     """Let every engine step fail, until what is returned is called."""
-    target, forward = server.llm._target, server.llm._target.forward
+    target, forward = server.llm._runtime.target, server.llm._runtime.target.forward
 
     def broken(*args: Any) -> Any:
         raise RuntimeError("bad kernel")

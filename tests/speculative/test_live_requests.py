@@ -17,7 +17,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
 from trtspec.executor.request import Request
-from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
 from trtspec.speculative.reads_part import ReadsPart
@@ -58,7 +58,7 @@ class Engine:
     def feed(self, *what: Any) -> None: ...
 
 
-CACHED: Any = (Engine(), Cache())
+CACHED: Any = (None, Engine(), Cache())
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ngram": {"max_draft_len": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2},
     "suffix": {},
@@ -77,7 +77,7 @@ def make(name: str, root: Path) -> Drafter:
     if name == "extract_hidden_states":
         options = {**options, "shared_storage_path": str(root)}
     assert method.make is not None
-    return method.make(method.options(**options), DraftEngine(*CACHED))
+    return method.make(method.options(**options), DraftRuntime("draft", *CACHED))
 
 
 WRAPPED: Mapping[str, Callable[[Drafter], Drafter]] = {

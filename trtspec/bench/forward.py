@@ -18,16 +18,16 @@ from trtspec.bench.floor import MachineRates, seconds_per_call
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.heads_engine import HeadsEngine
-from trtspec.executor.model_engine import ModelEngine
 from trtspec.llmapi.engine_drafts import find_drafts
-from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.llmapi.limits import Limits
+from trtspec.llmapi.runtime import open_runtime
 from trtspec.ops.tree import TokenTree
+from trtspec.speculative.draft_runtime import DraftRuntime
 
 VERIFY, ROLLOUT, FIRST_STEP = "verify", "rollout", "first step"
 TARGET = "target"
@@ -62,7 +62,7 @@ class ForwardBench:
 
     Raises:
         ConfigError: a call has more rows or tokens than the engine was built for.
-        EngineError: see `open_executor`.
+        EngineError: see `open_runtime`.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class ForwardBench:
         limits = Limits.of(engine.build, batch, None, None)
         room = KvCacheConfig(max_tokens=batch * self._per_request * self._block)
         drafts = find_drafts(engine, speculation, TargetDrafts(engine.target))
-        _, self._target, opened = open_executor(folder, engine, drafts, limits, speculation, room)
-        self._drafts = list(zip(drafts, opened, strict=True))
+        runtime = open_runtime(folder, engine, drafts, limits, speculation, room)
+        self._target, self._drafts = runtime.target, runtime.drafts
 
     def measure(self, shape: CallShape, seconds: float) -> list[CallTime]:
         """Time one kind of call, of every engine that makes it, each for about so many seconds."""
         if shape.kind == VERIFY:
             return [self._time(TARGET, self._target, self._verify(shape), shape, seconds)]
         return [
-            self._time(draft.folder, engine, self._roll_out(draft, engine, shape), shape, seconds)
-            for draft, engine in self._drafts
-            if shape.kind == ROLLOUT or engine.rolls_first_step
+            self._time(draft.folder, draft.engine, self._roll_out(draft, shape), shape, seconds)
+            for draft in self._drafts
+            if shape.kind == ROLLOUT or draft.engine.rolls_first_step
         ]
 
     def _time(
@@ -117,9 +117,8 @@ class ForwardBench:
         groups = [RowGroup([0], shape.context, self._blocks(i), tree) for i in range(shape.batch)]
         return partial(self._target.forward, groups)
 
-    def _roll_out(
-        self, draft: EngineDraft, engine: ModelEngine | HeadsEngine, shape: CallShape
-    ) -> Callable[[], object]:
+    def _roll_out(self, draft: DraftRuntime, shape: CallShape) -> Callable[[], object]:
+        engine = draft.engine
         columns = greedy_sampling(shape.batch)
         width = len(draft.network.capture_layers) * self.engine.target.hidden_size
         rows = shape.batch * (1 if isinstance(engine, HeadsEngine) else shape.rows)

@@ -56,6 +56,11 @@ class EngineDraft:
         return {name: f"{self.folder}/{name}" for name in names}
 
     @property
+    def has_cache(self) -> bool:
+        """Whether its network keeps K/V."""
+        return self.network.decoder is not None
+
+    @property
     def slots(self) -> int:
         """Rows that its rollout writes into its cache behind the accepted ones."""
         return self.kind.slots(self.network, self.speculation.tree)

@@ -10,19 +10,30 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.session import Session
+from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.engine.engine_draft import EngineDraft
-from trtspec.engine.folder import EngineConfig
+from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.graphs import MODEL, draft_shape, engine_shape, with_borrowed
+from trtspec.engine.weight_record import check_weights
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 
 
 @dataclass(frozen=True)
 class OpenDraft:
-    """The sessions of a draft, by their names in `DraftKind.graphs`, and how often a call of its
-    rollout passes over the draft's weights."""
+    """A draft's plan, its sessions by their names in `DraftKind.graphs`, and how often a call of
+    its rollout passes over the draft's weights."""
 
+    plan: EngineDraft
     sessions: dict[str, Session]
     rollout_passes: int
+
+
+@dataclass(frozen=True)
+class OpenSessions:
+    """What runs an engine folder's target and drafts."""
+
+    target: Session
+    drafts: tuple[OpenDraft, ...]
 
 
 def judges(engine: EngineConfig) -> bool:
@@ -30,41 +41,45 @@ def judges(engine: EngineConfig) -> bool:
     return engine.backend.judges(engine_shape(engine))
 
 
-def open_target(
+def open_sessions(
     folder: Path,
     engine: EngineConfig,
-    weights: Mapping[str, Tensor],
+    drafts: Sequence[EngineDraft],
     graph_batches: Sequence[int] = (),
-) -> Session:
-    """The target of an engine folder; ``weights`` are those in it. ``graph_batches``: see
-    `Backend.open`.
+) -> OpenSessions:
+    """The target of an engine folder and those of its ``drafts``, in their order. What these borrow
+    of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
 
     Raises:
-        EngineError: artifacts are missing or do not fit.
+        EngineError: weights or artifacts are missing, damaged or do not fit.
     """
+    names = (TARGET, *(draft.folder for draft in drafts))
+    for name in names:
+        check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
+    # Of engines that have weights of their own, the few tensors beside them are copied.
+    home = "cpu" if engine.backend.keeps_weights else engine.build.device
+    weights, *own = (read_weights(folder / name / WEIGHTS_NAME, home) for name in names)
     shape = engine_shape(engine)
-    sessions = engine.backend.open(folder, shape, shape.target, weights, graph_batches)
-    return sessions[MODEL]
+    target = engine.backend.open(folder, shape, shape.target, weights, graph_batches)[MODEL]
+    opened = (
+        _open_draft(folder, engine, draft, tensors, weights, graph_batches)
+        for draft, tensors in zip(drafts, own, strict=True)
+    )
+    return OpenSessions(target, tuple(opened))
 
 
-def open_draft(
+def _open_draft(
     folder: Path,
     engine: EngineConfig,
     draft: EngineDraft,
     own: Mapping[str, Tensor],
     target: Mapping[str, Tensor],
-    graph_batches: Sequence[int] = (),
+    graph_batches: Sequence[int],
 ) -> OpenDraft:
-    """The sessions of a draft. What it borrows of the target is the target's own memory.
-    ``graph_batches``: see `Backend.open`.
-
-    Raises:
-        EngineError: artifacts are missing or do not fit.
-    """
     network = draft_shape(engine, draft)
     with torch.device("meta"):
         weights = with_borrowed(network.make(), own, target)
     shape = engine_shape(engine)
     sessions = engine.backend.open(folder, shape, network, weights, graph_batches)
     passes = {graph.name: graph.passes for graph in network.graphs}
-    return OpenDraft(sessions, passes[DRAFT_ROLLOUT])
+    return OpenDraft(draft, sessions, passes[DRAFT_ROLLOUT])

@@ -21,6 +21,10 @@ class DraftCache:
         self._manager = manager
 
     @property
+    def num_blocks(self) -> int:
+        return self._manager.num_blocks
+
+    @property
     def lookahead(self) -> int:
         """How many tokens after a row it depends on, besides those up to it."""
         return self._manager.lookahead

@@ -13,8 +13,8 @@ from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.decoding import DecodingConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
+from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.options import LLMConfig
-from trtspec.llmapi.runtime import Limits
 from trtspec.log import logger
 from trtspec.speculative.options import parse_speculative_config
 

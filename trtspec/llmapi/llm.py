@@ -30,7 +30,7 @@ from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
-from trtspec.llmapi.runtime import open_executor
+from trtspec.llmapi.runtime import open_runtime
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.speculative.options import names_no_method, parse_speculative_config, ready_to_run
 
@@ -99,9 +99,10 @@ class LLM:
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
         claim_process()
-        self._executor, self._target, self._drafts = open_executor(
+        self._runtime = open_runtime(
             folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs
         )
+        self._executor = self._runtime.executor
         self._ids = itertools.count()
         self._worker = Worker(self._executor)
         # Also runs when the object is collected, and at exit before the interpreter tears down.

@@ -1,4 +1,4 @@
-"""From an engine folder to a running executor: sessions, caches, drafter."""
+"""From an engine folder to a running executor: sessions, caches, engines, drafter."""
 
 from __future__ import annotations
 
@@ -10,75 +10,46 @@ from pathlib import Path
 import torch
 
 from trtspec.backends.cuda_graph import CudaGraphSession
-from trtspec.backends.device import free_memory
 from trtspec.backends.session import Session
-from trtspec.backends.shape import TARGET, WEIGHTS_NAME
-from trtspec.backends.slots.kv_cache import SlotKVCacheManager
-from trtspec.config.build import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.kv import CacheLayout, KvCacheConfig
-from trtspec.config.model import ModelConfig
+from trtspec.config.kv import KvCacheConfig
 from trtspec.engine.engine_draft import EngineDraft
-from trtspec.engine.folder import EngineConfig, read_weights
-from trtspec.engine.memory import element_bytes, kv_bytes_per_token, weight_bytes
-from trtspec.engine.open import OpenDraft, judges, open_draft, open_target
-from trtspec.engine.weight_record import check_weights
-from trtspec.errors import ConfigError, EngineError
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.memory import weight_bytes
+from trtspec.engine.open import OpenDraft, judges, open_sessions
+from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.heads_engine import HeadsEngine
-from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.resources import ResourceManager
+from trtspec.executor.resources import DraftCache
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
+from trtspec.llmapi.limits import Limits
+from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
-from trtspec.speculative.base import DraftEngine, Steps
+from trtspec.speculative.base import Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.registry import drafter_needs, make_drafter
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a runtime may use of its engine; each at most what the engine was built for."""
+class Runtime:
+    """What an engine folder became: its executor, the target's engine, and its drafts."""
 
-    max_batch_size: int
-    max_seq_len: int
-    max_num_tokens: int
-
-    @classmethod
-    def of(
-        cls,
-        build: BuildConfig,
-        max_batch_size: int | None,
-        max_seq_len: int | None,
-        max_num_tokens: int | None,
-    ) -> Limits:
-        """The build's limits, or smaller ones that were asked for; EngineError for larger ones."""
-        asked = {
-            "max_batch_size": max_batch_size,
-            "max_seq_len": max_seq_len,
-            "max_num_tokens": max_num_tokens,
-        }
-        chosen = {}
-        for name, value in asked.items():
-            built = getattr(build, name)
-            if value is not None and value > built:
-                raise EngineError(
-                    f"{name}={value} exceeds the {built} that the engine was built for; "
-                    f"lower it, or rebuild the engine with --{name} {value}"
-                )
-            chosen[name] = built if value is None else value
-        return cls(**chosen)
+    executor: PyExecutor
+    target: ModelEngine
+    drafts: tuple[DraftRuntime, ...]
 
 
-def open_executor(
+def open_runtime(
     folder: Path,
     engine: EngineConfig,
     drafts: Sequence[EngineDraft],
@@ -87,142 +58,105 @@ def open_executor(
     kv: KvCacheConfig,
     graphs: CudaGraphConfig | None = None,
     wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
-) -> tuple[PyExecutor, ModelEngine, list[ModelEngine | HeadsEngine]]:
-    """Load an engine folder; returns the executor and its target and draft engines.
+) -> Runtime:
+    """Load an engine folder.
 
     ``drafts``: those that ``speculation`` drafts with, in the order of its members. ``graphs``: the
     sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
     ``wrap_drafter``: what the executor shall ask in place of the drafter.
 
     Raises:
+        ConfigError: the drafts need more rows than the engine was built for.
         EngineError: files are missing or damaged, or the caches do not fit into memory.
     """
-    needs = drafter_needs(speculation) if speculation else DrafterNeeds()
-    cached = [draft for draft in drafts if draft.network.decoder is not None]
+    needs = _needs(engine, drafts, speculation)
+    padding = _Padding.of(graphs, limits, needs)
+    sessions = open_sessions(folder, engine, drafts, padding.inner_sizes)
+    # Now that the weights are where they stay: what they leave is for the caches.
+    resources = open_resources(engine, drafts, limits, needs, kv)
+    target = _target(engine, resources.target.num_blocks, sessions.target, padding.target)
+    caches = iter(resources.draft_caches)
+    runtimes = tuple(
+        _draft(engine, draft, next(caches) if draft.plan.has_cache else None, padding.drafts)
+        for draft in sessions.drafts
+    )
+    if engine.build.device == "cuda":
+        _capture_graphs([target, *(draft.engine for draft in runtimes)], padding.drafts)
+    drafter: Drafter = NoDrafter()
+    rule = skips = None
+    if speculation is not None:
+        steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
+        made = make_drafter(speculation, runtimes, steps)
+        drafter, skips = wrap_drafter(made), made.skips_drafts
+        rule = _acceptance_rule(speculation)
+    scheduler = Scheduler(
+        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, skips
+    )
+    metrics = ExecutorMetrics(target, [draft.engine for draft in runtimes])
+    executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics)
+    return Runtime(executor, target, runtimes)
+
+
+def _needs(
+    engine: EngineConfig, drafts: Sequence[EngineDraft], speculation: DecodingConfig | None
+) -> DrafterNeeds:
+    """What the drafter needs over these drafts, as they were built: they may be cut to fewer steps,
+    an engine rolls out all that it was built for."""
+    if speculation is None:
+        return DrafterNeeds()
+    needs = drafter_needs(speculation)
+    cached = [draft for draft in drafts if draft.has_cache]
     caches = (_as_built(*pair) for pair in zip(needs.caches, cached, strict=True))
     needs = replace(needs, caches=tuple(caches))
-    layout = engine.layout
     if needs.max_nodes + 1 > engine.speculative_rows:
         raise ConfigError(
             f"the drafts need {needs.max_nodes + 1} rows a step, the engine was built for "
             f"{engine.speculative_rows}; lower the draft length or rebuild the engine for it"
         )
-    device = engine.build.device
-    sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
-    padding = graphs.enable_padding if graphs else False
-    # Some sessions pad their calls, and capture them, themselves.
-    inner_sizes = sizes if padding else ()
-    for name in (TARGET, *(draft.folder for draft in drafts)):
-        check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
-    # Of engines that have weights of their own, the few tensors beside them are copied.
-    home = "cpu" if engine.backend.keeps_weights else device
-    weights = read_weights(folder / TARGET / WEIGHTS_NAME, home)
-    draft_weights = [read_weights(folder / d.folder / WEIGHTS_NAME, home) for d in drafts]
-    target_session = open_target(folder, engine, weights, inner_sizes)
-    draft_sessions = [
-        open_draft(folder, engine, draft, own, weights, inner_sizes)
-        for draft, own in zip(drafts, draft_weights, strict=True)
-    ]
-    # Now that the weights are where they stay: what they leave is for the caches.
-    decoders = [draft.network.decoder for draft in cached if draft.network.decoder is not None]
-    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
-    buckets = RowBuckets(sizes, 1 + needs.max_nodes, padding) if sizes else None
-    target = _open_target(engine, blocks, target_session, buckets)
-    # What a draft is fed at once are the rows that were accepted of whatever drafts there were, and
-    # those that were not final when they were fed before.
-    again = max([0, *(cache.lookahead - 1 for cache in needs.caches)])
-    buckets = RowBuckets(sizes, 1 + needs.max_depth + again, padding) if sizes else None
-    own_blocks = iter(draft_blocks)
-    opened = [
-        _open_draft(engine, draft, next(own_blocks) if draft in cached else 0, sessions, buckets)
-        for draft, sessions in zip(drafts, draft_sessions, strict=True)
-    ]
-    if device == "cuda":
-        _capture_graphs([target, *opened], buckets)
-    reuse = kv.enable_block_reuse
-    if reuse and layout.is_slots:
-        logger.info("prefix reuse is off: backend %s has slot caches", engine.build.backend)
-        reuse = False
-    elif reuse and needs.reads_every_row:
-        logger.info("prefix reuse is off: %s reads every row", getattr(speculation, "method", None))
-        reuse = False
-    resources = ResourceManager(
-        _kv_cache(layout, blocks, reuse),
-        [
-            _kv_cache(layout, number, reuse, cache.lookahead)
-            for number, cache in zip(draft_blocks, needs.caches, strict=True)
-        ],
-        [cache.from_tokens for cache in needs.caches],
-    )
-    drafter: Drafter = NoDrafter()
-    rule = skips = None
-    if speculation is not None:
-        own_caches = iter(resources.draft_caches)
-        engines = [
-            DraftEngine(
-                session, next(own_caches) if draft in cached else None, engine.states_of(draft)
-            )
-            for draft, session in zip(drafts, opened, strict=True)
-        ]
-        steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
-        made = make_drafter(speculation, engines, steps)
-        drafter = wrap_drafter(made)
-        rule = _acceptance_rule(speculation)
-        skips = made.skips_drafts
-    scheduler = Scheduler(
-        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, skips
-    )
-    metrics = ExecutorMetrics(target, opened)
-    return PyExecutor(target, resources, scheduler, drafter, rule, metrics), target, opened
+    return needs
 
 
 def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
-    """What a drafter needs of its cache: drafts may be cut to fewer steps, an engine rolls out all
-    that it was built for."""
     lookahead = draft.lookahead
     lookahead = cache.lookahead if lookahead is None else lookahead
     return replace(cache, slots=draft.slots, lookahead=lookahead)
 
 
-def _kv_cache(
-    layout: CacheLayout, num_blocks: int, reuse: bool, lookahead: int = 0
-) -> KVCacheManager | SlotKVCacheManager:
-    if layout.is_slots:
-        return SlotKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
-    return KVCacheManager(num_blocks, layout.tokens_per_block, reuse, lookahead=lookahead)
+@dataclass(frozen=True)
+class _Padding:
+    """What calls are padded to. inner_sizes: batches, by sessions that pad, and capture, their
+    calls themselves."""
 
+    inner_sizes: Sequence[int] = ()
+    target: RowBuckets | None = None
+    drafts: RowBuckets | None = None
 
-def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
-    """The rule that replaces lossless acceptance, if one was asked for."""
-    rates, typical = speculation.simulate_acceptance, speculation.typical_acceptance
-    if rates is not None:
-        logger.warning(
-            "simulate_acceptance=%s: drafts are accepted by chance, the text means nothing",
-            list(rates),
+    @classmethod
+    def of(cls, graphs: CudaGraphConfig | None, limits: Limits, needs: DrafterNeeds) -> _Padding:
+        sizes = graphs.sizes(limits.max_batch_size) if graphs else ()
+        if graphs is None or not sizes:
+            return cls()
+        pads = graphs.enable_padding
+        # What a draft is fed at once are the rows that were accepted of whatever drafts there were,
+        # and those that were not final when they were fed before.
+        again = max([0, *(cache.lookahead - 1 for cache in needs.caches)])
+        return cls(
+            sizes if pads else (),
+            RowBuckets(sizes, 1 + needs.max_nodes, pads),
+            RowBuckets(sizes, 1 + needs.max_depth + again, pads),
         )
-        return SimulatedAcceptance(rates)
-    if typical is not None:
-        logger.warning(
-            "lossy_typical_acceptance (posterior_threshold %s, posterior_alpha %s): above "
-            "temperature 0 the text is not the model's own",
-            typical.posterior_threshold,
-            typical.posterior_alpha,
-        )
-        return TypicalAcceptance(typical)
-    return None
 
 
-def _open_target(
+def _target(
     engine: EngineConfig, num_blocks: int, session: Session, buckets: RowBuckets | None
 ) -> ModelEngine:
-    session = _with_graphs(session, engine, buckets)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
         engine.target,
         dtype,
         engine.layout,
         num_blocks,
-        session,
+        _with_graphs(session, engine, buckets),
         device=engine.build.device,
         buckets=buckets,
         pass_bytes=weight_bytes(engine.target, engine.build),
@@ -230,36 +164,35 @@ def _open_target(
     )
 
 
-def _open_draft(
-    engine: EngineConfig,
-    draft: EngineDraft,
-    num_blocks: int,
-    opened: OpenDraft,
-    buckets: RowBuckets | None,
+def _draft(
+    engine: EngineConfig, opened: OpenDraft, cache: DraftCache | None, buckets: RowBuckets | None
+) -> DraftRuntime:
+    network = opened.plan.network
+    made = _draft_engine(engine, opened, cache, buckets)
+    return DraftRuntime(opened.plan.folder, network, made, cache, engine.states_of(opened.plan))
+
+
+def _draft_engine(
+    engine: EngineConfig, opened: OpenDraft, cache: DraftCache | None, buckets: RowBuckets | None
 ) -> ModelEngine | HeadsEngine:
-    """A draft with its rollout."""
-    device = engine.build.device
-    pass_bytes = weight_bytes(draft.network, engine.build)
-    sessions = opened.sessions
-    decoder, rollout = draft.network.decoder, sessions[DRAFT_ROLLOUT]
-    if decoder is None:
-        return HeadsEngine(rollout, device, pass_bytes)
-    rollout = _with_graphs(rollout, engine, buckets)
+    network, sessions = opened.plan.network, opened.sessions
+    pass_bytes = weight_bytes(network, engine.build)
+    rollout = sessions[DRAFT_ROLLOUT]
+    if network.decoder is None or cache is None:
+        return HeadsEngine(rollout, engine.build.device, pass_bytes)
     step = sessions.get(DRAFT_STEP)
-    if step is not None:
-        step = _with_graphs(step, engine, buckets)
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return ModelEngine(
-        decoder,
+        network.decoder,
         dtype,
         engine.layout,
-        num_blocks,
+        cache.num_blocks,
         sessions.get(DRAFT_MODEL),
-        rollout,
-        step,
-        device=device,
+        _with_graphs(rollout, engine, buckets),
+        None if step is None else _with_graphs(step, engine, buckets),
+        device=engine.build.device,
         buckets=buckets,
-        hidden_in=len(draft.network.capture_layers) * engine.target.hidden_size,
+        hidden_in=len(network.capture_layers) * engine.target.hidden_size,
         pass_bytes=pass_bytes,
         rollout_passes=opened.rollout_passes,
     )
@@ -286,42 +219,21 @@ def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None
     )
 
 
-def _cache_blocks(
-    engine: EngineConfig,
-    drafts: Sequence[ModelConfig],
-    limits: Limits,
-    needs: DrafterNeeds,
-    kv: KvCacheConfig,
-) -> list[int]:
-    """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
-
-    Each request of a full batch may need its drafts on top of its own tokens.
-    """
-    size = engine.layout.tokens_per_block
-    token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in (engine.target, *drafts))
-    if needs.reads_every_row:  # the states of a row are kept as long as its K/V
-        states = len(engine.capture_layers) * engine.target.hidden_size
-        token_bytes += states * element_bytes(engine.build.dtype)
-    batch = limits.max_batch_size
-    # A slot of a slot cache has room for a sequence and its drafts.
-    is_slots = engine.layout.is_slots
-    wanted = batch * (size if is_slots else limits.max_seq_len + size)
-    free = free_memory(engine.build.device)
-    affordable = int(free * kv.free_memory_fraction) // token_bytes
-    tokens = min(wanted, affordable, kv.max_tokens or wanted)
-    if tokens < size:
-        raise EngineError(
-            f"the KV cache would hold {tokens} tokens, less than one "
-            f"{'slot' if is_slots else 'block'} of {size}; raise "
-            f"max_tokens or free_memory_fraction of kv_cache_config ({token_bytes} bytes a token)"
+def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
+    """The rule that replaces lossless acceptance, if one was asked for."""
+    rates, typical = speculation.simulate_acceptance, speculation.typical_acceptance
+    if rates is not None:
+        logger.warning(
+            "simulate_acceptance=%s: drafts are accepted by chance, the text means nothing",
+            list(rates),
         )
-    logger.info(
-        "KV cache: %d tokens, %.3f GiB (%d bytes a token)",
-        tokens,
-        tokens * token_bytes / 2**30,
-        token_bytes,
-    )
-    extra = [needs.max_nodes, *(cache.slots for cache in needs.caches)]
-    if kv.max_tokens is not None or is_slots:
-        extra = [0] * len(extra)
-    return [tokens // size + batch * -(-rows // size) for rows in extra]
+        return SimulatedAcceptance(rates)
+    if typical is not None:
+        logger.warning(
+            "lossy_typical_acceptance (posterior_threshold %s, posterior_alpha %s): above "
+            "temperature 0 the text is not the model's own",
+            typical.posterior_threshold,
+            typical.posterior_alpha,
+        )
+        return TypicalAcceptance(typical)
+    return None

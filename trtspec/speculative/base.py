@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.heads_engine import HeadsEngine
-from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.resources import DraftCache
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_reader import DraftReader
-
-
-@dataclass(frozen=True)
-class DraftEngine:
-    """What a method with an engine of its own drafts with; which kind, its network decides.
-    cache: what the engine keeps its K/V in, if it does. states: where the target's states that it
-    reads lie in a row of all that are captured; None: it reads all, or none."""
-
-    engine: ModelEngine | HeadsEngine
-    cache: DraftCache | None = None
-    states: slice | None = None
-
-    @property
-    def cached(self) -> tuple[ModelEngine, DraftCache]:
-        """Of a network with K/V: its engine and what that keeps them in."""
-        assert self.cache is not None, "the needs of these drafters name a cache"
-        return cast(ModelEngine, self.engine), self.cache
 
 
 @dataclass(frozen=True)
@@ -54,7 +34,7 @@ class DraftMethod:
 
     needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
     method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
-    and the draft engine, if the needs say that it has one.
+    and a `DraftRuntime`, None unless the needs say that it has an engine.
 
     kinds: the networks that draft for it; reader: of its checkpoints; both but for those that
     another method has. in_target: how its networks lie in the target's own checkpoint, as a

@@ -14,10 +14,11 @@ from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.speculative.base import DraftEngine, DraftMethod, Steps
+from trtspec.speculative.base import DraftMethod, Steps
 from trtspec.speculative.block.method import DDTREE, DFLASH
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_model.method import DRAFT_MODEL
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.eagle.method import EAGLE, EAGLE3
 from trtspec.speculative.hidden_states.method import EXTRACT_HIDDEN_STATES
 from trtspec.speculative.hybrid.member import Member
@@ -135,7 +136,7 @@ def drafter_needs(config: DecodingConfig) -> DrafterNeeds:
 
 
 def make_drafter(
-    config: DecodingConfig, drafts: Sequence[DraftEngine] = (), steps: Steps | None = None
+    config: DecodingConfig, drafts: Sequence[DraftRuntime] = (), steps: Steps | None = None
 ) -> Drafter:
     """The drafter for `config`. `drafts`: its engines, none for methods without; ConfigError if a
     method lacks what it needs. `steps`: by which a drafter that weighs costs measures them."""
@@ -154,7 +155,7 @@ def make_drafter(
     return union
 
 
-def _make_member(config: DecodingConfig, drafts: Iterator[DraftEngine]) -> Member:
+def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime]) -> Member:
     """A method, with the next of the engines if it needs one."""
     method, has_engine = method_of(config), _needs(config).has_draft_engine
     draft = next(drafts, None) if has_engine else None

@@ -15,7 +15,7 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
@@ -71,7 +71,7 @@ class StateDrafter(CachedRolloutDrafter):
         self._not_final = max(cache.lookahead - 1, 0)
 
     @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftEngine) -> Self:
+    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
         """Over a network whose rows read the token behind their state."""
         return cls(*draft.cached, state_needs(config))
 

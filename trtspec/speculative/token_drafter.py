@@ -12,7 +12,7 @@ from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
 
@@ -33,7 +33,7 @@ class TokenDrafter(CachedRolloutDrafter):
         self._fed: dict[int, int] = {}
 
     @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftEngine) -> Self:
+    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
         """Over a language model."""
         return cls(*draft.cached, token_needs(config))
 

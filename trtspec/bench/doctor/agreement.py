@@ -21,7 +21,8 @@ from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import find_drafts
-from trtspec.llmapi.runtime import Limits, open_executor
+from trtspec.llmapi.limits import Limits
+from trtspec.llmapi.runtime import open_runtime
 from trtspec.ops.tree import TokenTree
 
 
@@ -73,7 +74,7 @@ def measure_agreement(
 
     Raises:
         RequestError: a prompt that is too long.
-        TrtspecError: see `open_executor`, and what a step ends with.
+        TrtspecError: see `open_runtime`, and what a step ends with.
     """
     engine = EngineConfig.read(folder)
     watched: list[WatchedDrafter] = []
@@ -84,9 +85,9 @@ def measure_agreement(
 
     limits = Limits.of(engine.build, None, None, None)
     drafts = find_drafts(engine, speculation, TargetDrafts(engine.target))
-    executor, *_ = open_executor(
+    executor = open_runtime(
         folder, engine, drafts, limits, speculation, KvCacheConfig(), wrap_drafter=watch
-    )
+    ).executor
     for i, prompt in enumerate(prompts):
         request = Request.create(
             id=i, prompt=prompt, params=params, seed=i, max_seq_len=limits.max_seq_len

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
-from trtspec.speculative.base import DraftEngine
+from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import rollout_needs
 from trtspec.speculative.state_drafter import StateDrafter
 
@@ -15,6 +15,6 @@ def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
-def block_drafter(config: TreeDecodingConfig, draft: DraftEngine) -> StateDrafter:
+def block_drafter(config: TreeDecodingConfig, draft: DraftRuntime) -> StateDrafter:
     """Drafts blocks behind the target's newest states."""
     return StateDrafter(*draft.cached, block_needs(config))

@@ -1,0 +1,42 @@
+"""Limits: what a runtime may use of its engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.config.build import BuildConfig
+from trtspec.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a runtime may use of its engine; each at most what the engine was built for."""
+
+    max_batch_size: int
+    max_seq_len: int
+    max_num_tokens: int
+
+    @classmethod
+    def of(
+        cls,
+        build: BuildConfig,
+        max_batch_size: int | None,
+        max_seq_len: int | None,
+        max_num_tokens: int | None,
+    ) -> Limits:
+        """The build's limits, or smaller ones that were asked for; EngineError for larger ones."""
+        asked = {
+            "max_batch_size": max_batch_size,
+            "max_seq_len": max_seq_len,
+            "max_num_tokens": max_num_tokens,
+        }
+        chosen = {}
+        for name, value in asked.items():
+            built = getattr(build, name)
+            if value is not None and value > built:
+                raise EngineError(
+                    f"{name}={value} exceeds the {built} that the engine was built for; "
+                    f"lower it, or rebuild the engine with --{name} {value}"
+                )
+            chosen[name] = built if value is None else value
+        return cls(**chosen)

@@ -1,0 +1,99 @@
+"""The KV caches of a runtime: how large each is, and what keeps its books."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtspec.backends.device import free_memory
+from trtspec.backends.slots.kv_cache import SlotKVCacheManager
+from trtspec.config.kv import CacheLayout, KvCacheConfig
+from trtspec.config.model import ModelConfig
+from trtspec.engine.engine_draft import EngineDraft
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.memory import element_bytes, kv_bytes_per_token
+from trtspec.errors import EngineError
+from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.resources import ResourceManager
+from trtspec.llmapi.limits import Limits
+from trtspec.log import logger
+
+
+def open_resources(
+    engine: EngineConfig,
+    drafts: Sequence[EngineDraft],
+    limits: Limits,
+    needs: DrafterNeeds,
+    kv: KvCacheConfig,
+) -> ResourceManager:
+    """The caches of the target and of each draft that has one, in the order of ``needs.caches``.
+
+    Raises:
+        EngineError: they do not fit into memory.
+    """
+    decoders = [draft.network.decoder for draft in drafts if draft.network.decoder is not None]
+    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
+    layout, reuse = engine.layout, kv.enable_block_reuse
+    if reuse and layout.is_slots:
+        logger.info("prefix reuse is off: backend %s has slot caches", engine.build.backend)
+        reuse = False
+    elif reuse and needs.reads_every_row:
+        logger.info("prefix reuse is off: the drafter reads every row")
+        reuse = False
+    return ResourceManager(
+        _kv_cache(layout, blocks, reuse),
+        [
+            _kv_cache(layout, number, reuse, cache.lookahead)
+            for number, cache in zip(draft_blocks, needs.caches, strict=True)
+        ],
+        [cache.from_tokens for cache in needs.caches],
+    )
+
+
+def _kv_cache(
+    layout: CacheLayout, num_blocks: int, reuse: bool, lookahead: int = 0
+) -> KVCacheManager | SlotKVCacheManager:
+    if layout.is_slots:
+        return SlotKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
+    return KVCacheManager(num_blocks, layout.tokens_per_block, reuse, lookahead=lookahead)
+
+
+def _cache_blocks(
+    engine: EngineConfig,
+    drafts: Sequence[ModelConfig],
+    limits: Limits,
+    needs: DrafterNeeds,
+    kv: KvCacheConfig,
+) -> list[int]:
+    """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
+
+    Each request of a full batch may need its drafts on top of its own tokens.
+    """
+    size = engine.layout.tokens_per_block
+    token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in (engine.target, *drafts))
+    if needs.reads_every_row:  # the states of a row are kept as long as its K/V
+        states = len(engine.capture_layers) * engine.target.hidden_size
+        token_bytes += states * element_bytes(engine.build.dtype)
+    batch = limits.max_batch_size
+    # A slot of a slot cache has room for a sequence and its drafts.
+    is_slots = engine.layout.is_slots
+    wanted = batch * (size if is_slots else limits.max_seq_len + size)
+    free = free_memory(engine.build.device)
+    affordable = int(free * kv.free_memory_fraction) // token_bytes
+    tokens = min(wanted, affordable, kv.max_tokens or wanted)
+    if tokens < size:
+        raise EngineError(
+            f"the KV cache would hold {tokens} tokens, less than one "
+            f"{'slot' if is_slots else 'block'} of {size}; raise "
+            f"max_tokens or free_memory_fraction of kv_cache_config ({token_bytes} bytes a token)"
+        )
+    logger.info(
+        "KV cache: %d tokens, %.3f GiB (%d bytes a token)",
+        tokens,
+        tokens * token_bytes / 2**30,
+        token_bytes,
+    )
+    extra = [needs.max_nodes, *(cache.slots for cache in needs.caches)]
+    if kv.max_tokens is not None or is_slots:
+        extra = [0] * len(extra)
+    return [tokens // size + batch * -(-rows // size) for rows in extra]

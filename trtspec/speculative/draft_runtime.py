@@ -1,0 +1,33 @@
+"""DraftRuntime: a draft of an open engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from trtspec.config.draft import DraftConfig
+from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.resources import DraftCache
+
+
+@dataclass(frozen=True)
+class DraftRuntime:
+    """A draft of an open engine, which its drafter calls.
+
+    folder: its name in the engine folder. network: its shape. engine: over its sessions and
+    weights. cache: where the engine keeps K/V; None for a network without. states: where the
+    target's states that it reads lie in a row of all captured ones; None: it reads all, or none.
+    """
+
+    folder: str
+    network: DraftConfig
+    engine: ModelEngine | HeadsEngine
+    cache: DraftCache | None = None
+    states: slice | None = None
+
+    @property
+    def cached(self) -> tuple[ModelEngine, DraftCache]:
+        """Of a network with K/V: its engine and what that keeps them in."""
+        assert self.cache is not None, "the needs of these drafters name a cache"
+        return cast(ModelEngine, self.engine), self.cache
