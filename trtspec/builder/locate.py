@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 
 import trtspec
 from checkpoint_converters.containers.gguf_file import SUFFIX as GGUF
+from trtspec.builder.packaged import PACKAGED, find_packaged
 from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
@@ -36,11 +37,12 @@ def embedded_checkpoints() -> list[str]:
 
 
 def find_model(model: str | Path) -> Path:
-    """Resolve a folder, a GGUF file, an embedded checkpoint's name or a Hugging Face id: to the
-    file as it is, or to a folder.
+    """Resolve a folder, a GGUF file, the name of an embedded or a packaged checkpoint, or a Hugging
+    Face id: to the file as it is, or to a folder.
 
     Raises:
-        CheckpointError: none of these; the message lists the embedded names.
+        CheckpointError: none of these; the message lists the names. Or the package of a packaged
+            one is not installed.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -50,7 +52,10 @@ def find_model(model: str | Path) -> Path:
         return embedded
     if path.exists():
         return path
-    names = ", ".join(embedded_checkpoints())
+    packaged = find_packaged(str(model))
+    if packaged is not None:
+        return packaged
+    names = ", ".join((*embedded_checkpoints(), *PACKAGED))
     is_path = path.is_absolute() or str(model).startswith(".") or path.suffix == GGUF
     if is_path or str(model).count("/") != 1:
         raise CheckpointError(

@@ -1,0 +1,129 @@
+"""What the quickstart prints: the texts of its runs, their figures, and why one gained nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtspec import LLM, RequestOutput
+from trtspec.executor.metrics import SpeculativeMetrics
+
+PARTS = ("target_ms", "draft_ms", "host_ms")
+NO_GAIN = 1.03  # a ratio up to here may be the machine's doing
+FEW_ACCEPTED = 1.05  # tokens a step
+
+
+@dataclass
+class Run:
+    """The outputs of one engine, with speculation or without, and its figures.
+
+    seconds: of each turn. metrics: of `get_metrics` those in `PARTS` and ``num_engine_steps``.
+    """
+
+    name: str
+    outputs: list[RequestOutput] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def add(self, outputs: Sequence[RequestOutput], seconds: float) -> None:
+        """What some of the prompts gave in a turn."""
+        self.outputs += outputs
+        self.seconds.append(seconds)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(c.token_ids) for output in self.outputs for c in output.outputs)
+
+    @property
+    def speculation(self) -> SpeculativeMetrics:
+        """Over all prompts, without the warm-up."""
+        return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
+
+    def count(self, llm: LLM, sign: int) -> None:
+        """Subtract the LLM's counters when its turns begin, add them when these are over."""
+        now: dict[str, Any] = llm.get_metrics()
+        for key in ("num_engine_steps", *PARTS):
+            self.metrics[key] = self.metrics.get(key, 0) + sign * now[key]
+
+    def per_step(self, part: str) -> float:
+        """Milliseconds."""
+        return self.metrics[part] / max(self.metrics["num_engine_steps"], 1)
+
+    @property
+    def step_ms(self) -> float:
+        return sum(self.per_step(part) for part in PARTS)
+
+    def over(self, other: Run) -> list[float]:
+        """How many times faster it was than the other, in each turn."""
+        return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
+
+
+def report(runs: list[Run]) -> bool:
+    """Print texts and figures; True if all runs produced the same tokens."""
+    identical = True
+    for index, base in enumerate(runs[0].outputs):
+        for sample, completion in enumerate(base.outputs):
+            print(f"[{index}] Prompt: {base.prompt!r}, Generated text: {completion.text!r}")
+            if completion.logprobs:
+                mean = completion.cumulative_logprob / len(completion.logprobs)
+                print(f"    mean logprob {mean:.4f}")
+            for other in runs:
+                output = other.outputs[index]
+                if output.error is not None:
+                    print(f"    {other.name:12} failed: {output.error}")
+                    identical = False
+                    continue
+                metrics = output.outputs[sample].metrics
+                same = output.outputs[sample].token_ids == completion.token_ids
+                identical &= same
+                print(
+                    f"    {other.name:12} acceptance length {metrics.acceptance_length:.2f}, "
+                    f"acceptance rate {metrics.acceptance_rate:.2f}, "
+                    f"steps {metrics.num_steps}, text {'identical' if same else 'DIFFERENT'}"
+                )
+                if output.outputs[sample].kv_transfer_params:
+                    print(f"    {dict(output.outputs[sample].kv_transfer_params)}")
+    print()
+    for run in runs:
+        target, draft, host = (run.per_step(part) for part in PARTS)
+        print(
+            f"{run.name:12} {run.num_tokens / sum(run.seconds):8.1f} tokens/s   "
+            f"step {run.step_ms:.2f} ms "
+            f"(target {target:.2f}, draft {draft:.2f}, host {host:.2f})"
+        )
+    for run in runs[1:]:
+        rates = " ".join(f"{rate:.2f}" for rate in run.speculation.acceptance_rate_per_pos)
+        print(f"acceptance   length {run.speculation.acceptance_length:.2f}, per position {rates}")
+        _report_gain(runs[0], run)
+    print(f"texts        {'identical' if identical else 'DIFFERENT'}")
+    return identical
+
+
+def _report_gain(base: Run, run: Run) -> None:
+    turns = run.over(base)
+    gain = sum(base.seconds) / sum(run.seconds)
+    spread = f" ({', '.join(f'{turn:.2f}' for turn in turns)})" if len(turns) > 1 else ""
+    print(f"speed-up     {gain:8.2f} x{spread}")
+    if gain <= NO_GAIN:
+        print(f"no gain      {why_no_gain(base, run)}")
+
+
+def why_no_gain(base: Run, run: Run) -> str:
+    """In a line, by what a step of the run costs more than one of the base."""
+    length = run.speculation.acceptance_length
+    more = {part: run.per_step(part) - base.per_step(part) for part in PARTS}
+    causes = {
+        "target_ms": "more rows to verify cost the target more than they yield",
+        "draft_ms": "drafting is too dear for this target",
+        "host_ms": "the target is so small that the work around its calls decides",
+    }
+    if length < FEW_ACCEPTED:
+        cause = "hardly any draft was accepted"
+    else:
+        cause = causes[max(more, key=lambda part: more[part])]
+    times = run.step_ms / base.step_ms if base.step_ms else 1.0
+    return (
+        f"{cause}: a step emits {length:.2f} tokens and takes {times:.2f} times as long as one "
+        "without drafts"
+    )
