@@ -10,7 +10,7 @@ namespace {
 
 using nvinfer1::DataType;
 
-enum Input { kPadded, kPositions, kSlotMapping, kQueryStart, kContextLens, kIsTree, kTreeMask };
+enum Input { kPadded, kPositions, kSlotMapping, kQueryStart, kContextLens, kIsTree, kTreeMask, kView };
 
 DataType mask_type(const Fields& fields) {
   const std::string& word = fields.word("mask_dtype");
@@ -25,17 +25,16 @@ Signature signature(const Fields& fields) {
                     {"query_start", {"B+1"}, {DataType::kINT32}},
                     {"context_lens", {"B"}, {DataType::kINT32}},
                     {"is_tree", {"B"}, {DataType::kINT32}},
-                    {"tree_mask", {"T", "W"}, {DataType::kINT64}}},
-                   {{"mask", {"B", "1", "N", "length"}, {mask_type(fields)}}},
-                   {{"length", fields.integer("length")}});
+                    {"tree_mask", {"T", "W"}, {DataType::kINT64}},
+                    {"view", {"L"}, {DataType::kINT64}}},
+                   {{"mask", {"B", "1", "N", "L"}, {mask_type(fields)}}});
 }
 
 }  // namespace
 
 std::vector<FieldSpec> TreeMask::field_specs() {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
-  return {integer_field("length", 1, most),
-          word_field("mask_dtype", {"float32", "float16", "bfloat16"}),
+  return {word_field("mask_dtype", {"float32", "float16", "bfloat16"}),
           integer_field("sliding_window", 0, most)};
 }
 
@@ -61,7 +60,7 @@ cudaError_t TreeMask::launch(const Call& call) const {
           .requests = requests,
           .rows = call.size(kPositions, 0),
           .width = call.size(kPadded, 1),
-          .length = fields().integer("length"),
+          .length = call.size(kView, 0),
           .mask_words = call.size(kTreeMask, 1),
           .positions = call.in<std::int64_t>(kPositions),
           .slot_mapping = call.in<std::int64_t>(kSlotMapping),

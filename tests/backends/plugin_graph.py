@@ -38,11 +38,11 @@ class TreeMask(OpRun):
 
     def _run(self, *inputs: Array, **fields: Any) -> tuple[Array]:
         _check_origin(fields)
-        padded, *rest = _tensors(inputs)
+        padded, *rest, view = _tensors(inputs)
         mask = tree_mask(
             *rest,
             width=padded.shape[1],
-            length=fields["length"],
+            length=len(view),
             sliding_window=fields["sliding_window"],
             dtype=getattr(torch, fields["mask_dtype"]),
         )
@@ -82,9 +82,11 @@ class ReferenceSession:
         self._evaluator = ReferenceEvaluator(model, new_ops=[TreeMask, KeyedSample, TreeAccept])
         self._num_caches = num_caches
         self.num_calls = 0
+        self.views: set[int] = set()
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         self.num_calls += 1
+        self.views.add(len(inputs[list(self.dims).index("view")]))
         self._check_shapes(inputs)
         given = dict(zip(self.dims, (tensor.numpy() for tensor in inputs), strict=True))
         outputs = _tensors(self._evaluator.run(None, given))

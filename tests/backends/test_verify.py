@@ -67,7 +67,7 @@ class Pair:
     ) -> None:
         self.eager = open_llm(folder, speculation)
         with pytest.MonkeyPatch.context() as patch:
-            HOW[how](patch)
+            self.sessions = HOW[how](patch)
             self.judging = open_llm(folder, speculation, backend="onnx")
         self.accepted = 0
 
@@ -186,6 +186,13 @@ def test_prefill_decode_and_verify(pair: Pair, temperature: float) -> None:
         pair.check(pair.lucky(fed, temperature), temperature)
     assert pair.accepted > 4
     pair.check([(0, second, 0, None, True)], temperature)
+    for session in pair.sessions:  # masks end behind what rows can see
+        assert (
+            min(session.views)
+            == 64
+            < max(session.views)
+            < pair.judging.config.layout.tokens_per_block
+        )
 
 
 def test_logits_without_a_question(pair: Pair) -> None:

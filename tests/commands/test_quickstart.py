@@ -277,49 +277,6 @@ def test_a_real_model_by_default(
     assert re.search(r"^speed-up +[\d.]+ x \([\d.]+, [\d.]+, [\d.]+\)$", out, re.M)
 
 
-def of_steps(program: ModuleType, steps: int, emitted: int, **milliseconds: float) -> Any:
-    """A run of 1 second by figures: each step emitted so many tokens."""
-    metrics = SpeculativeMetrics()
-    for _ in range(steps):
-        metrics.record(emitted, 4)
-    texts = [CompletionOutput(0, 0, "x", [1] * steps * emitted, metrics=metrics)]
-    run = program.Run("run", [RequestOutput(0, "prompt", [1], texts)])
-    run.metrics = {"num_engine_steps": steps, "target_ms": 0, "draft_ms": 0, "host_ms": 0}
-    run.metrics |= {f"{name}_ms": steps * value for name, value in milliseconds.items()}
-    run.seconds = [1.0]
-    return run
-
-
-@pytest.mark.parametrize(
-    ("emitted", "milliseconds", "words"),
-    [
-        (
-            1,
-            {"target": 5, "draft": 1, "host": 1},
-            "hardly any draft was accepted: a step emits 1",
-        ),
-        (2, {"target": 5, "draft": 9, "host": 1}, "drafting is too dear for this target"),
-        (2, {"target": 9, "draft": 2, "host": 1}, "more rows to verify cost the target more"),
-        (2, {"target": 5, "draft": 1, "host": 4}, "is so small that the work around its calls"),
-    ],
-)
-def test_why_a_run_gains_nothing(
-    program: ModuleType,
-    capsys: pytest.CaptureFixture[str],
-    emitted: int,
-    milliseconds: dict[str, float],
-    words: str,
-) -> None:
-    base = of_steps(program, 10, 1, target=4, host=1)
-    run = of_steps(program, 10, emitted, **milliseconds)
-    program.report([base, run])
-    (line,) = re.findall(r"^no gain +(.*)$", capsys.readouterr().out, re.M)
-    assert words in line and f"{sum(milliseconds.values()) / 5:.2f} times as long" in line
-    run.seconds = [0.5]
-    program.report([base, run])
-    assert "no gain" not in capsys.readouterr().out
-
-
 def test_ngram_is_the_default_without_a_draft(
     quickstart: Callable[..., tuple[int, str, str]],
 ) -> None:

@@ -139,19 +139,18 @@ void test_attention(std::int64_t window) {
 void test_tree_mask(std::int64_t window) {
   const Rows rows;
   constexpr std::int64_t width = 5, length = 96;
-  const Longs padded(Rows::kRequests * width, -7);
+  const Longs padded(Rows::kRequests * width, -7), view(length, -7);
   Floats mask(Rows::kRequests * width * length, NAN);
   const PluginPtr plugin = Given()
-                               .integer("length", length)
                                .word("mask_dtype", "float32")
                                .integer("sliding_window", std::int32_t(window))
                                .create("TreeMask");
   enqueue(*plugin,
           {{i64, {Rows::kRequests, width}}, {i64, {Rows::kRows}}, {i64, {Rows::kRows}},
            {i32, {Rows::kRequests + 1}}, {i32, {Rows::kRequests}}, {i32, {Rows::kRequests}},
-           {i64, {Rows::kRows, Rows::kWords}}},
+           {i64, {Rows::kRows, Rows::kWords}}, {i64, {length}}},
           {padded.data(), rows.positions.data(), rows.slot_mapping.data(), rows.query_start.data(),
-           rows.context_lens.data(), rows.is_tree.data(), rows.tree_mask.data()},
+           rows.context_lens.data(), rows.is_tree.data(), rows.tree_mask.data(), view.data()},
           {mask.data()});
   for (std::int64_t b = 0; b < Rows::kRequests; ++b) {
     for (std::int64_t i = 0; i < width; ++i) {

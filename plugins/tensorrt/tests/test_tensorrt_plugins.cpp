@@ -40,9 +40,9 @@ struct Example {
 
 Example tree_mask(const char* dtype = "float16", DataType type = f16) {
   return {"TreeMask",
-          Given().integer("length", 96).word("mask_dtype", dtype).integer("sliding_window", 0),
+          Given().word("mask_dtype", dtype).integer("sliding_window", 0),
           {{i64, {3, 5}}, {i64, {11}}, {i64, {11}}, {i32, {4}}, {i32, {3}}, {i32, {3}},
-           {i64, {11, 2}}},
+           {i64, {11, 2}}, {i64, {96}}},
           {{type, {3, 1, 5, 96}}}};
 }
 

@@ -57,7 +57,7 @@ class VerifyInputs(NamedTuple):
     seen: int = 0
 
     def flat(self) -> list[Tensor]:
-        """In the order of the graph's inputs."""
+        """All tensors, in the order of the fields."""
         asked = (self.logits_rows, *self.columns, self.parents, self.row_start)
         return [*self.rows, *asked, *self.caches]
 
@@ -87,12 +87,16 @@ class VerifySession(Protocol):
 class VerifyGraph:
     """A `VerifySession` over a graph that does all of it itself."""
 
-    def __init__(self, session: GraphSession) -> None:
+    def __init__(self, session: GraphSession, length: int, device: str) -> None:
+        """``length``: positions of a slot, of which a call's view is the beginning."""
         self._session = session
+        self._slot = torch.zeros(length, dtype=torch.int64, device=device)
 
     def run(self, inputs: VerifyInputs) -> list[Tensor]:
         """See `VerifySession.run`."""
-        return self._session.run(inputs.flat())
+        count = len(inputs.rows)
+        tensors = inputs.flat()
+        return self._session.run([*tensors[:count], self._slot[: inputs.seen], *tensors[count:]])
 
 
 class VerifyNetwork(nn.Module):

@@ -34,9 +34,8 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 class TensorRTBackend(SlotBackend):
-    """Its graphs are those of backend onnx, but for a target's with plugins, whose masks are as
-    long as a slot. Views are powers of two: kernels are specialised for, and steps captured in,
-    each size that occurs."""
+    """Its graphs are those of backend onnx, but for a target's with plugins. Views are powers of
+    two: kernels are specialised for, and steps captured in, each size that occurs."""
 
     name = "tensorrt"
     title = "TensorRT"

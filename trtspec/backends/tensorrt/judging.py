@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.export import Dim
 
 from trtspec.backends.parts import Part
 from trtspec.backends.session import ModuleSession, Session
@@ -13,6 +14,7 @@ from trtspec.backends.slots.backend import SlotParts
 from trtspec.backends.slots.lowering import (
     BATCH,
     ROWS,
+    SEEN,
     WANTED,
     cache_names,
     dim,
@@ -22,7 +24,6 @@ from trtspec.backends.slots.lowering import (
     row_dims,
     written,
 )
-from trtspec.backends.slots.padding import View
 from trtspec.backends.slots.verify import (
     PaddedInputs,
     VerifyGraph,
@@ -60,14 +61,16 @@ def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:
             is_tree=torch.zeros(BATCH, dtype=torch.int32),
             tree_mask=torch.zeros(BATCH, ROWS, engine.layout.mask_words, dtype=torch.int64),
         )
+        view = torch.zeros(length - 1, dtype=torch.int64)
         wanted = torch.zeros(WANTED, dtype=torch.int64)
         columns = [torch.ones(WANTED, dtype=kind) for kind in COLUMN_DTYPES]
         parents = torch.zeros(WANTED, dtype=torch.int32)
         row_start = torch.zeros(BATCH + 1, dtype=torch.int32)
         return Signature(
-            (*rows, wanted, columns, parents, row_start, *tensors),
+            (*rows, view, wanted, columns, parents, row_start, *tensors),
             (
                 *PaddedInputs(s, s, b, s, starts, b, b, s),
+                {0: Dim(SEEN, min=1, max=length)},
                 *(r, [r] * len(columns), r, starts),
                 *cache_dims,
             ),
@@ -80,10 +83,10 @@ def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:
         part_file(engine.target, part),
         engine.target.make,
         sign,
-        lambda module: SlotVerify(module, part.masks, length, engine.rows),  # type: ignore[arg-type]
+        lambda module: SlotVerify(module, part.masks, engine.rows),  # type: ignore[arg-type]
         facts=("plugins", engine.rows),
         inputs=(
-            *(*PaddedInputs._fields, "logits_rows"),
+            *(*PaddedInputs._fields, "view", "logits_rows"),
             *(*SamplingColumns._fields, "parents", "row_start"),
             *caches,
         ),
@@ -98,11 +101,12 @@ def open_judging(parts: SlotParts, with_plugins: bool) -> Session:
     assert part.decoder is not None
     length, widest = engine.layout.tokens_per_block, engine.rows
     graph = parts.over_caches(part)
-    session: VerifySession = VerifyGraph(graph)
-    view = View.WHOLE
-    if not with_plugins:
+    session: VerifySession
+    if with_plugins:
+        session = VerifyGraph(graph, length, engine.device)
+    else:
         session = KernelSession(graph, [kind.window for kind in part.masks], widest)
-        view = parts.view
-    network = VerifyNetwork(session, length, widest, engine.device, parts.graph_batches, view=view)
+    batches = parts.graph_batches
+    network = VerifyNetwork(session, length, widest, engine.device, batches, view=parts.view)
     signature = verify_signature(part.decoder, engine.dtype, engine.layout)
     return ModuleSession(network, signature, engine.device)

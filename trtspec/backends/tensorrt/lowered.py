@@ -17,13 +17,11 @@ class SlotVerify(nn.Module):
     """A language model that makes its masks of packed ancestors, samples every row whose logits are
     wanted, and walks the trees: by the plugins of `plugin_ops`."""
 
-    def __init__(self, model: CausalLM, kinds: Sequence[MaskKind], length: int, width: int) -> None:
-        """``kinds``: see `SlotModel`. ``length``: positions of a cache slot. ``width``: most
-        rows of a tree."""
+    def __init__(self, model: CausalLM, kinds: Sequence[MaskKind], width: int) -> None:
+        """``kinds``: see `SlotModel`. ``width``: most rows of a tree."""
         super().__init__()
         self.model = model
         self.kinds = tuple(kinds)
-        self.length = length
         self.width = width
 
     def forward(
@@ -36,6 +34,7 @@ class SlotVerify(nn.Module):
         context_lens: Tensor,
         is_tree: Tensor,
         tree_mask: Tensor,
+        view: Tensor,
         logits_rows: Tensor,
         columns: Sequence[Tensor],
         parents: Tensor,
@@ -45,9 +44,9 @@ class SlotVerify(nn.Module):
     ) -> tuple[Tensor, ...]:
         """``input_ids``, ``positions``, ``write_indices``, ``logits_rows`` and the caches as in
         `SlotModel`; ``slot_mapping [B, S] i64``, ``query_start [B + 1]``, ``context_lens`` and
-        ``is_tree [B] i32`` and ``tree_mask [B, S, W] i64`` as in `plugin_ops.tree_mask`;
-        ``columns``, those of `SamplingColumns`, and ``parents [R] i32`` of the rows
-        ``logits_rows``; ``row_start [B + 1] i32``: which of these are a request's tree.
+        ``is_tree [B] i32``, ``tree_mask [B, S, W]`` and ``view [L'] i64`` as in
+        `plugin_ops.tree_mask`; ``columns``, those of `SamplingColumns`, and ``parents [R] i32`` of
+        the rows ``logits_rows``; ``row_start [B + 1] i32``: which of these are a request's tree.
 
         Returns what `CausalLM.forward` does, the token that each wanted row emits ``[R] i64``,
         the rows accepted ``[B, width] i32``, how many ``[B] i32``, and the caches."""
@@ -60,7 +59,7 @@ class SlotVerify(nn.Module):
                 context_lens,
                 is_tree,
                 tree_mask.flatten(0, 1),
-                length=self.length,
+                view,
                 dtype=k_caches[0].dtype,
                 sliding_window=kind.window,
             )

@@ -30,30 +30,30 @@ def tree_mask(
     context_lens: Tensor,
     is_tree: Tensor,
     tree_mask: Tensor,
+    view: Tensor,
     *,
-    length: int,
     dtype: torch.dtype,
     sliding_window: int,
 ) -> Tensor:
-    """``TreeMask``: what rows see of a slot cache of ``length`` positions, ``[B, 1, S, length]``
-    of ``dtype``, 0 for seen and -inf for hidden.
+    """``TreeMask``: what rows see of the first L positions of a slot cache, ``[B, 1, S, L]`` of
+    ``dtype``, 0 for seen and -inf for hidden.
 
-    ``padded [B, S] i64`` says how many rows a request has in the mask; ``positions`` and
+    ``padded [B, S] i64`` says how many rows a request has in the mask, ``view [L] i64`` how many
+    positions, by their shapes alone; ``positions`` and
     ``slot_mapping [T] i64`` (-1: padding), ``query_start [B + 1]``, ``context_lens`` and ``is_tree
     [B]``, all i32, and ``tree_mask [T, W] i64`` are those of `paged_tree_attention`. A row that
     sees nothing sees position 0.
     """
     return ops.symbolic(
         f"{DOMAIN}::TreeMask",
-        (padded, positions, slot_mapping, query_start, context_lens, is_tree, tree_mask),
+        (padded, positions, slot_mapping, query_start, context_lens, is_tree, tree_mask, view),
         {
-            "length": length,
             "mask_dtype": str(dtype).removeprefix("torch."),
             "sliding_window": sliding_window,
             **_FOUND_BY,
         },
         dtype=dtype,
-        shape=(padded.shape[0], 1, padded.shape[1], length),
+        shape=(padded.shape[0], 1, padded.shape[1], view.shape[0]),
         version=_OPSET,
     )
 
