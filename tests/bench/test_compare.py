@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trtspec import CompletionOutput, RequestOutput
 from trtspec.bench import picture, table
 from trtspec.bench.compare import (
     Contender,
@@ -63,6 +65,32 @@ def one_round(seconds: float, steps: int = 4, accepted: int = 0, **changes: Any)
                  | changes)  # fmt: skip
 
 
+class FakeLLM:
+    """Writes down when it is opened, asked and closed; answers a prompt with its tokens."""
+
+    def __init__(self, name: str, events: list[str]) -> None:
+        self.name, self.events = name, events
+        events.append(f"open {name}")
+
+    def __enter__(self) -> FakeLLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.events.append(f"close {self.name}")
+
+    def generate(self, prompts: Any, params: Any, use_tqdm: bool) -> Any:
+        if not isinstance(params, SamplingParams):  # else it is the warm-up
+            self.events.append(f"{self.name} {[token for prompt in prompts for token in prompt]}")
+        metrics = SpeculativeMetrics()
+        return [
+            RequestOutput(0, None, prompt, [CompletionOutput(0, 0, "", prompt, metrics=metrics)])
+            for prompt in prompts
+        ]
+
+    def get_metrics(self) -> dict[str, Any]:
+        return dict(one_round(1.0).totals)
+
+
 def test_figures_are_medians_over_rounds() -> None:
     baseline = [one_round(s) for s in (1.0, 2.0, 4.0)]
     rounds = [one_round(s, steps=2, accepted=1) for s in (0.5, 0.5, 4.0)]
@@ -99,14 +127,37 @@ def test_a_floor_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_memory_is_sampled_between_rounds(models: TinyModels) -> None:
     events: list[str] = []
-
-    class Noting(Contender):
-        def run(self, prompts: Any, params: Any) -> None:
-            events.append("round")
-
-    contenders = [Noting(NGRAM, lambda: pytest.fail("nothing is opened"))]
+    contenders = [Contender(NGRAM, lambda: FakeLLM("a", events))]
     run_rounds(contenders, [[1]], SamplingParams(seed=0), 3, lambda: events.append("sample"))
-    assert events == ["round", "sample"] * 3
+    assert events == ["open a", "a [1]", "close a", "sample"] * 3
+
+
+def test_turns_by_prompts() -> None:
+    """All models are open for a round, anew, and take turns forwards and backwards; without a size
+    of turns one is open at a time."""
+    events: list[str] = []
+    names = ("a", "b")
+    contenders = [Contender(NGRAM, partial(FakeLLM, name, events)) for name in names]
+    prompts = [[0], [1], [2]]
+    run_rounds(contenders, prompts, SamplingParams(seed=0), 2, turn_size=2)
+    first = ["open a", "open b", "a [0, 1]", "b [0, 1]", "b [2]", "a [2]", "close b", "close a"]
+    assert events[:8] == first
+    assert events[8:10] == ["open b", "open a"] and events[10:12] == ["b [0, 1]", "a [0, 1]"]
+    assert [r.tokens for c in contenders for r in c.rounds] == [[[0], [1], [2]]] * 4
+    events.clear()
+    run_rounds(contenders, prompts, SamplingParams(seed=0), 1)
+    assert events == [
+        line for name in names for line in (f"open {name}", f"{name} [0, 1, 2]", f"close {name}")
+    ]
+
+
+def test_rounds_that_differ_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    for seconds, shown in (((1.0, 1.2), "1.20"), ((1.0, 1.4), "1.40 !")):
+        rounds = [one_round(s) for s in seconds]
+        figures = summarize(Method(NONE, None), rounds, rounds, RATES, True)
+        assert figures["spread"] == pytest.approx(max(seconds))
+        print_point({"batch_size": 1, "temperature": 0.0, "methods": [figures]})
+        assert shown in capsys.readouterr().out
 
 
 def test_a_run_without_verify_steps() -> None:
@@ -168,7 +219,7 @@ def test_the_table(
     (line,) = (line for line in out.splitlines() if "ngram:2 [x]" in line)
     assert [cell for cell in line.replace("│", " ").split() if cell][2:] == [
         "12.0", "2.00", "2.00", "0.50", "1.00", "0.00", "10.000", "6.000", "3.000", "1.000", "50%",
-        "1", "of", "2", "differ",
+        "1.00", "1", "of", "2", "differ",
     ]  # fmt: skip
 
 

@@ -1,16 +1,18 @@
 """Methods side by side in one process: the same prompts, round after round, and medians.
 
-Rounds go through all methods in turn, forwards and backwards alternately, so that a drifting
-machine treats all alike; models are opened anew for each, as a method that learns from answers
-would meet those of an earlier round. A speed-up is the median, over rounds, of the ratio to the
-same round without speculation. The figures of a step are those of steps in which every request
-generated (`num_verify_steps`), so that prefills do not blur them; tokens per second include the
-prefills.
+In a round all models are open, anew, as a method that learns from answers would meet those of an
+earlier round. They take turns by as many prompts as they serve at a time, forwards and backwards
+alternately, so that a slow minute of the machine hits every method alike. Models that do not fit
+into memory together take turns by whole rounds. A speed-up is the median, over rounds, of the ratio
+to the same round without speculation. The figures of a step are those of steps in which every
+request generated (`num_verify_steps`), so that prefills do not blur them; tokens per second include
+the prefills.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
@@ -22,6 +24,7 @@ from trtspec.bench.methods import Method
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.outputs import RequestOutput
 from trtspec.speculative.options import speculative_to_dict
 
 WARM_UP_TOKENS = 8
@@ -64,25 +67,39 @@ class Contender:
     open: Callable[[], LLM]
     rounds: list[Round] = field(default_factory=list)
 
-    def run(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams]) -> None:
-        """One round; the error of the first prompt that failed."""
-        with self.open() as llm:
-            short = SamplingParams(max_tokens=WARM_UP_TOKENS, seed=0)
-            llm.generate(list(prompts[:2]), short, use_tqdm=False)
-            before = llm.get_metrics()
-            began = perf_counter()
-            outputs = llm.generate(list(prompts), list(params), use_tqdm=False)
-            seconds = perf_counter() - began
-            after = llm.get_metrics()
+
+class _RoundUnderWay:
+    """A contender's model in a round, and what its turns measured."""
+
+    def __init__(self, contender: Contender, prompts: Sequence[list[int]]) -> None:
+        """Open the model and warm it up on the first prompts."""
+        self._contender = contender
+        self.llm = contender.open()
+        short = SamplingParams(max_tokens=WARM_UP_TOKENS, seed=0)
+        self.llm.generate(list(prompts[:2]), short, use_tqdm=False)
+        self._before = self.llm.get_metrics()
+        self._seconds = 0.0
+        self._outputs: list[RequestOutput] = []
+
+    def take_turn(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams]) -> None:
+        """Serve these; the error of the first prompt that failed."""
+        began = perf_counter()
+        outputs = self.llm.generate(list(prompts), list(params), use_tqdm=False)
+        self._seconds += perf_counter() - began
         for output in outputs:
             if output.error is not None:
                 raise output.error
-        self.rounds.append(
+        self._outputs += outputs
+
+    def finish(self) -> None:
+        """Add the round to those of the contender."""
+        after = self.llm.get_metrics()
+        self._contender.rounds.append(
             Round(
-                seconds,
-                [output.outputs[0].token_ids for output in outputs],
-                SpeculativeMetrics.merged(output.metrics for output in outputs),
-                {name: after[name] - before[name] for name in _TOTALS},
+                self._seconds,
+                [output.outputs[0].token_ids for output in self._outputs],
+                SpeculativeMetrics.merged(output.metrics for output in self._outputs),
+                {name: after[name] - self._before[name] for name in _TOTALS},
             )
         )
 
@@ -93,13 +110,38 @@ def run_rounds(
     params: SamplingParams,
     rounds: int,
     between: Callable[[], None] = lambda: None,
+    turn_size: int | None = None,
 ) -> None:
-    """Give every contender so many rounds more; after each round ``between`` is called."""
+    """Give every contender so many rounds more; after each round ``between`` is called. All take
+    turns by ``turn_size`` prompts; None: by whole rounds, with one model open at a time."""
     each = one_for_each(params, len(prompts))
     for number in range(rounds):
-        for contender in contenders[:: -1 if number % 2 else 1]:
-            contender.run(prompts, each)
+        order = contenders[:: -1 if number % 2 else 1]
+        if turn_size is None:
+            for contender in order:
+                _run_round([contender], prompts, each, len(prompts))
+        else:
+            _run_round(order, prompts, each, turn_size)
         between()
+
+
+def _run_round(
+    contenders: Sequence[Contender],
+    prompts: Sequence[list[int]],
+    params: Sequence[SamplingParams],
+    turn_size: int,
+) -> None:
+    with ExitStack() as stack:
+        under_way = []
+        for contender in contenders:
+            under_way.append(_RoundUnderWay(contender, prompts))
+            stack.enter_context(under_way[-1].llm)
+        for turn, first in enumerate(range(0, len(prompts), turn_size)):
+            part = slice(first, first + turn_size)
+            for one in under_way[:: -1 if turn % 2 else 1]:
+                one.take_turn(prompts[part], params[part])
+        for one in under_way:
+            one.finish()
 
 
 def summarize(
@@ -134,9 +176,15 @@ def summarize(
             [r.tokens for r in rounds], baseline[0].tokens, is_promised and method.is_lossless
         ),
         "round_seconds": [r.seconds for r in rounds],
+        "spread": spread([r.tokens_per_second for r in rounds]),
     }
     set_floor(figures, rates)
     return figures
+
+
+def spread(speeds: Sequence[float]) -> float:
+    """How many times faster the fastest round was than the slowest."""
+    return max(speeds) / min(speeds)
 
 
 def set_floor(figures: dict[str, Any], rates: MachineRates) -> None:

@@ -25,8 +25,10 @@ The JSON file:
     texts                    is_promised: they must equal those without speculation;
                              num_prompts, num_divergences, first_divergences {prompt: output index}
     round_seconds            of each round
+    spread                   the fastest round over the slowest, in tokens_per_second
 
-All other figures are medians over the rounds.
+All other figures are medians over the rounds. In the table a spread above 1.3 is marked (!): the
+machine changed its speed meanwhile.
 """
 
 from __future__ import annotations
@@ -45,9 +47,11 @@ from trtspec.bench.table import print_table
 FORMAT, FORMAT_VERSION = "trtspec-bench compare", 1
 HEADERS = (
     "method", "tokens/s", "speed-up", "length", "rate", "per position", "step ms", "verify",
-    "draft", "host", "floor", "texts",
+    "draft", "host", "floor", "spread", "texts",
 )  # fmt: skip
 _MAX_POSITIONS = 8
+UNSTEADY = 1.3
+"""Rounds that differ by more than this say little of a method; their spread is marked."""
 
 
 def make_report(
@@ -83,6 +87,11 @@ def print_point(point: Mapping[str, Any]) -> None:
     """One table: a line a method."""
     rows = [_cells(figures) for figures in point["methods"]]
     print_table(_title(point), HEADERS, rows)
+
+
+def spread_text(spread: float) -> str:
+    """Of the rounds of a figure; marked where they say little."""
+    return f"{spread:.2f}{' !' if spread > UNSTEADY else ''}"
 
 
 def broken_promises(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -151,5 +160,6 @@ def _cells(figures: Mapping[str, Any]) -> list[str]:
         " ".join(shown) or "-",
         *(f"{figures[key]:.3f}" for key in ("step_ms", "target_ms", "draft_ms", "host_ms")),
         share_text(figures["memory_floor_share"]),
+        spread_text(figures["spread"]),
         f"{different} of {texts['num_prompts']} differ" if different else "same",
     ]

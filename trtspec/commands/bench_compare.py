@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trtspec.backends.device import free_memory
+from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.bench.compare import Contender, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
 from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
@@ -31,6 +33,8 @@ from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.prompts import load_tokenizer
 
+WEIGHTS_SHARE = 0.6
+"""Of the free memory, for the weights of all methods; the rest is for caches."""
 EXACT_DTYPE = "float32"
 """In other number formats a batch of rows may round differently from one row."""
 
@@ -66,6 +70,7 @@ def run_compare(args: argparse.Namespace) -> int:
     rates = measure_machine(engine.build.device, engine.build.dtype)
     print(rates.describe())
     speed = MemorySpeed(engine.build.device)
+    fit = _fit_together([built[method.name] for method in methods], engine.build.device)
 
     points: list[dict[str, Any]] = []
     for batch_size in args.batch_sizes:
@@ -74,7 +79,10 @@ def run_compare(args: argparse.Namespace) -> int:
                 Contender(method, partial(_open, method, built[method.name], batch_size))
                 for method in methods
             ]
-            points.append(_measure(args, contenders, texts, batch_size, temperature, rates, speed))
+            size = batch_size if fit else None
+            points.append(
+                _measure(args, contenders, texts, batch_size, temperature, rates, speed, size)
+            )
             rates = rates.with_bandwidth(speed.best)
             for point in points:
                 for figures in point["methods"]:
@@ -109,6 +117,18 @@ def _check(args: argparse.Namespace) -> PromptSource:
     return PromptSource(args)
 
 
+def _fit_together(folders: Sequence[Path], device: str) -> bool:
+    """Whether the models of all methods can be open at a time; if not, a line says so."""
+    weights = sum(file.stat().st_size for f in folders for file in f.glob(f"*/{WEIGHTS_NAME}"))
+    most = int(free_memory(device) * WEIGHTS_SHARE)
+    if weights > most:
+        print(
+            f"methods take turns by whole rounds: their models have {weights / 2**30:.1f} GiB of "
+            f"weights, at most {most / 2**30:.1f} GiB of the free memory are for that"
+        )
+    return weights <= most
+
+
 def _open(method: Method, folder: Path, batch_size: int) -> LLM:
     return LLM(
         folder,
@@ -126,6 +146,7 @@ def _measure(
     temperature: float,
     rates: MachineRates,
     speed: MemorySpeed,
+    turn_size: int | None,
 ) -> dict[str, Any]:
     params = SamplingParams(
         max_tokens=args.max_tokens,
@@ -133,7 +154,7 @@ def _measure(
         seed=args.seed,
         ignore_eos=args.ignore_eos,
     )
-    run_rounds(contenders, prompts, params, args.rounds, speed.sample)
+    run_rounds(contenders, prompts, params, args.rounds, speed.sample, turn_size)
     exact = rates.dtype == EXACT_DTYPE
     baseline = contenders[0].rounds
     return {
