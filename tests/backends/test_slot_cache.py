@@ -46,8 +46,6 @@ def test_random_schedules(seed: int) -> None:
                 else:
                     assert wanted > room
                     assert torch.equal(table, cache.block_table(request))
-            elif action < 0.85:
-                committed[request] = cache.rewind(request, rng.randint(0, had))
             else:
                 cache.free(request)
                 del committed[request]

@@ -139,7 +139,7 @@ class PlainKVCacheManager:
         """
         sequence = self._sequences[request_id]
         size = self.block_size
-        assert num_committed >= sequence.committed, "commit cannot go back: use rewind"
+        assert num_committed >= sequence.committed, "commit cannot go back"
         assert num_committed <= len(sequence.blocks) * size, "commit beyond the reserved rows"
         assert num_committed <= len(tokens), "commit of rows whose tokens are not verified"
         sequence.committed = num_committed
@@ -148,32 +148,6 @@ class PlainKVCacheManager:
             if num_full > len(sequence.prefixes):
                 self._publish(sequence, tokens, num_full)
         self._drop_blocks(sequence, -(-num_committed // size))
-
-    def rewind(self, request_id: int, num_tokens: int) -> int:
-        """Keep at most the first `num_tokens` committed rows; returns how many were kept.
-
-        The kept rows must still be those of the request's tokens, and `lookahead` tokens after
-        them unchanged. The next write goes to row `num_tokens`, and a block that others can find
-        is never rewritten: if that row lies inside a block of the reuse table, the block leaves
-        the table when this request is its only holder; held by others as well, this request lets
-        go of it, and the kept length falls to the block's start. Whole blocks behind stay
-        reusable: their content was verified.
-        """
-        sequence = self._sequences[request_id]
-        assert 0 <= num_tokens <= sequence.committed, "rewind goes back from the committed length"
-        size = self.block_size
-        num_whole = num_tokens // size
-        num_kept = -(-num_tokens // size)
-        if num_kept > num_whole:
-            block = sequence.blocks[num_whole]
-            if self._references[block] > 1:
-                num_tokens, num_kept = num_whole * size, num_whole
-            elif self._keys[block] is not None:
-                self._forget(block)
-        self._drop_blocks(sequence, num_kept)
-        del sequence.prefixes[num_whole:]
-        sequence.committed = num_tokens
-        return num_tokens
 
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""

@@ -1,4 +1,4 @@
-"""KVCacheManager: blocks, reuse, eviction, rewind."""
+"""KVCacheManager: blocks, reuse, eviction."""
 
 from __future__ import annotations
 
@@ -86,8 +86,6 @@ def test_a_request_must_have_begun() -> None:
             call(1)
     with pytest.raises(RuntimeError, match="request 1 has not begun"):
         cache.commit(1, [1], 0)
-    with pytest.raises(RuntimeError, match="request 1 has not begun"):
-        cache.rewind(1, 0)
 
 
 def test_commit_returns_surplus_blocks() -> None:
@@ -109,7 +107,7 @@ def test_commit_is_checked() -> None:
     with pytest.raises(RuntimeError, match="not verified"):
         cache.commit(1, [1, 2], 3)
     cache.commit(1, [1, 2], 2)
-    with pytest.raises(RuntimeError, match="use rewind"):
+    with pytest.raises(RuntimeError, match="cannot commit backwards"):
         cache.commit(1, [1, 2], 1)
 
 
@@ -240,46 +238,6 @@ def test_lookahead_blocks_depend_on_the_next_token() -> None:
     assert cache.match([1, 2, 3, 4]) == 0
     assert cache.match([1, 2, 3, 4, 5]) == 4
     cache.check_invariants()
-
-
-@pytest.mark.parametrize("kept", [8, 4, 0])
-def test_rewind_to_a_border_keeps_whole_blocks_reusable(kept: int) -> None:
-    cache = manager()
-    tokens = list(range(12))
-    run(cache, 1, tokens, 11)
-    assert cache.rewind(1, kept) == kept
-    cache.check_invariants()
-    assert cache.match(tokens) == 8
-    # Diverging exactly at the border writes new blocks.
-    tokens[kept:] = range(100, 112 - kept)
-    assert cache.reserve(1, 12)
-    cache.commit(1, tokens, 12)
-    cache.check_invariants()
-    assert cache.match([*range(9)]) == 8
-    assert cache.match([*tokens, 1]) == 12
-
-
-def test_rewind_into_its_own_block_takes_it_out_of_the_table() -> None:
-    cache = manager()
-    tokens = list(range(12))
-    run(cache, 1, tokens, 11)
-    blocks = table(cache, 1)
-    assert cache.rewind(1, 6) == 6
-    assert table(cache, 1) == blocks[:2]
-    assert cache.match(tokens) == 4
-    cache.check_invariants()
-    cache.commit(1, [0, 1, 2, 3, 4, 5, 60, 70], 8)
-    assert cache.match([0, 1, 2, 3, 4, 5, 60, 70, 0]) == 8
-
-
-def test_rewind_into_a_shared_block_lets_go_of_it() -> None:
-    cache = manager()
-    tokens = list(range(12))
-    run(cache, 1, tokens, 11)
-    cache.begin(2, tokens, 8)
-    assert cache.rewind(2, 6) == 4
-    cache.check_invariants()
-    assert (len(cache.block_table(2)), cache.match(tokens)) == (1, 8)
 
 
 def test_a_generating_step_reads_no_more_than_the_newest_block() -> None:

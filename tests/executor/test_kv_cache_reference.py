@@ -55,8 +55,6 @@ class Pair:
         elif rng.random() < 0.12:
             self.ask("free", request)
             del self.texts[request]
-        elif rng.random() < 0.15:
-            self.rewind(request)
         else:
             self.grow(request)
         self.compare()
@@ -87,16 +85,6 @@ class Pair:
             target = min(target, len(text), len(self.cache.block_table(request)) * self.block)
         self.ask("commit", request, text, target)
 
-    def rewind(self, request: int) -> None:
-        committed = self.cache.committed(request)
-        wanted = self.rng.randint(0, committed + (self.rng.random() < 0.1))
-        kept = self.ask("rewind", request, wanted)
-        if kept is not None:
-            self.events["let go"] += kept < wanted
-            text = self.texts[request]
-            del text[wanted + self.ahead :]
-            text += self.more(self.rng.randint(1, 4))
-
     def compare(self) -> None:
         self.cache.check_invariants()
         self.plain.check_invariants()
@@ -125,5 +113,5 @@ def test_the_same_blocks_after_every_call() -> None:
             error.add_note(f"seed {seed}")
             raise
         events += pair.events
-    for event in ("refused", "found", "full", "let go"):
+    for event in ("refused", "found", "full"):
         assert events[event] > 100, (event, events)

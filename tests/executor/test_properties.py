@@ -51,7 +51,6 @@ class World:
     width: int
     drafts: tuple[int, ...]
     reuse: bool
-    rewinds: bool
 
 
 CHOICES: dict[str, Sequence[Any]] = {
@@ -69,7 +68,6 @@ CHOICES: dict[str, Sequence[Any]] = {
     "width": (1, 1, 2),
     "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
     "reuse": (True, True, True, True, False),
-    "rewinds": (False, False, True),
 }
 
 
@@ -300,7 +298,7 @@ class Simulation:
                     assert held == self.content(request, cache, position), (cache, id, position)
 
     def disturb(self) -> None:
-        """Arrivals, aborts and rewinds between two steps."""
+        """Arrivals and aborts between two steps."""
         rng = self.rng
         while self.arrivals and rng.random() < 0.5:
             request = self.arrivals.pop(0)
@@ -313,13 +311,6 @@ class Simulation:
             assert request.finish_reason == "abort"
             del self.live[request.id]
             self.events["aborted"] += 1
-        running = sorted(self.target.committed_lengths())
-        if self.world.rewinds and running and self.events["rewound"] < 5 and rng.random() < 0.2:
-            request = self.live[rng.choice(running)]
-            n = rng.randint(0, self.target.committed(request.id))
-            assert n - self.world.block < self.resources.rewind(request, n) <= n
-            self.events["rewound"] += 1
-            self.check()
 
     def run(self) -> Counter[str]:
         requests = list(self.arrivals)
@@ -356,7 +347,6 @@ def test_thousands_of_random_schedules() -> None:
         "preempted",
         "waited",
         "aborted",
-        "rewound",
         "chunk",
         "reused",
         "reused output",
@@ -417,14 +407,6 @@ class ForgetsLookahead(PlainKVCacheManager):
         super().__init__(*args, **{**kwargs, "lookahead": 0})
 
 
-class RewritesReusable(PlainKVCacheManager):
-    def rewind(self, request_id: int, num_tokens: int) -> int:
-        sequence = self._sequences[request_id]
-        self._drop_blocks(sequence, -(-num_tokens // self.block_size))
-        sequence.committed = num_tokens
-        return num_tokens
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -433,7 +415,6 @@ class RewritesReusable(PlainKVCacheManager):
         IgnoresPrefix,
         OffersUnverified,
         ForgetsLookahead,
-        RewritesReusable,
     ],
 )
 def test_the_simulation_notices_a_broken_manager(broken: type[PlainKVCacheManager]) -> None:

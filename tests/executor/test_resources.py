@@ -122,32 +122,6 @@ def test_no_draft_is_ever_ahead_of_the_target() -> None:
     assert lengths(resources, r) == [3, 2, 3]
 
 
-def test_rewind_moves_all() -> None:
-    resources = make(drafts=(8, 8))
-    r = request(0, list(range(10)))
-    resources.begin(r)
-    commit(resources, r, 9, 7, 9)
-    assert resources.rewind(r, 8) == 8
-    assert lengths(resources, r) == [8, 7, 8]
-    assert resources.rewind(r, 5) == 5
-    assert lengths(resources, r) == [5, 5, 5]
-    resources.check_invariants()
-
-
-def test_rewind_keeps_the_drafts_behind_a_target_that_falls_further() -> None:
-    resources = make(drafts=(8, 8))
-    first = request(0, list(range(9)))
-    resources.begin(first)
-    commit(resources, first, 8, 8, 8)
-    second = request(1, list(range(9)))
-    assert resources.begin(second) == 8
-    resources.drafts[1].free(0)
-    resources.drafts[1].begin(0, [], 0)
-    assert resources.rewind(second, 6) == 4  # shared in the target and in the first draft
-    assert lengths(resources, second) == [4, 4, 4]
-    resources.check_invariants()
-
-
 def test_free_returns_all() -> None:
     resources = make(drafts=(8, 6))
     r = request(0, list(range(10)))
@@ -167,7 +141,6 @@ def test_without_a_draft_cache() -> None:
     assert resources.reserve(r, 10, ())
     resources.commit(r, 9, ())
     assert lengths(resources, r) == [9]
-    assert resources.rewind(r, 3) == 3
     resources.check_invariants()
     resources.free(r)
     assert resources.target.num_free_blocks == 4

@@ -148,21 +148,6 @@ class KVCacheManager:
         known.committed = num_committed
         self._cover(known, num_committed)
 
-    def rewind(self, request_id: int, num_tokens: int) -> int:
-        """Keep at most the first `num_tokens` committed rows; returns how many were kept.
-
-        The kept rows must still be those of the request's tokens, and `lookahead` tokens after
-        them unchanged. The next write goes to row `num_tokens`, and a block that others can find
-        is never rewritten: if that row lies inside a block of the reuse table, the block leaves
-        the table when this request is its only holder; held by others as well, this request lets
-        go of it, and the kept length falls to the block's start. Whole blocks behind stay
-        reusable: their content was verified.
-        """
-        known = self._of(request_id)
-        known.committed, known.offered = self._books.rewind(request_id, num_tokens)
-        self._cover(known, known.committed)
-        return known.committed
-
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""
         self._books.free(request_id)

@@ -113,14 +113,6 @@ class ResourceManager:
         for draft, committed in zip(self.drafts, draft_committed, strict=True):
             draft.commit(request.id, request.tokens, committed)
 
-    def rewind(self, request: Request, num_tokens: int) -> int:
-        """Keep at most `num_tokens` rows in every cache; returns the target's new length. Each may
-        go back further (see KVCacheManager.rewind), a draft at least as far as the target."""
-        kept = self.target.rewind(request.id, min(num_tokens, self.target_committed(request)))
-        for draft in self.drafts:
-            draft.rewind(request.id, min(kept, draft.committed(request.id)))
-        return kept
-
     def free(self, request: Request) -> None:
         """Return all blocks of a request."""
         for manager in self.all:

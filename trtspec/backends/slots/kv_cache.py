@@ -116,16 +116,6 @@ class SlotKVCacheManager:
             )
         sequence.committed = sequence.reserved = num_committed
 
-    def rewind(self, request_id: int, num_tokens: int) -> int:
-        """Keep the first `num_tokens` committed rows; returns how many were kept."""
-        sequence = self._of(request_id)
-        if num_tokens > sequence.committed:
-            raise RuntimeError(
-                f"request {request_id} has {sequence.committed} rows, not {num_tokens} to keep"
-            )
-        sequence.committed = sequence.reserved = num_tokens
-        return num_tokens
-
     def free(self, request_id: int) -> None:
         """End the sequence; its slot is free again."""
         slot = self._of(request_id).slot
