@@ -81,7 +81,7 @@ def test_a_dynamic_tree(shape: dict[str, Any]) -> None:
     config = parse({**EAGLE, **shape})
     assert isinstance(config, EagleDecodingConfig)
     assert config.tree == TreeShape(4, 5, 24)
-    assert (config.num_steps, config.eagle_topk, config.num_rows) == (5, 4, 24)
+    assert (config.num_steps, config.topk, config.num_rows) == (5, 4, 24)
     assert config.max_total_draft_tokens == 23 and config.use_dynamic_tree
     assert parse({**config_shape(config), "method": "draft_model"}).tree == config.tree
 

@@ -14,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 def test_defaults_are_greedy() -> None:
     params = SamplingParams()
-    assert params.is_greedy and params.max_tokens == 32 and params.n == 1
+    assert params.temperature == 0.0 and params.max_tokens == 32 and params.n == 1
     assert params == SamplingParams(top_k=-1) == SamplingParams(temperature=None, top_p=None)  # type: ignore[arg-type]
 
 
@@ -100,7 +100,5 @@ def test_lengths_and_seeds() -> None:
     assert SamplingParams(max_tokens=5).max_output_tokens(10, 100) == 5
     assert SamplingParams(max_tokens=5).max_output_tokens(98, 100) == 2
     assert SamplingParams(max_tokens=None).max_output_tokens(10, 100) == 90
-    assert SamplingParams(seed=3).with_seed().seed == 3
-    drawn = SamplingParams().with_seed().seed
-    assert drawn is not None and 0 <= drawn < 2**63 and 0 <= draw_seed() < 2**63
+    assert 0 <= draw_seed() < 2**63
     assert [seed_to_int64(s) for s in (5, -1, 2**63, 2**64 - 1)] == [5, -1, -(2**63), -1]

@@ -137,7 +137,7 @@ def test_tree() -> None:
     config = DraftTargetDecodingConfig(
         speculative_model="d", num_steps=3, eagle_topk=4, num_draft_tokens=16
     )  # type: ignore[call-arg]
-    assert (config.eagle_topk, config.num_steps, config.num_rows) == (4, 3, 16)
+    assert (config.topk, config.num_steps, config.num_rows) == (4, 3, 16)
     defaulted = DraftTargetDecodingConfig(speculative_model="d", max_draft_len=3, topk=2)
     assert defaulted.num_draft_tokens == 7
     full = 1 + 4 + 2 * 16

@@ -6,9 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtspec.backends.packing import RowGroup, pack
+from trtspec.config.kv import CacheLayout
 from trtspec.errors import ConfigError
 from trtspec.ops.tree import TokenTree
 
@@ -52,33 +55,28 @@ def test_shape(tree: TokenTree) -> None:
     assert all(tree.path(i) == tuple(reversed(ancestors(tree, i))) for i in range(len(tree)))
     assert tree.path(-1) == ()
     chain = TokenTree.chain(tree.tokens)
-    assert tree.is_chain == (tree == chain) and chain.is_chain
     assert chain.depths.tolist() == list(range(1, len(tree) + 1))
     assert pickle.loads(pickle.dumps(tree)) == tree and hash(TokenTree.chain(tree.tokens)) == hash(
         chain
     )
 
 
-@given(trees(), st.integers(0, 2))
+def mask_of(tree: TokenTree, words: int) -> np.ndarray:
+    """The mask of the tree's rows in an engine call, int64 [n + 1, words]."""
+    block = torch.zeros(1, dtype=torch.int32)
+    rows, _ = pack([RowGroup([0], 0, block, tree)], CacheLayout(1 + len(tree), 1, words))
+    return rows.tree_mask.numpy()
+
+
+@given(trees().filter(len), st.integers(0, 2))
 @settings(max_examples=40, deadline=None)
 def test_mask(tree: TokenTree, extra: int) -> None:
-    mask = tree.mask(tree.mask_words + extra)
-    assert mask.dtype == np.int64 and mask.shape == (len(tree) + 1, tree.mask_words + extra)
+    words = len(tree) // 64 + 1 + extra
+    mask = mask_of(tree, words)
+    assert mask.dtype == np.int64 and mask.shape == (len(tree) + 1, words)
     assert seen_rows(mask, 0) == {0}
     for node in range(len(tree)):
         assert seen_rows(mask, node + 1) == {0, *(a + 1 for a in ancestors(tree, node))}
-    with pytest.raises(ConfigError, match="mask words"):
-        tree.mask(tree.mask_words - 1)
-
-
-@given(trees(), st.none() | st.integers(0, 12), st.none() | st.integers(0, 95))
-@settings(max_examples=100, deadline=None)
-def test_cut(tree: TokenTree, max_depth: int | None, max_nodes: int | None) -> None:
-    cut = tree.cut(max_depth, max_nodes)
-    kept = [i for i in range(len(tree)) if max_depth is None or tree.depths[i] <= max_depth]
-    kept = kept[:max_nodes]
-    assert [cut.path_tokens(i) for i in range(len(cut))] == [tree.path_tokens(i) for i in kept]
-    assert cut.cut(max_depth, max_nodes) == cut
 
 
 @given(trees(), st.sets(st.integers(0, 4), max_size=2))
@@ -104,40 +102,39 @@ def plain(tree: TokenTree) -> PlainTree:
 
 @given(
     st.lists(trees(max_nodes=140), max_size=3),
-    st.none() | st.integers(0, 12),
-    st.none() | st.integers(0, 95),
     st.sets(st.integers(0, 4), max_size=2),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_same_as_in_plain_python(
-    parts: list[TokenTree], max_depth: int | None, max_nodes: int | None, unwanted: set[int]
-) -> None:
+def test_the_same_as_in_plain_python(parts: list[TokenTree], unwanted: set[int]) -> None:
     tree, other = TokenTree.merge(parts), PlainTree.merge(map(plain, parts))
     assert plain(tree) == other
     assert tree.depths.tolist() == other.depths
-    assert tree.mask().tolist() == other.mask(tree.mask_words)
+    if len(tree):
+        words = len(tree) // 64 + 1
+        assert mask_of(tree, words).tolist() == other.mask(words)
     assert tree.rows.tolist() == [
         [0, *other.tokens],
         [-1, *(parent + 1 for parent in other.parents)],
         [0, *other.depths],
     ]
     assert all(tree.path(node) == other.path(node) for node in range(-1, len(tree)))
-    assert plain(tree.cut(max_depth, max_nodes)) == other.cut(max_depth, max_nodes)
     assert plain(tree.without(unwanted)) == other.without(unwanted)
 
 
 def test_small_cases() -> None:
     empty = TokenTree.empty()
-    assert len(empty) == 0 and empty.mask().tolist() == [[1]] and empty.is_chain
+    assert len(empty) == 0 and empty.depths.tolist() == []
     assert empty.row_parents().tolist() == [-1] and empty.max_depth == 0
     chain = TokenTree.chain([7, 8])
-    assert chain.mask().tolist() == [[1], [3], [7]]
+    assert mask_of(chain, 1)[1:].tolist() == [[3], [7]]
     assert TokenTree.merge([]) == empty
     merged = TokenTree.merge([TokenTree.chain([1, 2, 3]), TokenTree([1, 4, 2], [-1, -1, 0])])
     assert merged == TokenTree([1, 2, 3, 4], [-1, 0, 1, -1])
     wide = TokenTree([0] * 64, [-1] * 64)
-    assert wide.mask_words == 2 and wide.mask()[64].tolist() == [1, 1]
-    assert wide.mask()[63].tolist() == [-(2**63) + 1, 0]
+    assert mask_of(wide, 2)[64].tolist() == [1, 1]
+    assert mask_of(wide, 2)[63].tolist() == [-(2**63) + 1, 0]
+    with pytest.raises(ConfigError, match="has no node 0"):
+        empty.path(0)
 
 
 def test_values_cannot_change() -> None:
@@ -170,10 +167,3 @@ def test_values_cannot_change() -> None:
 def test_refused(tokens: list[int], parents: list[int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TokenTree(tokens, parents)
-
-
-def test_cut_refuses_negative_sizes() -> None:
-    with pytest.raises(ConfigError, match="max_depth=-1"):
-        TokenTree.empty().cut(max_depth=-1)
-    with pytest.raises(ConfigError, match="has no node 0"):
-        TokenTree.empty().path(0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtspec.errors import ConfigError
 from trtspec.ops.tree import TokenTree
+
+from .tree_reference import PlainTree
 
 
 def random_rollout(seed: int, count: int) -> tuple[TokenTree, np.ndarray]:
@@ -24,6 +25,14 @@ def random_rollout(seed: int, count: int) -> tuple[TokenTree, np.ndarray]:
     return TokenTree(tokens, parents), np.array(scores, np.float32)
 
 
+def best(
+    tree: TokenTree, scores: np.ndarray, unwanted: set[int], max_depth: int, max_nodes: int
+) -> TokenTree:
+    nodes = [torch.from_numpy(np.array(part)) for part in (tree.tokens, tree.parents, scores)]
+    (found,) = TokenTree.best_of([len(tree)], *nodes, [unwanted], [max_depth], [max_nodes])
+    return found
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     seed=st.integers(0, 100_000),
@@ -36,7 +45,7 @@ def test_the_best_that_may_be_kept(
     seed: int, count: int, max_depth: int, max_nodes: int, unwanted: set[int]
 ) -> None:
     tree, scores = random_rollout(seed, count)
-    found = tree.best(scores, unwanted, max_depth, max_nodes)
+    found = best(tree, scores, unwanted, max_depth, max_nodes)
 
     def allowed(node: int) -> bool:
         path = set(tree.path_tokens(node))
@@ -47,23 +56,12 @@ def test_the_best_that_may_be_kept(
     order = sorted(filter(allowed, range(count)), key=lambda node: (-scores[node], node))
     kept = sorted(order[:max_nodes])
     assert all(tree.parents[node] in (-1, *kept) for node in kept)
-    assert found == tree.select(kept)
-    assert found.tokens.tolist() == [int(tree.tokens[node]) for node in kept]
+    expected = PlainTree(tree.tokens.tolist(), tree.parents.tolist()).select(kept)
+    assert found == TokenTree(expected.tokens, expected.parents)
 
 
 def test_a_wide_tree_keeps_its_best_path() -> None:
     """The deepest nodes are not the first to go."""
     tree = TokenTree([1, 2, 3, 4, 5], [-1, -1, -1, 0, 3])
     scores = np.array([-0.1, -3.0, -4.0, -0.2, -0.3], np.float32)
-    assert tree.best(scores, set(), 3, 3) == TokenTree([1, 4, 5], [-1, 0, 1])
-
-
-@pytest.mark.parametrize("kept", [[1], [1, 0], [0, 0], [0, 3], [-1]])
-def test_only_a_tree_is_selected(kept: list[int]) -> None:
-    with pytest.raises(ConfigError):
-        TokenTree([1, 2, 3], [-1, 0, 1]).select(kept)
-
-
-def test_every_node_needs_its_score() -> None:
-    with pytest.raises(ConfigError, match="3 nodes needs as many scores, got 2"):
-        TokenTree([1, 2, 3], [-1, 0, 1]).best(np.zeros(2, np.float32), set(), 3, 3)
+    assert best(tree, scores, set(), 3, 3) == TokenTree([1, 4, 5], [-1, 0, 1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +17,22 @@ from trtspec.errors import ConfigError
 from trtspec.ops.tree import TokenTree
 
 
+def scored(tree: TokenTree, gains: Sequence[float]) -> TokenTree:
+    """The tree with the sums of these along the path to each node as scores."""
+    scores: list[np.float32] = []
+    for parent, gain in zip(tree.parents.tolist(), gains, strict=True):
+        above = scores[parent] if parent >= 0 else np.float32(0)
+        scores.append(np.float32(above + np.float32(gain)))
+    return TokenTree(tree.tokens, tree.parents, np.array(scores, np.float32))
+
+
 @st.composite
 def scored_trees(draw: st.DrawFn, max_nodes: int = 14, vocab: int = 3) -> TokenTree:
     size = draw(st.integers(0, max_nodes))
     tokens = [draw(st.integers(0, vocab - 1)) for _ in range(size)]
     parents = [draw(st.integers(max(-1, i - 4), i - 1)) for i in range(size)]
     gains = [-draw(st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0])) for _ in range(size)]
-    return TokenTree(tokens, parents).scored(np.array(gains, np.float32))
+    return scored(TokenTree(tokens, parents), gains)
 
 
 def by_path(tree: TokenTree) -> dict[tuple[int, ...], list[float]]:
@@ -33,20 +44,15 @@ def by_path(tree: TokenTree) -> dict[tuple[int, ...], list[float]]:
     return found
 
 
-@given(scored_trees(), st.integers(0, 5), st.integers(0, 12), st.sets(st.integers(0, 2)))
+@given(scored_trees(), st.integers(0, 12), st.sets(st.integers(0, 2)))
 @settings(max_examples=80, deadline=None)
-def test_scores_follow_their_nodes(
-    tree: TokenTree, max_depth: int, max_nodes: int, unwanted: set[int]
-) -> None:
+def test_scores_follow_their_nodes(tree: TokenTree, max_nodes: int, unwanted: set[int]) -> None:
     assert tree.scores is not None
     of_node = dict(zip(range(len(tree)), tree.scores.tolist(), strict=True))
-    kept = [n for n in range(len(tree)) if tree.depths[n] <= max_depth][:max_nodes]
-    cut = tree.cut(max_depth, max_nodes)
-    assert cut.scores is not None and cut.scores.tolist() == [of_node[n] for n in kept]
     left = tree.without(unwanted)
     spared = [n for n in of_node if unwanted.isdisjoint(tree.path_tokens(n))]
     assert left.scores is not None and left.scores.tolist() == [of_node[n] for n in spared]
-    best = tree.best(None, (), len(tree), max_nodes)
+    (best,) = TokenTree.best_each([tree], [max_nodes])
     order = sorted(of_node, key=lambda n: (-of_node[n], n))[:max_nodes]
     assert best.scores is not None
     assert best.scores.tolist() == [of_node[n] for n in sorted(order)]
@@ -65,11 +71,31 @@ def test_the_best_of_a_union(parts: list[TokenTree], count: int) -> None:
         for path, found in by_path(part).items():
             scores[path] = max([*found, scores.get(path, -math.inf)])
     assert {path: score for path, (score,) in by_path(union).items()} == scores
-    best = by_path(union.best(None, (), 99, count))
+    best = by_path(TokenTree.best_each([union], [count])[0])
     assert len(best) == min(count, len(scores))
     worst = min((score for (score,) in best.values()), default=0.0)
     assert all(score <= worst for path, score in scores.items() if path not in best)
     assert all(path[:-1] in best for path in best if len(path) > 1)
+
+
+def best_of(trees: Sequence[TokenTree], *options: Any) -> list[TokenTree]:
+    """`TokenTree.best_of` of trees with scores."""
+    names = ("tokens", "parents", "scores")
+    parts = [np.concatenate([getattr(tree, name) for tree in trees]) for name in names]
+    nodes = [torch.from_numpy(part) for part in parts]
+    return TokenTree.best_of([len(tree) for tree in trees], *nodes, *options)
+
+
+def cells(tree: TokenTree, depths: int, levels: int) -> list[tuple[int, int]]:
+    """The cell of each node by definition; no score may be near the border of two levels."""
+    found = []
+    assert tree.scores is not None
+    scores = [*tree.scores.tolist(), 0.0]  # the root's last
+    for node, parent in enumerate(tree.parents.tolist()):
+        surprise = (scores[parent] - scores[node]) / math.log(2)
+        level = math.floor(4 * math.log2(1 + 4 * surprise))
+        found.append((min(int(tree.depths[node]), depths) - 1, min(level, levels - 1)))
+    return found
 
 
 @given(st.lists(scored_trees(), min_size=1, max_size=4), st.data())
@@ -88,20 +114,19 @@ def test_calls_for_many_trees_are_those_for_each(
     counts, depths = draw(st.integers(0, 15)), draw(st.integers(0, 5))
     unwanted = [data.draw(st.sets(st.integers(0, 2), max_size=1)) for _ in trees]
     each = zip(trees, counts, strict=True)
-    equal(TokenTree.best_each(trees, counts), [t.best(None, (), len(t), n) for t, n in each])
-    together = [
-        torch.from_numpy(np.concatenate([getattr(tree, name) for tree in trees]))
-        for name in ("tokens", "parents", "scores")
-    ]
-    options = (unwanted, depths, counts)
+    alone = [TokenTree.best_each([tree], [count])[0] for tree, count in each]
+    equal(TokenTree.best_each(trees, counts), alone)
     equal(
-        TokenTree.best_of([len(tree) for tree in trees], *together, *options),
-        [tree.best(tree.scores.copy(), *rest) for tree, *rest in zip(trees, *options, strict=True)],
+        best_of(trees, unwanted, depths, counts),
+        [
+            best_of([tree], *([option] for option in rest))[0]
+            for tree, *rest in zip(trees, unwanted, depths, counts, strict=True)
+        ],
     )
     gains = -torch.rand(3, 20)
     exponents = [data.draw(st.sampled_from([1.0, 0.5, 2.0])) for _ in trees]
     expected = [
-        tree.scored(gains.numpy().flatten()[tree.cells(3, 20)] * np.float32(exponent))
+        scored(tree, [gains.numpy()[cell] * np.float32(exponent) for cell in cells(tree, 3, 20)])
         for tree, exponent in zip(trees, exponents, strict=True)
     ]
     equal(TokenTree.calibrated(trees, gains, exponents), expected)
@@ -133,27 +158,28 @@ def test_trees_of_several_requests_that_do_not_fit_are_refused() -> None:
 
 
 def test_without_scores() -> None:
-    plain, scored = TokenTree.chain([1, 2]), TokenTree([1, 3], [-1, 0], np.zeros(2, np.float32))
-    assert plain.scores is None and TokenTree.merge([plain, scored]).scores is None
-    assert TokenTree.merge([scored, TokenTree.empty()]).scores is not None
-    assert plain == plain.scored(np.array([-1, -1], np.float32)), "scores are not compared"
+    plain, other = TokenTree.chain([1, 2]), TokenTree([1, 3], [-1, 0], np.zeros(2, np.float32))
+    assert plain.scores is None and TokenTree.merge([plain, other]).scores is None
+    assert TokenTree.merge([other, TokenTree.empty()]).scores is not None
+    assert plain == scored(plain, [-1, -1]), "scores are not compared"
     with pytest.raises(ConfigError, match="2 nodes needs as many scores, got 3"):
         TokenTree([1, 2], [-1, 0], np.zeros(3, np.float32))
-    with pytest.raises(ConfigError, match="needs as many scores, got 0"):
-        plain.best(None, (), 9, 9)
+    with pytest.raises(ValueError, match="needs as many scores, got 0"):
+        TokenTree.best_each([plain], [1])
 
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=8))
 @settings(max_examples=80, deadline=None)
 def test_cells(chances: list[float]) -> None:
-    chain = TokenTree.chain(range(len(chances))).scored(np.log(np.array(chances, np.float32)))
-    depth, level = np.divmod(chain.cells(5, 20), 20)
+    logs = np.log(np.array(chances, np.float32)).tolist()
+    chain = scored(TokenTree.chain(range(len(chances))), logs)
+    depth, level = np.divmod(np.array(chain.outcomes(range(len(chain)), None, (5, 20))[2], int), 20)
     assert depth.tolist() == [min(i, 4) for i in range(len(chances))]
     for own, chance in zip(level.tolist(), chances, strict=True):
         wanted = 4 * math.log2(1 - 4 * math.log2(chance)) if chance < 1 else 0.0
         assert own in {min(int(wanted - 1e-3), 19), min(int(wanted + 1e-3), 19)}
-    half = TokenTree.chain([1]).cells(5, 20)
-    assert half.tolist() == [int(4 * math.log2(5))]
+    half = TokenTree.chain([1]).outcomes([1], None, (5, 20))[2]
+    assert half == [int(4 * math.log2(5))]
 
 
 def walk(tree: TokenTree, tokens: list[int], verified: TokenTree | None) -> dict[int, bool]:
@@ -180,10 +206,11 @@ def walk(tree: TokenTree, tokens: list[int], verified: TokenTree | None) -> dict
 @given(scored_trees(), st.lists(st.integers(0, 2), max_size=6), st.none() | st.integers(0, 14))
 @settings(max_examples=150, deadline=None)
 def test_outcomes(tree: TokenTree, tokens: list[int], cut: int | None) -> None:
-    verified = None if cut is None else tree.cut(max_nodes=cut)
-    reached, taken, cells = tree.outcomes(tokens, verified, (5, 20))
+    verified = None if cut is None else TokenTree.best_each([tree], [cut])[0]
+    reached, taken, places = tree.outcomes(tokens, verified, (5, 20))
     assert dict(zip(reached, taken, strict=True)) == walk(tree, tokens, verified)
-    assert cells == tree.cells(5, 20)[reached].tolist()
+    expected = [cells(tree, 5, 20)[node] for node in reached]
+    assert [divmod(place, 20) for place in places] == expected
     if reached:
         assert tree.depths[reached[-1]] == len({int(tree.parents[n]) for n in reached})
 
@@ -194,4 +221,4 @@ def test_nothing_is_known_beyond_the_next_token() -> None:
     chain = TokenTree.chain([5, 6, 7, 8])
     assert chain.outcomes([5, 6], None, (5, 20))[:2] == ([0, 1], [True, True])
     assert chain.outcomes([5, 9], None, (5, 20))[:2] == ([0, 1], [True, False])
-    assert chain.outcomes([5, 6], chain.cut(max_nodes=1), (5, 20))[:2] == ([0], [True])
+    assert chain.outcomes([5, 6], TokenTree.chain([5]), (5, 20))[:2] == ([0], [True])

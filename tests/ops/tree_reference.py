@@ -30,22 +30,18 @@ class PlainTree:
             depths.append(depths[parent] + 1 if parent >= 0 else 1)
         return depths
 
-    def cut(self, max_depth: int | None, max_nodes: int | None) -> PlainTree:
-        shallow = [i for i, d in enumerate(self.depths) if max_depth is None or d <= max_depth]
-        return self._select(shallow[:max_nodes])
-
     def without(self, tokens: Collection[int]) -> PlainTree:
         keep: list[bool] = []
         for token, parent in zip(self.tokens, self.parents, strict=True):
             keep.append(token not in tokens and (parent < 0 or keep[parent]))
-        return self._select([i for i, kept in enumerate(keep) if kept])
+        return self.select([i for i, kept in enumerate(keep) if kept])
 
-    def _select(self, kept: list[int]) -> PlainTree:
+    def select(self, kept: list[int]) -> PlainTree:
         new_index = {-1: -1, **{node: new for new, node in enumerate(kept)}}
         return PlainTree([self.tokens[i] for i in kept], [new_index[self.parents[i]] for i in kept])
 
     def mask(self, words: int) -> list[list[int]]:
-        """Rows of int64 words, as `TokenTree.mask`."""
+        """Rows of int64 words, as the ``tree_mask`` of an engine call."""
         seen = [1]
         for node, parent in enumerate(self.parents):
             seen.append(seen[parent + 1] | (2 << node))

@@ -55,8 +55,12 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
     for _ in range(200):
         size = rng.randint(1, 12)
         parents = [rng.randint(max(-1, i - 3), i - 1) for i in range(size)]
-        gains = np.log(noise.uniform(0.01, 1, size)).astype(np.float32)
-        tree = TokenTree([rng.randrange(3) for _ in range(size)], parents).scored(gains)
+        scores: list[float] = []
+        for parent in parents:
+            above = scores[parent] if parent >= 0 else 0.0
+            scores.append(above + np.log(noise.uniform(0.01, 1)))
+        tokens = [rng.randrange(3) for _ in range(size)]
+        tree = TokenTree(tokens, parents, np.array(scores, np.float32))
         found = [*chances(estimator, tree), 1.0]
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)

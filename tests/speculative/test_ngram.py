@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.request import Request
+from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.index import NgramIndex
 from trtspec.speculative.ngram.options import NGramDecodingConfig
@@ -104,7 +105,7 @@ def test_drafter() -> None:
         [3],
         [],
     ]
-    assert all(request.draft.is_chain for request in nodes)
+    assert all(request.draft == TokenTree.chain(request.draft.tokens) for request in nodes)
     assert drafter.on_accepted(batch, []) == [()] * 7
 
     free.tokens += [3, 4]

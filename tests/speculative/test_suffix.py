@@ -8,6 +8,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
+from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
@@ -74,7 +75,7 @@ def test_drafts_keep_their_limits() -> None:
     assert [request.draft.tokens.tolist() for request in (*requests, prefill)] == [
         [4, 5, 6, 7, 1, 2], [4, 5], [4, 5], [], [], [4], [4], []
     ]  # fmt: skip
-    assert all(request.draft.is_chain for request in requests)
+    assert all(r.draft == TokenTree.chain(r.draft.tokens) for r in requests)
 
 
 def test_the_length_follows_the_match() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions, SuffixTree
+from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
 
-from .suffix_oracle import PlainCache, PlainTree
+from .suffix_oracle import PlainCache
 
 OPTIONS = st.builds(
     SuffixOptions,
@@ -21,60 +21,6 @@ OPTIONS = st.builds(
     tree=st.booleans(),
 )
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
-
-
-class TreeMachine(RuleBasedStateMachine):
-    """Sequences are added, appended to, closed and removed in any order."""
-
-    @initialize(depth=st.integers(1, 9))
-    def begin(self, depth: int) -> None:
-        self.tree, self.plain = SuffixTree(depth), PlainTree(depth)
-        self.depth = depth
-
-    @rule()
-    def add(self) -> None:
-        key = self.tree.add_sequence()
-        assert key not in self.plain.texts
-        self.plain.texts[key] = []
-
-    @precondition(lambda self: self.plain.texts)
-    @rule(data=st.data(), tokens=TOKENS)
-    def append(self, data: st.DataObject, tokens: list[int]) -> None:
-        key = data.draw(st.sampled_from(sorted(self.plain.texts)))
-        self.tree.append(key, tokens)
-        self.plain.append(key, tokens)
-
-    @precondition(lambda self: self.plain.texts)
-    @rule(data=st.data(), remove=st.booleans())
-    def close_or_remove(self, data: st.DataObject, remove: bool) -> None:
-        key = data.draw(st.sampled_from(sorted(self.plain.texts)))
-        if remove:
-            self.tree.remove(key)
-            self.plain.remove(key)
-        else:
-            self.tree.close(key)
-
-    @rule()
-    def compact(self) -> None:
-        self.tree.compact()
-
-    @rule(data=st.data(), before=TOKENS, max_tokens=st.integers(0, 12), options=OPTIONS)
-    def speculate(
-        self, data: st.DataObject, before: list[int], max_tokens: int, options: SuffixOptions
-    ) -> None:
-        key = data.draw(st.sampled_from([-1, *sorted(self.plain.texts)]))
-        context = before + self.plain.texts.get(key, [])
-        expected = self.plain.speculate(context, max_tokens, options)
-        assert self.tree.speculate(context, max_tokens, options, key) == expected
-        assert self.tree.speculate(context, max_tokens, options) == expected
-        assert self.tree.count(before) == self.plain.count(before)
-
-    @invariant()
-    def is_sound(self) -> None:
-        if hasattr(self, "tree"):
-            self.tree.check()
-            assert self.tree.num_tokens == sum(map(len, self.plain.texts.values()))
-            assert self.tree.num_nodes <= 2 * self.tree.num_tokens
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -150,58 +96,8 @@ class CacheMachine(RuleBasedStateMachine):
         )
 
 
-TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-def test_ten_thousand_queries() -> None:
-    """A text that repeats itself with changes, queried behind every token."""
-    chance = random.Random(5)
-    tree, plain = SuffixTree(12), PlainTree(12)
-    key = tree.add_sequence()
-    text: list[int] = []
-    drafted = 0
-    for step in range(2500):
-        back = chance.choice((7, 30, 90))
-        repeats = len(text) > back and chance.random() < 0.9
-        token = text[-back] if repeats else chance.randrange(20)
-        tree.append(key, [token])
-        plain.append(key, [token])
-        text.append(token)
-        context = text[-12:]
-        for tree_shaped in (False, True):
-            for factor in (1.0, 2.5):
-                options = SuffixOptions(factor, 0.0, 0.05 * (step % 4), tree_shaped)
-                draft = tree.speculate(context, 10, options, key)
-                assert draft == plain.speculate(context, 10, options)
-                drafted += bool(draft.tokens)
-    assert drafted > 5000
-    tree.check()
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
-def test_count_is_the_number_of_occurrences(text: list[int], depth: int) -> None:
-    tree = SuffixTree(depth)
-    tree.append(tree.add_sequence(), text)
-    assert tree.count([]) == len(text)
-    for length in range(1, depth + 3):
-        for begin in range(len(text) - length + 1):
-            string = text[begin : begin + length]
-            found = sum(text[i : i + length] == string for i in range(len(text) - length + 1))
-            assert tree.count(string) == (found if length <= depth else 0)
-
-
-def test_a_pattern_seen_once_before() -> None:
-    """The text's own end is counted: what followed once before has probability 1/2."""
-    tree = SuffixTree(8)
-    text = [1, 2, 3, 4, 5, 1, 2]
-    tree.append(tree.add_sequence(), text)
-    draft = tree.speculate(text, 9, SuffixOptions(tree=False))
-    assert (draft.tokens, draft.parents, draft.match_len) == ([3, 4], [-1, 0], 2)
-    assert draft.probs == [0.5, 0.5] and draft.score == 1.0
 
 
 def test_memory_follows_what_is_cached() -> None:
@@ -226,7 +122,7 @@ def test_memory_follows_what_is_cached() -> None:
 def test_wrong_arguments() -> None:
     for depth in (0, 1025):
         with pytest.raises(RuntimeError, match=f"max_depth={depth} must be between 1 and 1024"):
-            SuffixTree(depth)
+            SuffixCache(depth, 1, 1)
     with pytest.raises(RuntimeError, match="max_requests=-2 must be -1 or more"):
         SuffixCache(4, -2, 1)
     cache = SuffixCache(4, 1, 1)

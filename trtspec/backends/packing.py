@@ -35,11 +35,6 @@ class RowGroup:
     def num_rows(self) -> int:
         return len(self.tokens) + (len(self.tree) if self.tree else 0)
 
-    @property
-    def num_logits(self) -> int:
-        """Logits rows: the root and the nodes of its tree, or none in the middle of a prefill."""
-        return 1 + self.num_rows - len(self.tokens) if self.last_logits else 0
-
 
 def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[RowInputs, Tensor]:
     """Return the rows of an engine call, and the logits rows (int64, in order).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.config.strict import Foreign, from_dict, strict_config
@@ -177,10 +177,6 @@ class SamplingParams:
         return from_dict(cls, data)
 
     @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
     def stop_strings(self) -> tuple[str, ...]:
         return _as_tuple(self.stop)
 
@@ -200,10 +196,6 @@ class SamplingParams:
         what fits (0 or less if not even one token does)."""
         room = max_seq_len - num_prompt_tokens
         return room if self.max_tokens is None else min(self.max_tokens, room)
-
-    def with_seed(self) -> SamplingParams:
-        """Itself if it has a seed, else a copy with a random one."""
-        return self if self.seed is not None else replace(self, seed=draw_seed())
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError if a token id named in these options is not below `vocab_size`."""

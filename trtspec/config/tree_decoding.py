@@ -127,11 +127,6 @@ class TreeDecodingConfig(DecodingConfig):
         """D, the name that SGLang's users know."""
         return self.max_draft_len
 
-    @property
-    def eagle_topk(self) -> int:
-        """k, the name that SGLang's users know."""
-        return self.topk
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesDecodingConfig(TreeDecodingConfig):

@@ -19,8 +19,6 @@ from torch import Tensor
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 
-BITS_PER_WORD = 64
-
 # A tree of C++, its rows (see TokenTree.rows) and its largest depth.
 _Described = tuple[Any, Tensor, int]
 _class: Any = torch.classes.trtspec.TokenTree
@@ -118,7 +116,12 @@ class TokenTree:
         max_nodes: Sequence[int],
     ) -> list[TokenTree]:
         """Of the trees of several requests, which lie one behind the other in ``tokens i64``,
-        ``parents i32`` and ``scores f32`` with so many nodes each, the `best` of each."""
+        ``parents i32`` and ``scores f32`` with ``sizes[i]`` nodes each, the trees of the
+        ``max_nodes[i]`` best nodes by score; of equal ones the earlier.
+
+        The score of a node must not exceed its parent's. Left out are nodes of score -inf, those
+        deeper than ``max_depths[i]``, and ``unwanted[i]`` tokens with all that follows. ConfigError
+        for arrays that are no trees."""
         lists = [list(each) for each in unwanted]
         try:
             found = _best_of(sizes, tokens, parents, scores, lists, max_depths, max_nodes)
@@ -142,7 +145,13 @@ class TokenTree:
         cls, trees: Sequence[TokenTree], gains: Tensor, exponents: Sequence[float]
     ) -> list[TokenTree]:
         """The trees with other scores: along the path to a node, the sum of ``gains f32
-        [num_depths, num_levels]`` at the `cells` of its nodes, times the exponent of the tree."""
+        [num_depths, num_levels]`` at the cells of its nodes, times the exponent of the tree.
+
+        The row of a node's cell is its depth (a child of the root has row 0; what is deeper than
+        the table, the last row). The column is the probability p that the node has given its parent
+        by the scores (1/2 where there are none), in levels that are finer towards 1:
+        4 log2(1 - 4 log2 p), rounded down; the last column has all that is less likely.
+        """
         found, scores = _calibrated([tree.native for tree in trees], gains, exponents)
         made, begin, values = [], 0, scores.numpy()
         values.flags.writeable = False
@@ -198,32 +207,12 @@ class TokenTree:
         scores.flags.writeable = False
         return scores if len(scores) == len(self) else None
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether each node is the child of the one before it; the empty tree is."""
-        return bool(self.native.is_chain())
-
     @cached_property
     def depths(self) -> npt.NDArray[np.int32]:
         """int32[n], read-only; a child of the root has depth 1."""
         depths: npt.NDArray[np.int32] = self.rows[2, 1:].astype(np.int32)
         depths.flags.writeable = False
         return depths
-
-    @property
-    def mask_words(self) -> int:
-        """Words of 64 bits that one row of the mask needs; at least 1."""
-        return len(self) // BITS_PER_WORD + 1
-
-    def cut(self, max_depth: int | None = None, max_nodes: int | None = None) -> TokenTree:
-        """Without the nodes deeper than `max_depth`, and of what is left the first `max_nodes`."""
-        fits_depth = max_depth is None or max_depth >= self.max_depth
-        if fits_depth and (max_nodes is None or max_nodes >= len(self)):
-            return self
-        try:
-            return self._of(self.native.cut(max_depth, max_nodes))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
 
     def without(self, tokens: Iterable[int]) -> TokenTree:
         """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
@@ -233,50 +222,6 @@ class TokenTree:
             return self
         return self._of(self.native.without(list(unwanted)))
 
-    def select(self, kept: Sequence[int]) -> TokenTree:
-        """The tree of the nodes `kept` (indices, ascending, closed under parents)."""
-        try:
-            return self._of(self.native.select(kept))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-
-    def best(
-        self,
-        scores: npt.NDArray[np.float32] | None,
-        unwanted: Collection[int],
-        max_depth: int,
-        max_nodes: int,
-    ) -> TokenTree:
-        """The `max_nodes` best nodes by `scores` float32[n], of which none exceeds its parent's; of
-        equals the earlier ones. They are the scores of the tree returned; None: the tree's own.
-
-        Left out are nodes of score -inf, those deeper than `max_depth`, and `unwanted` tokens with
-        all that follows.
-        """
-        values = None if scores is None else torch.from_numpy(scores)
-        try:
-            return self._of(self.native.best(values, list(unwanted), max_depth, max_nodes))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-
-    def scored(self, gains: npt.NDArray[np.float32]) -> TokenTree:
-        """The tree with other scores: the sum of `gains` float32[n] along the path to a node."""
-        try:
-            return self._of(self.native.scored(torch.from_numpy(gains)))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-
-    def cells(self, num_depths: int, num_levels: int) -> npt.NDArray[np.int32]:
-        """int32[n]: the place of each node in a table of `num_depths` x `num_levels`, by rows.
-
-        Its row is its depth (a child of the root has row 0; what is deeper than the table, the last
-        one), its column the probability p that it has given its parent by the scores (1/2 where
-        there are none), in levels that are finer towards 1: 4 log2(1 - 4 log2 p), rounded down; the
-        last one has all that is less likely.
-        """
-        cells: Tensor = self.native.cells(num_depths, num_levels)
-        return cells.numpy()
-
     def outcomes(
         self, tokens: Sequence[int], verified: TokenTree | None, table: tuple[int, int]
     ) -> tuple[list[int], list[bool], list[int]]:
@@ -284,7 +229,7 @@ class TokenTree:
 
         The text goes down the tree as far as nodes carry it. Returns the children of the rows on
         that way, in its order, of each whether it is the one that carries the next token, and its
-        place in a table of that size (see `cells`); of deeper nodes it is not known. With
+        cell in a table of that size (see `calibrated`); of deeper nodes it is not known. With
         `verified`, only the paths that this tree holds are walked and reported.
         """
         only = None if verified is None else verified.native
@@ -295,16 +240,6 @@ class TokenTree:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""
         parents: npt.NDArray[np.int32] = self.rows[1].astype(np.int32)
         return parents
-
-    def mask(self, words: int | None = None) -> npt.NDArray[np.int64]:
-        """int64[n+1, words]: bit j % 64 of word j // 64 of row r says that row r sees row j. The
-        root sees itself; a node sees the root, its ancestors and itself. `words` defaults to the
-        fewest that hold n + 1 bits; ConfigError if fewer are asked for."""
-        try:
-            mask: Tensor = self.native.mask(self.mask_words if words is None else words)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        return mask.numpy()
 
     def path(self, node: int) -> tuple[int, ...]:
         """Nodes from a child of the root down to `node`, inclusive; () for the root, -1."""

@@ -78,8 +78,8 @@ class AcceptanceEstimator:
     """Calibrates what one drafter says of its nodes by what became of earlier ones.
 
     The chance of a node, once its parent is accepted, is looked up by its depth and by the
-    probability that the drafter gives it there, in levels (`TokenTree.cells`). It is the share of
-    such nodes that were accepted; while there are few, drawn towards that of the level at all
+    probability that the drafter gives it there, in levels (`TokenTree.calibrated`). It is the share
+    of such nodes that were accepted; while there are few, drawn towards that of the level at all
     depths, and that in turn towards the drafter's own figure. Old observations fade. The chance of
     a path is the product along it.
     """
@@ -140,7 +140,7 @@ class AcceptanceEstimator:
 
 
 def _level_middles() -> list[float]:
-    """The probability in the middle of each level of `TokenTree.cells`."""
+    """The probability in the middle of each level of `TokenTree.calibrated`."""
     return [2.0 ** -((2.0 ** ((level + 0.5) / 4.0) - 1.0) / 4.0) for level in range(NUM_LEVELS)]
 
 

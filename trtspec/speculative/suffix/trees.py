@@ -1,4 +1,4 @@
-"""SuffixCache and SuffixTree: the C++ suffix trees (cpp/include/trtspec) with types.
+"""SuffixCache: the C++ suffix trees (cpp/include/trtspec) with types.
 
 A suffix tree counts how often every string of up to max_depth tokens occurs in the texts it holds,
 and drafts tokens that go on from the end of a text as these texts did (suffix decoding,
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trtspec.ops import native  # noqa: F401  registers the classes
+from trtspec.ops import native  # noqa: F401  registers the class
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,63 +102,6 @@ class SuffixCache:
     @property
     def sizes(self) -> SuffixCacheSizes:
         return SuffixCacheSizes(*self._cache.sizes())
-
-
-class SuffixTree:
-    """One suffix tree over numbered sequences; what a `SuffixCache` is made of."""
-
-    def __init__(self, max_depth: int) -> None:
-        self._tree: Any = torch.classes.trtspec.SuffixTree(max_depth)
-
-    def add_sequence(self) -> int:
-        """The number of a new, empty sequence."""
-        return int(self._tree.add_sequence())
-
-    def append(self, sequence: int, tokens: Sequence[int]) -> None:
-        self._tree.append(sequence, tokens)
-
-    def close(self, sequence: int) -> None:
-        """Free what appending needs; the next append finds it again."""
-        self._tree.close(sequence)
-
-    def remove(self, sequence: int) -> None:
-        """Take the sequence out of all counts."""
-        self._tree.remove(sequence)
-
-    def count(self, tokens: Sequence[int]) -> int:
-        """How often the string occurs; 0 for one longer than max_depth."""
-        return int(self._tree.count(tokens))
-
-    def speculate(
-        self, context: Sequence[int], max_tokens: int, options: SuffixOptions, sequence: int = -1
-    ) -> SuffixDraft:
-        """The draft of the highest score over the lengths m of the context's end; the longest m
-        among equals. `sequence`: one that the context ends with, as a shortcut."""
-        o = options
-        drafts = self._tree.speculate(
-            context, sequence, max_tokens, o.factor, o.offset, o.min_prob, o.tree
-        )
-        return _split(*drafts)[0]
-
-    def compact(self) -> None:
-        """Free the texts of removed sequences now; it happens by itself as they pile up."""
-        self._tree.compact()
-
-    def check(self) -> None:
-        """RuntimeError if an invariant of the tree does not hold; slow, for tests."""
-        self._tree.check()
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self._tree.sizes()[0])
-
-    @property
-    def num_nodes(self) -> int:
-        return int(self._tree.sizes()[1])
-
-    @property
-    def memory_bytes(self) -> int:
-        return int(self._tree.sizes()[2])
 
 
 def _split(
