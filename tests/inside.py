@@ -5,9 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import torch
+
 from trtspec import LLM
+from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
+from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.model_engine import ModelEngine
 
 # Any: whether the target is compiled, padded, counted or drafts is what the tests are about.
 
@@ -40,6 +47,14 @@ def target(llm: LLM) -> Any:
     return llm._runtime.target
 
 
+def own_caches(llm: LLM, num_blocks: int) -> ModelEngine:
+    """An engine of the target's session with float32 caches of its own."""
+    engine, device = llm.config, torch.device("cpu")
+    caches = KVTensors(engine.target, torch.float32, engine.layout, num_blocks, device)
+    facts = NetworkFacts(engine.target.vocab_size)
+    return ModelEngine(facts, EngineSessions(session(target(llm))), caches)
+
+
 def drafts(llm: LLM) -> Any:
     """The engines of the drafts."""
     return [draft.engine for draft in llm._runtime.drafts]
@@ -47,7 +62,19 @@ def drafts(llm: LLM) -> Any:
 
 def session(engine: Any) -> Any:
     """What an engine calls: a compiled graph, or the modules."""
-    return engine._session
+    return engine._sessions.model
+
+
+def rollout(engine: Any) -> Any:
+    """What a draft's engine calls for a whole rollout."""
+    own = getattr(engine, "_sessions", None)
+    return own.rollout if own else engine._rollout
+
+
+def replace_session(engine: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """From now on a `ModelEngine` calls ``wrap(session)`` in place of that session."""
+    wrapped = wrap(getattr(engine._sessions, name))
+    engine._sessions = replace(engine._sessions, **{name: wrapped})
 
 
 def slot_session(network: Any) -> Any:
@@ -59,11 +86,12 @@ def slot_session(network: Any) -> Any:
 
 def weights(engine: Any) -> list[dict[str, Any]]:
     """The tensors of each graph of a compiled engine, by name."""
-    sessions = [getattr(engine, name, None) for name in ("_session", "_step", "_rollout")]
+    own = getattr(engine, "_sessions", None)
+    sessions = [own.model, own.step, own.rollout] if own else [engine._rollout]
     return [session._weights for session in sessions if hasattr(session, "_weights")]
 
 
 def hidden_width(engine: Any) -> int:
     """Numbers of the target's states that a row of a draft is fed."""
-    width: int = engine._hidden_in
+    width: int = engine._network.hidden_in
     return width

@@ -176,7 +176,7 @@ def test_opened_by_checkpoints(networks: Networks, folder: Path, texts: list[lis
     config = hybrid(networks.eagle3, networks.draft_model)
     with open_llm(folder, config) as llm:
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == texts
-        wide, deep = (draft._hidden_in for draft in inside.drafts(llm))
+        wide, deep = (inside.hidden_width(draft) for draft in inside.drafts(llm))
         assert wide > deep == 0
     engine = networks.plan(networks.eagle3, networks.second, networks.eagle1).engine
     for speculation, folders in (

@@ -21,7 +21,6 @@ from torch import Tensor
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
-from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
@@ -59,10 +58,8 @@ class Oracle:
         self.shape: TreeShape = engine.drafts[0].speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count = len(self.blocks)
-        self.target = ModelEngine(
-            engine.target, torch.float32, self.layout, count, inside.session(inside.target(llm))
-        )
-        rollout: Any = inside.drafts(llm)[0]._rollout
+        self.target = inside.own_caches(llm, count)
+        rollout: Any = inside.rollout(inside.drafts(llm)[0])
         self.draft: EagleDraft = rollout._module.model
         decoder = engine.drafts[0].network.decoder
         assert decoder is not None

@@ -122,18 +122,18 @@ class Failing:
 @pytest.mark.parametrize(
     ("engine", "session", "first"),
     [
-        ("target", "_session", 0),
-        ("target", "_session", 3),
-        ("draft", "_step", 0),
-        ("draft", "_rollout", 0),
-        ("draft", "_rollout", 3),
+        ("target", "model", 0),
+        ("target", "model", 3),
+        ("draft", "step", 0),
+        ("draft", "rollout", 0),
+        ("draft", "rollout", 3),
     ],
 )
 def test_an_engine_that_raises(models: TinyModels, engine: str, session: str, first: int) -> None:
     """All requests of that step end with the error; the next ones run as if nothing had been."""
     with open_llm(models.folder("llama"), chain(models.draft("llama"), 3)) as llm:
         owner = inside.target(llm) if engine == "target" else inside.drafts(llm)[0]
-        setattr(owner, session, Failing(getattr(owner, session), first, 1))
+        inside.replace_session(owner, session, lambda own: Failing(own, first, 1))
         outputs = llm.generate(GOOD, PARAMS_40, use_tqdm=False)
         for output in outputs:
             assert isinstance(output.error, EngineError)

@@ -15,7 +15,6 @@ from trtspec import LLM, SamplingParams, build
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
-from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
@@ -112,11 +111,9 @@ class Oracle:
         self.shape: TreeShape = draft.speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
         count, dtype = len(self.blocks), torch.float32
-        self.target = ModelEngine(
-            engine.target, dtype, self.layout, count, inside.session(inside.target(llm))
-        )
+        self.target = inside.own_caches(llm, count)
         engine_of_draft: Any = inside.drafts(llm)[0]
-        self.network: Any = engine_of_draft._rollout._module.model
+        self.network: Any = inside.rollout(engine_of_draft)._module.model
         size = self.layout.tokens_per_block
         self.caches = new_kv_caches(self.config.decoder, count, size, dtype)
 

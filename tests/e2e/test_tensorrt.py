@@ -56,7 +56,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
     target: Any = inside.session(inside.target(llm))
     draft: Any = inside.drafts(llm)[0]
-    networks = [target._module, draft._rollout._module.model]
+    networks = [target._module, inside.rollout(draft)._module.model]
     return [network._graph._session for network in networks]
 
 

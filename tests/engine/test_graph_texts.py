@@ -120,7 +120,7 @@ def test_texts(
         assert_no_leak(llm)
         sessions = [
             inside.session(inside.target(llm)),
-            *(draft._rollout for draft in inside.drafts(llm)),
+            *(inside.rollout(draft) for draft in inside.drafts(llm)),
         ]
         assert all(isinstance(session, cuda_graph.CudaGraphSession) for session in sessions)
     if padding:  # trees are seldom all full

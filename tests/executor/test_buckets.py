@@ -124,7 +124,7 @@ def caches(llm: LLM) -> list[Tensor]:
 def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int]]:
     """Rows and requests of every call of the target, or of the draft's rollout, from now on."""
     engine: Any = inside.target(llm) if target else inside.drafts(llm)[0]
-    session = engine._session if target else engine._rollout
+    session = inside.session(engine) if target else inside.rollout(engine)
     run, sizes = session.run, []
 
     def watched(inputs: Any) -> Any:

@@ -84,7 +84,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     """Those with caches, of the target and of the draft."""
     target: Any = inside.session(inside.target(llm))
     drafts: list[Any] = inside.drafts(llm)
-    networks = [target._module, *(draft._rollout._module.model for draft in drafts)]
+    networks = [target._module, *(inside.rollout(draft)._module.model for draft in drafts)]
     return [inside.slot_session(network) for network in networks]
 
 

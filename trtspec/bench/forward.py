@@ -22,7 +22,6 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime
@@ -118,14 +117,14 @@ class ForwardBench:
         return partial(self._target.forward, groups)
 
     def _roll_out(self, draft: DraftRuntime, shape: CallShape) -> Callable[[], object]:
-        engine = draft.engine
         columns = greedy_sampling(shape.batch)
         width = len(draft.network.capture_layers) * self.engine.target.hidden_size
-        rows = shape.batch * (1 if isinstance(engine, HeadsEngine) else shape.rows)
+        rows = shape.batch * (1 if draft.cache is None else shape.rows)
         build = self.engine.build
         hidden = torch.zeros(rows, width, dtype=getattr(torch, build.dtype), device=build.device)
-        if isinstance(engine, HeadsEngine):
-            return partial(engine.rollout, hidden, columns)
+        if draft.cache is None:
+            return partial(draft.heads.rollout, hidden, columns)
+        engine, _ = draft.cached
         groups = [
             RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)
         ]

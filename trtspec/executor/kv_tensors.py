@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
+from trtspec.models.block_map import kv_elements_per_token
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.kv_compact import kv_compact
 
@@ -20,6 +21,8 @@ COMPACTED_AT_ONCE = 4096
 class KVTensors:
     """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
     layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own.
+
+    bytes_per_token: of K and V, over all layers.
 
     A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """
@@ -32,6 +35,10 @@ class KVTensors:
         num_blocks: int,
         device: torch.device,
     ) -> None:
+        self.dtype = dtype
+        self.layout = layout
+        self.device = device
+        self.bytes_per_token = kv_elements_per_token(config) * dtype.itemsize
         self._block_size = layout.tokens_per_block
         k, v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype, device)
         if layout.is_slots:

@@ -12,8 +12,6 @@ from trtspec.backends.inputs import EngineInputs, RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
-from trtspec.config.kv import CacheLayout
-from trtspec.config.model import ModelConfig
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
@@ -24,9 +22,9 @@ from trtspec.executor.buckets import (
     unpad,
 )
 from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.sampler import Judgement, Questions
-from trtspec.models.block_map import kv_elements_per_token
 from trtspec.ops.sampling import SamplingColumns
 
 _NO_QUESTIONS = Questions(
@@ -45,43 +43,25 @@ class ModelEngine(CountedEngine):
 
     def __init__(
         self,
-        config: ModelConfig,
-        dtype: torch.dtype,
-        layout: CacheLayout,
-        num_blocks: int,
-        session: Session | None,
-        rollout: Session | None = None,
-        step: Session | None = None,
-        *,
-        device: str = "cpu",
+        network: NetworkFacts,
+        sessions: EngineSessions,
+        caches: KVTensors,
         buckets: RowBuckets | None = None,
-        hidden_in: int = 0,
-        pass_bytes: int = 0,
-        rollout_passes: int = 1,
-        judges: bool = False,
     ) -> None:
-        """``session``: of a target, or of a draft that is fed by it; else a draft is fed by
-        ``step``, a rollout of one step, or by a ``rollout`` that makes no more itself.
-        ``hidden_in``: width of the target's states that the rollout reads, 0 for none.
-        ``pass_bytes``: of the weights that one pass reads; a rollout makes ``rollout_passes``.
-        ``judges``: the session is over a `VerifyNetwork`, which samples and accepts."""
-        super().__init__(torch.device(device))
-        self.layout = layout
-        self.vocab_size = config.vocab_size
-        self.judges = judges
-        self._session = session
-        self._rollout = rollout
-        self._step = step
-        self._dtype = dtype
-        self._hidden_in = hidden_in
-        self._pass_bytes = pass_bytes
-        self._rollout_passes = rollout_passes
-        self._kv_token_bytes = kv_elements_per_token(config) * dtype.itemsize
+        """``caches``: on the device that the sessions run on. ``buckets``: what calls are padded
+        to; None: nothing."""
+        super().__init__(caches.device)
+        self.layout = caches.layout
+        self.vocab_size = network.vocab_size
+        self.judges = network.judges
+        self.caches = caches
+        self._network = network
+        self._sessions = sessions
         self._buckets = buckets
         self._padded_states: dict[Bucket, Tensor] = {}
         # Rows for a slot cache are padded on the host, and go to the device as they are then.
-        self._row_staging = Staging(torch.device("cpu")) if layout.is_slots else self._staging
-        self.caches = KVTensors(config, dtype, layout, num_blocks, self._device)
+        is_slots = self.layout.is_slots
+        self._row_staging = Staging(torch.device("cpu")) if is_slots else self._staging
 
     def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
         """Feed rows, write their K/V.
@@ -110,19 +90,21 @@ class ModelEngine(CountedEngine):
     @property
     def rolls_first_step(self) -> bool:
         """Whether it can leave a rollout at its first step."""
-        return self._step is not None
+        return self._sessions.step is not None
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor | None = None) -> None:
         """Write the K/V of a draft's rows, of a network that reads them with the target's states
         ``hidden [T, n*H]``."""
-        if self._session is None:
+        if self._sessions.model is None:
             columns = greedy_sampling(len(groups))
             self._roll_out_groups(groups, columns, hidden, self.rolls_first_step)
             return
         assert hidden is not None, "what is fed apart reads the target's states"
         rows, _ = pack(groups, self.layout)
         inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
-        self._run(self._session, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1)
+        self._run(
+            self._sessions.model, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1
+        )
 
     def rollout(
         self,
@@ -173,11 +155,11 @@ class ModelEngine(CountedEngine):
         """A call of that size without a request."""
         none = torch.zeros(0, dtype=torch.int64)
         rows = no_rows(self.layout)
-        if self._rollout is None:
+        if self._sessions.rollout is None:
             self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
             return
-        width = self._hidden_in
-        zeros = torch.zeros((0, width), dtype=self._dtype, device=self._device)
+        width = self._network.hidden_in
+        zeros = torch.zeros((0, width), dtype=self.caches.dtype, device=self._device)
         hidden = zeros if width else None
         self._roll_out(rows, none, greedy_sampling(0), hidden, bucket, 0, first_step_only)
 
@@ -207,8 +189,8 @@ class ModelEngine(CountedEngine):
                 row_start=extend(starts, requests + 1, int(starts[-1])),
             )
         inputs = _to_device(inputs, self._row_staging, stable=bucket is not None)
-        assert self._session is not None, "a draft may have no forward call"
-        outputs = self._run(self._session, inputs, cached_tokens, 1)
+        assert self._sessions.model is not None, "a draft may have no forward call"
+        outputs = self._run(self._sessions.model, inputs, cached_tokens, 1)
         judgement: list[Tensor] = []
         if self.judges:
             *outputs, sampled, accepted, emitted = outputs
@@ -241,9 +223,9 @@ class ModelEngine(CountedEngine):
         cached_tokens: int,
         first_step_only: bool,
     ) -> list[Tensor]:
-        session, passes = self._rollout, self._rollout_passes
+        session, passes = self._sessions.rollout, self._network.rollout_passes
         if first_step_only:
-            session, passes = self._step, 1
+            session, passes = self._sessions.step, 1
         if session is None:
             raise RuntimeError("this engine was loaded without such a rollout")
         count = len(last_rows)
@@ -259,11 +241,8 @@ class ModelEngine(CountedEngine):
 
     def _find_bucket(self, rows: RowInputs, rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""
-        if (
-            self._buckets is None
-            or self.layout.is_slots
-            or rolls_out != (self._rollout is not None)
-        ):
+        is_padded = rolls_out == (self._sessions.rollout is not None)
+        if self._buckets is None or self.layout.is_slots or not is_padded:
             return None
         return self._buckets.find(len(rows.context_lens), len(rows.input_ids))
 
@@ -285,8 +264,8 @@ class ModelEngine(CountedEngine):
         return self._call(
             session,
             inputs._replace(caches=self.caches.all),
-            passes * self._pass_bytes,
-            passes * cached_tokens * self._kv_token_bytes,
+            passes * self._network.pass_bytes,
+            passes * cached_tokens * self.caches.bytes_per_token,
         )
 
 

@@ -14,6 +14,7 @@ from trtspec.backends.session import Session
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
+from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.memory import weight_bytes
@@ -23,7 +24,9 @@ from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
+from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.py_executor import PyExecutor
@@ -150,18 +153,13 @@ class _Padding:
 def _target(
     engine: EngineConfig, num_blocks: int, session: Session, buckets: RowBuckets | None
 ) -> ModelEngine:
-    dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return ModelEngine(
-        engine.target,
-        dtype,
-        engine.layout,
-        num_blocks,
-        _with_graphs(session, engine, buckets),
-        device=engine.build.device,
-        buckets=buckets,
+    network = NetworkFacts(
+        engine.target.vocab_size,
         pass_bytes=weight_bytes(engine.target, engine.build),
         judges=judges(engine),
     )
+    sessions = EngineSessions(_with_graphs(session, engine, buckets))
+    return ModelEngine(network, sessions, _caches(engine, engine.target, num_blocks), buckets)
 
 
 def _draft(
@@ -181,21 +179,23 @@ def _draft_engine(
     if network.decoder is None or cache is None:
         return HeadsEngine(rollout, engine.build.device, pass_bytes)
     step = sessions.get(DRAFT_STEP)
-    dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return ModelEngine(
-        network.decoder,
-        dtype,
-        engine.layout,
-        cache.num_blocks,
+    facts = NetworkFacts(
+        network.decoder.vocab_size,
+        pass_bytes=pass_bytes,
+        rollout_passes=opened.rollout_passes,
+        hidden_in=len(network.capture_layers) * engine.target.hidden_size,
+    )
+    own = EngineSessions(
         sessions.get(DRAFT_MODEL),
         _with_graphs(rollout, engine, buckets),
         None if step is None else _with_graphs(step, engine, buckets),
-        device=engine.build.device,
-        buckets=buckets,
-        hidden_in=len(network.capture_layers) * engine.target.hidden_size,
-        pass_bytes=pass_bytes,
-        rollout_passes=opened.rollout_passes,
     )
+    return ModelEngine(facts, own, _caches(engine, network.decoder, cache.num_blocks), buckets)
+
+
+def _caches(engine: EngineConfig, network: ModelConfig, num_blocks: int) -> KVTensors:
+    dtype: torch.dtype = getattr(torch, engine.build.dtype)
+    return KVTensors(network, dtype, engine.layout, num_blocks, torch.device(engine.build.device))
 
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:

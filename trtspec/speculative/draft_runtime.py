@@ -31,3 +31,9 @@ class DraftRuntime:
         """Of a network with K/V: its engine and what that keeps them in."""
         assert self.cache is not None, "the needs of these drafters name a cache"
         return cast(ModelEngine, self.engine), self.cache
+
+    @property
+    def heads(self) -> HeadsEngine:
+        """Of a network without K/V: its engine."""
+        assert self.cache is None, "a network with K/V reads rows"
+        return cast(HeadsEngine, self.engine)

@@ -1,0 +1,37 @@
+"""EngineSessions and NetworkFacts: what a `ModelEngine` runs, and what it knows of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.backends.session import Session
+
+
+@dataclass(frozen=True)
+class EngineSessions:
+    """The graphs of one network.
+
+    model: of a target, or of a draft that is fed by it. rollout: of a draft, all its steps. step: a
+    rollout of the first step alone. A draft without ``model`` is fed by ``step``, or by a
+    ``rollout`` that makes one step itself.
+    """
+
+    model: Session | None = None
+    rollout: Session | None = None
+    step: Session | None = None
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """What an engine knows of its network.
+
+    vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
+    passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.
+    judges: the session is over a `VerifyNetwork`, which samples and accepts.
+    """
+
+    vocab_size: int
+    pass_bytes: int = 0
+    rollout_passes: int = 1
+    hidden_in: int = 0
+    judges: bool = False
