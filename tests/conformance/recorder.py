@@ -14,7 +14,6 @@ from typing import Any
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.metrics import ExecutorMetrics
@@ -22,6 +21,7 @@ from trtspec.executor.py_executor import PyExecutor, StepOutput
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
@@ -46,7 +46,7 @@ class _WatchedDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return self._drafter.skips_drafts(num_requests)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         resources = self._resources
         requests = [item.request for item in batch.items]
         self.seen = {
@@ -67,7 +67,7 @@ class _WatchedDrafter:
         ]
 
     def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         return self._drafter.on_accepted(batch, accepted)
 

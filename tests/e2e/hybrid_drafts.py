@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec import LLM
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -39,7 +39,7 @@ def record_drafts(llm: LLM) -> list[Drafted]:
     def watch(index: int, drafter: Any) -> None:
         prepare = drafter.prepare_draft_tokens
 
-        def prepare_draft_tokens(batch: ScheduledBatch) -> None:
+        def prepare_draft_tokens(batch: StepPlan) -> None:
             prepare(batch)
             for request in drafting(batch):
                 none = [TokenTree.empty()] * len(union._members)
@@ -48,7 +48,7 @@ def record_drafts(llm: LLM) -> list[Drafted]:
 
         drafter.prepare_draft_tokens = prepare_draft_tokens
 
-    def on_accepted(batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Any:
+    def on_accepted(batch: StepPlan, accepted: Sequence[Accepted]) -> Any:
         for request in drafting(batch):
             steps.append(Drafted(request, *current.pop(request.id), request.draft))
         return judge(batch, accepted)
@@ -59,5 +59,5 @@ def record_drafts(llm: LLM) -> list[Drafted]:
     return steps
 
 
-def drafting(batch: ScheduledBatch) -> list[Request]:
+def drafting(batch: StepPlan) -> list[Request]:
     return [item.request for item in batch.items if item.is_generation and item.max_nodes]

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.models.attention import PackedRows
 from trtspec.speculative.block.network import BlockRows, DFlashDraft
 from trtspec.speculative.state_drafter import StateDrafter
@@ -142,7 +142,7 @@ def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.Monkey
     """Each row's state in the place of the next one, where a step has accepted several."""
     on_accepted = StateDrafter.on_accepted
 
-    def shifted(self: StateDrafter, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> Any:
+    def shifted(self: StateDrafter, batch: StepPlan, accepted: Sequence[Accepted]) -> Any:
         moved = [
             replace(outcome, hidden=None if outcome.hidden is None else outcome.hidden.roll(1, 0))
             for outcome in accepted

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.medusa.drafter import MedusaDrafter
 
 from .eagle_heads import V, cycling_target, known_text
@@ -117,7 +117,7 @@ def test_a_wrong_row_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The first of the accepted rows in place of the newest."""
 
     def on_accepted(
-        self: MedusaDrafter, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self: MedusaDrafter, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> list[tuple[int, ...]]:
         for item, outcome in zip(batch.items, accepted, strict=True):
             hidden: Tensor | None = outcome.hidden

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
@@ -112,9 +112,7 @@ class Serving:
         rng, cache = self.rng, self.resources.draft_caches[0]
         items = [item for request in self.live if (item := self.item(request)) is not None]
         feeds_drafts, first_step_only = rng.random() < 0.5, rng.random() < 0.5
-        batch = ScheduledBatch(
-            tuple(items), feeds_drafts=feeds_drafts, first_step_only=first_step_only
-        )
+        batch = StepPlan(tuple(items), feeds_drafts=feeds_drafts, first_step_only=first_step_only)
         if rng.random() < 0.3:
             self.drafter.prepare_draft_tokens(batch)
         accepted = []
@@ -178,9 +176,7 @@ def test_rows_are_right_whenever_they_are_fed() -> None:
 class FeedsFromTheTargetsStart(TokenDrafter):
     """As if the draft always held what the target does."""
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         lengths = super().on_accepted(batch, accepted)
         return [
             length if item.is_generation else (item.start + item.num_rows,)
@@ -189,9 +185,7 @@ class FeedsFromTheTargetsStart(TokenDrafter):
 
 
 class NeverFeedsLate(TokenDrafter):
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         fed = [self._fed.pop(item.request.id, None) for item in batch.items]
         return [
             (self._cache.committed(item.request) if known is None else known,)

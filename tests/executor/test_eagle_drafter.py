@@ -25,13 +25,13 @@ from torch import Tensor
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import EngineError
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
@@ -395,7 +395,7 @@ class Seldom(StateDrafter):
 
     chance = random.Random(0)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         if self.chance.random() < 1 / 6:
             super().prepare_draft_tokens(batch)
 

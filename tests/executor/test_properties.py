@@ -23,7 +23,8 @@ from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.executor.scheduler import ScheduledRequest, Scheduler
+from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import ScheduledRequest
 
 from .kv_cache_reference import PlainKVCacheManager
 

@@ -15,7 +15,8 @@ from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.executor.scheduler import ScheduledBatch, Scheduler
+from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
 CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)
@@ -46,7 +47,7 @@ def add(scheduler: Scheduler, id: int, prompt: int, max_tokens: int = 8, base: i
     return request
 
 
-def run(scheduler: Scheduler, accept: int = 0) -> ScheduledBatch:
+def run(scheduler: Scheduler, accept: int = 0) -> StepPlan:
     """One step: all drafts up to `accept` per request are accepted; finishes what is complete."""
     batch = scheduler.schedule()
     resources = scheduler._resources
@@ -67,7 +68,7 @@ def run(scheduler: Scheduler, accept: int = 0) -> ScheduledBatch:
     return batch
 
 
-def rows(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:
+def rows(batch: StepPlan) -> list[tuple[int, int, int, int]]:
     return [(i.request.id, i.start, i.num_rows, i.max_nodes) for i in batch.items]
 
 

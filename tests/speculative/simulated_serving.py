@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -45,7 +45,7 @@ class ChainDrafter:
         self.is_fed = True  # with prompts, as the last step was to have it
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         self.num_calls += 1
         self.sizes.append(len(batch.items))
         first_step_only = batch.first_step_only
@@ -87,7 +87,7 @@ class ChainDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def on_accepted(self, batch: ScheduledBatch, accepted: Sequence[Accepted]) -> list[tuple[()]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[()]]:
         self.is_fed = batch.feeds_drafts
         return [()] * len(batch.items)
 
@@ -119,7 +119,7 @@ class World:
         began, before = self.now, self.tokens
         for _ in range(steps):
             most = 0 if drafter.skips_drafts(len(requests)) else drafter.needs.max_nodes
-            batch = ScheduledBatch(
+            batch = StepPlan(
                 tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests)
             )
             drafter.prepare_draft_tokens(batch)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Outlook
 from trtspec.speculative.hybrid.costs import CostCurve
@@ -201,7 +201,7 @@ def test_an_engine_runs_where_the_cheap_drafts_promise_little() -> None:
     world = World(COSTS["rows cost"])
 
     class EveryOther(ChainDrafter):
-        def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+        def prepare_draft_tokens(self, batch: StepPlan) -> None:
             if len(world.verified) % 2:
                 super().prepare_draft_tokens(batch)
 
@@ -302,7 +302,7 @@ def test_an_engine_in_use_is_fed_the_prompt_beside_it() -> None:
     assert drafter.is_fed
     (new,) = requests_of(1)
     items = [ScheduledRequest(r, len(r.tokens) - 1, 1, True, 1, True) for r in requests[:3]]
-    batch = ScheduledBatch((*items, ScheduledRequest(new, 0, 250, False, 0, True)))
+    batch = StepPlan((*items, ScheduledRequest(new, 0, 250, False, 0, True)))
     calls = drafter.num_calls
     union.prepare_draft_tokens(batch)
     union.on_accepted(batch, [Accepted((0,), (1,))] * 4)
@@ -385,7 +385,7 @@ def test_the_choice_is_made_without_the_outcome() -> None:
         union.profile_with(world.target, 12)
         requests = requests_of(2)
         world.serve(union, requests, 60)
-        batch = ScheduledBatch(
+        batch = StepPlan(
             tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, 5, True) for r in requests)
         )
         union.prepare_draft_tokens(batch)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from trtspec.bench.doctor.agreement import WatchedDrafter
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -135,7 +135,7 @@ def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None
         start = len(request.tokens) - 1 if is_generation else 0
         rows, nodes = len(request.tokens) - start, drafter.needs.max_nodes * is_generation
         items.append(ScheduledRequest(request, start, rows, is_generation, nodes, True))
-    batch = ScheduledBatch(tuple(items))
+    batch = StepPlan(tuple(items))
     drafter.prepare_draft_tokens(batch)
     accepted = []
     for item in items:
@@ -165,7 +165,7 @@ def test_what_is_held_is_said(name: str, wrapper: str, tmp_path: Path) -> None:
         step(drafter, requests[:2], is_generation=True)
         check({FIRST, FIRST + 1})
     drafter.prepare_draft_tokens(
-        ScheduledBatch(
+        StepPlan(
             tuple(
                 ScheduledRequest(r, len(r.tokens) - 1, 1, True, drafter.needs.max_nodes, True)
                 for r in requests[:2]
@@ -193,7 +193,7 @@ class Keeps(ChainDrafter):
     def live_requests(self) -> AbstractSet[int]:  # type: ignore[override]
         return self.kept.keys()
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         super().prepare_draft_tokens(batch)
         self.kept.update({item.request.id: 1 for item in batch.items})
 
@@ -246,6 +246,6 @@ def test_a_members_leak_shows_through(adapts: bool) -> None:
     )
     (request,) = running(1)
     items = (ScheduledRequest(request, 3, 1, True, 3, True),)
-    drafter.prepare_draft_tokens(ScheduledBatch(items))
+    drafter.prepare_draft_tokens(StepPlan(items))
     drafter.release(FIRST)
     assert drafter.live_requests == {FIRST}

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.index import NgramIndex
@@ -94,7 +94,7 @@ def test_drafter() -> None:
             request=prefill, start=0, num_rows=7, is_generation=False, max_nodes=0, samples=True
         )
     )
-    batch = ScheduledBatch(tuple(items))
+    batch = StepPlan(tuple(items))
     drafter.prepare_draft_tokens(batch)
     assert [r.draft.tokens.tolist() for r in (*nodes, prefill)] == [
         [3, 4, 5],
@@ -109,9 +109,9 @@ def test_drafter() -> None:
     assert drafter.on_accepted(batch, []) == [()] * 7
 
     free.tokens += [3, 4]
-    drafter.prepare_draft_tokens(ScheduledBatch((generation(free, 1),)))
+    drafter.prepare_draft_tokens(StepPlan((generation(free, 1),)))
     assert free.draft.tokens.tolist() == [5]
     drafter.release(free.id)
     drafter.release(99)
-    drafter.prepare_draft_tokens(ScheduledBatch((generation(free, 3),)))
+    drafter.prepare_draft_tokens(StepPlan((generation(free, 3),)))
     assert free.draft.tokens.tolist() == [5, 1, 2], "a preempted request starts over"

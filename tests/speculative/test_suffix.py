@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
@@ -29,7 +29,7 @@ def generation(request: Request, max_nodes: int = 30) -> ScheduledRequest:
 
 
 def draft(drafter: SuffixDrafter, request: Request, max_nodes: int = 30) -> list[int]:
-    drafter.prepare_draft_tokens(ScheduledBatch((generation(request, max_nodes),)))
+    drafter.prepare_draft_tokens(StepPlan((generation(request, max_nodes),)))
     return request.draft.tokens.tolist()
 
 
@@ -38,7 +38,7 @@ def emit(drafter: SuffixDrafter, request: Request, tokens: list[int]) -> None:
     item = generation(request)
     request.tokens += tokens
     accepted = Accepted(tuple(range(len(tokens))), tuple(tokens))
-    assert drafter.on_accepted(ScheduledBatch((item,)), [accepted]) == [()]
+    assert drafter.on_accepted(StepPlan((item,)), [accepted]) == [()]
 
 
 def test_needs() -> None:
@@ -70,7 +70,7 @@ def test_drafts_keep_their_limits() -> None:
     prefill = make_request(7, TEXT)
     items = [generation(request, limits.get(request, 30)) for request in requests]
     items.append(ScheduledRequest(prefill, 0, 4, False, 0, False))
-    batch = ScheduledBatch(tuple(items))
+    batch = StepPlan(tuple(items))
     drafter.prepare_draft_tokens(batch)
     assert [request.draft.tokens.tolist() for request in (*requests, prefill)] == [
         [4, 5, 6, 7, 1, 2], [4, 5], [4, 5], [], [], [4], [4], []
@@ -105,10 +105,10 @@ def test_prompt_chunks_are_taken_in() -> None:
     drafter = make_drafter()
     request = make_request(0, TEXT)
     chunk = ScheduledRequest(request, 0, 6, False, 0, False)
-    drafter.on_accepted(ScheduledBatch((chunk,)), [Accepted(tuple(range(6)), ())])
+    drafter.on_accepted(StepPlan((chunk,)), [Accepted(tuple(range(6)), ())])
     rest = ScheduledRequest(request, 6, 4, False, 0, True)
     request.tokens.append(4)
-    drafter.on_accepted(ScheduledBatch((rest,)), [Accepted(tuple(range(4)), (4,))])
+    drafter.on_accepted(StepPlan((rest,)), [Accepted(tuple(range(4)), (4,))])
     sizes = drafter.cache.sizes
     assert (sizes.num_active, sizes.num_cached, sizes.num_cached_tokens) == (1, 1, 1)
     assert draft(drafter, request) == [5, 6, 7, 1]
@@ -161,7 +161,7 @@ def test_a_preempted_request_keeps_its_response() -> None:
     assert draft(drafter, make_request(1, [0, 4, 5])) == [6, 4]
     again = ScheduledRequest(request, 0, 8, False, 0, True)
     request.tokens.append(6)
-    drafter.on_accepted(ScheduledBatch((again,)), [Accepted(tuple(range(8)), (6,))])
+    drafter.on_accepted(StepPlan((again,)), [Accepted(tuple(range(8)), (6,))])
     assert drafter.cache.sizes.num_cached_tokens == 6, "the response is not counted twice"
     emit(drafter, request, [4, 5])
     assert draft(drafter, request) == [6, 4, 5, 6, 4][: len(request.draft)]
@@ -172,6 +172,6 @@ def test_release_of_unknown_requests() -> None:
     drafter = make_drafter()
     drafter.release(99)
     request = make_request(0, TEXT)
-    drafter.prepare_draft_tokens(ScheduledBatch((generation(request, 0),)))
+    drafter.prepare_draft_tokens(StepPlan((generation(request, 0),)))
     drafter.release(0)
     assert drafter.cache.sizes.num_active == 0

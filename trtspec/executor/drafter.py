@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executor.batch import ScheduledBatch
+from trtspec.executor.step_plan import StepPlan
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ class Drafter(Protocol):
         step, before it is scheduled, so that no room is made for any."""
         ...
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set `request.draft` of every generation item with max_nodes > 0 to a TokenTree of at
         most that many nodes, none deeper than request.remaining_tokens - 1."""
         ...
 
     def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         """What became of `batch.items`, in their order; prefill chunks come here too. Called after
         `request.tokens` was extended and before finished requests are released.
@@ -142,12 +142,10 @@ class NoDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return True
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         pass
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
@@ -18,6 +17,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
@@ -139,7 +139,7 @@ class PyExecutor:
         )
 
     def _verify(
-        self, batch: ScheduledBatch, groups: Sequence[RowGroup]
+        self, batch: StepPlan, groups: Sequence[RowGroup]
     ) -> tuple[torch.Tensor | None, dict[int, Verdict]]:
         """The target's states of all rows, if it hands them out, and its verdict on every request
         whose newest token was fed, by request id."""

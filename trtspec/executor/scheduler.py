@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Callable
 
 from trtspec.errors import ConfigError, RequestError
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
-
-__all__ = ["ScheduledBatch", "ScheduledRequest", "Scheduler"]
 
 
 class Scheduler:
@@ -142,7 +140,7 @@ class Scheduler:
         else:
             self._waiting.remove(request)
 
-    def schedule(self) -> ScheduledBatch:
+    def schedule(self) -> StepPlan:
         """Reserve and return the rows of the next step; empty only if there is no request. All
         committed lengths must be those after the step before."""
         preempted: list[Request] = []
@@ -170,7 +168,7 @@ class Scheduler:
         now = time.monotonic()
         for item in admitted:
             item.request.scheduled_time = now
-        return ScheduledBatch(tuple(items), tuple(preempted), admitted=tuple(admitted))
+        return StepPlan(tuple(items), tuple(preempted), admitted=tuple(admitted))
 
     def _reserve_one_row_each(self, preempted: list[Request]) -> list[tuple[Request, int]]:
         """Pass 1: the requests that have their row, with their committed lengths."""

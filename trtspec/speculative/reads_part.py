@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.step_plan import StepPlan
 
 
 class ReadsPart:
@@ -23,11 +23,11 @@ class ReadsPart:
     def skips_drafts(self, num_requests: int) -> bool:
         return self._drafter.skips_drafts(num_requests)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         self._drafter.prepare_draft_tokens(batch)
 
     def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         return self._drafter.on_accepted(batch, [self._part(outcome) for outcome in accepted])
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampler import SamplingRows
+from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
 MOST_BEHIND = 256
@@ -35,7 +35,7 @@ class RolloutDrafter(ABC):
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Give every generation request of the batch its tree, with one rollout for all."""
         items = [
             item for item in batch.items if item.max_nodes > 0 and self._can_draft(item.request)
@@ -56,9 +56,7 @@ class RolloutDrafter(ABC):
             request.draft = draft
 
     @abstractmethod
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """See `Drafter.on_accepted`."""
 
     def release(self, request_id: int) -> None:

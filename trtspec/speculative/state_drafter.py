@@ -10,11 +10,11 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
@@ -95,9 +95,7 @@ class StateDrafter(CachedRolloutDrafter):
             states.append(hidden)
         return groups, torch.cat(states)
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows; feed those of prefill chunks but the newest, and those
         that have piled up, where that makes rows final."""
         lengths: list[tuple[int, ...]] = []

@@ -7,11 +7,11 @@ from typing import Self
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
 
@@ -49,9 +49,7 @@ class TokenDrafter(CachedRolloutDrafter):
             groups.append(RowGroup(self._known(request.tokens[start:]), start, blocks))
         return groups, None
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Feed prefill chunks to the draft, or what has piled up; return the draft cache's length
         for each item."""
         lengths: list[tuple[int, ...]] = []

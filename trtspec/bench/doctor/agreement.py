@@ -15,10 +15,10 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import EngineConfig
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
@@ -41,7 +41,7 @@ class WatchedDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return self._drafter.skips_drafts(num_requests)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         self._drafter.prepare_draft_tokens(batch)
         for item in batch.items:
             request = item.request
@@ -50,7 +50,7 @@ class WatchedDrafter:
                 request.draft = TokenTree.empty()
 
     def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         return self._drafter.on_accepted(batch, accepted)
 

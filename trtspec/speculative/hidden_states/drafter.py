@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.hidden_states.files import HiddenFileWriter
 from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
 
@@ -48,12 +48,10 @@ class ExtractHiddenStatesDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Nothing is drafted."""
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows; a request whose text ended has its file written, and
         `Request.transfer` is that. May wait for a file, if the disk does not keep up."""
         for item, outcome in zip(batch.items, accepted, strict=True):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.controller import Outlook
@@ -127,7 +127,7 @@ class Member:
         self._is_first_step = first_step_only
         behind = sum(self.num_behind(item.request) for item in items)
         began = clock()
-        batch = ScheduledBatch(tuple(items), first_step_only=first_step_only)
+        batch = StepPlan(tuple(items), first_step_only=first_step_only)
         self.drafter.prepare_draft_tokens(batch)
         seconds = clock() - began
         cost = self._first_step_cost if first_step_only else self.cost
@@ -183,7 +183,7 @@ class Member:
 
     def learn(
         self,
-        batch: ScheduledBatch,
+        batch: StepPlan,
         accepted: Sequence[Accepted],
         verified_only: bool,
     ) -> None:

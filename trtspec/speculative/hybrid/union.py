@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.executor.batch import ScheduledBatch, ScheduledRequest
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial
@@ -58,7 +58,7 @@ class UnionDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return not self._cheap and self._controller.rests(num_requests)
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         began = self._clock()
         if self._step is not None:
             self._close(self._step, began)
@@ -84,9 +84,7 @@ class UnionDrafter:
                 self._draft(step, items, trees)
         step.drafted = self._clock()
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         step = self._step
         assert step is not None, "drafts are prepared before they are judged"
         step.judged = self._clock()
@@ -223,7 +221,7 @@ class UnionDrafter:
         return f"one step of {name}" if choice.first_step_only else name
 
     def _accept(
-        self, member: Member, batch: ScheduledBatch, accepted: Sequence[Accepted]
+        self, member: Member, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         """Tell a member what was accepted, and whether it is in use."""
         if member.has_engine and member not in self._in_use:

@@ -7,10 +7,10 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
@@ -32,9 +32,7 @@ class MedusaDrafter(RolloutDrafter):
     def needs_of(config: MedusaDecodingConfig) -> DrafterNeeds:
         return rollout_needs(config, reads_hidden=True)
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""
         for item, outcome in zip(batch.items, accepted, strict=True):
             assert outcome.hidden is not None, "the target hands out its states"

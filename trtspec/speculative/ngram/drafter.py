@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.index import NgramIndex
 from trtspec.speculative.ngram.options import NGramDecodingConfig
@@ -30,7 +30,7 @@ class NGramDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set the draft of each generation item to a chain of at most max_nodes tokens."""
         for item in batch.items:
             if not item.is_generation:
@@ -49,9 +49,7 @@ class NGramDrafter:
             index.extend(request.tokens[len(index) :])
             request.draft = TokenTree.chain(index.propose(count)).without(request.end_tokens)
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Nothing to do: the index catches up when it is next asked."""
         return [()] * len(batch.items)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence, Set
 import numpy as np
 import torch
 
-from trtspec.executor.batch import ScheduledBatch
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
@@ -56,7 +56,7 @@ class SuffixDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def prepare_draft_tokens(self, batch: ScheduledBatch) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set the draft of each generation item: at most max_nodes nodes, as many as its match
         deserves."""
         asked: dict[int, int] = {}
@@ -95,9 +95,7 @@ class SuffixDrafter:
         for request, tree in zip(requests, trees, strict=True):
             request.draft = tree
 
-    def on_accepted(
-        self, batch: ScheduledBatch, accepted: Sequence[Accepted]
-    ) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Take in what was fed of prompts and what was emitted."""
         for item, outcome in zip(batch.items, accepted, strict=True):
             # A prompt chunk has taken the text to its end; a step that emits, to the newest token.

@@ -1,4 +1,4 @@
-"""ScheduledBatch: what one step feeds to the target, as the scheduler decided it."""
+"""StepPlan: what one step feeds to the target, as the scheduler decided it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScheduledRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledBatch:
+class StepPlan:
     """The requests of a step, in order of arrival, and those that lost their blocks for it.
 
     preempted: already back in the queue with nothing in any cache; drafters forget them.
