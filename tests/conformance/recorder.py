@@ -7,14 +7,14 @@ every step, and ``{"end": ...}``. What a step holds is written in `Recorder.run`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
-from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
+from trtspec.executor.drafter import Drafter, NoDrafter
+from trtspec.executor.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.py_executor import PyExecutor, StepOutput
@@ -34,17 +34,13 @@ from .scenario import Arrival, Scenario, random_scenario
 from .toy_engine import Kind, Model, ToyEngine
 
 
-class _WatchedDrafter:
+class _WatchedDrafter(ForwardingDrafter):
     """Passes everything on to a drafter and notes what the step is made of."""
 
     def __init__(self, drafter: Drafter, resources: ResourceManager) -> None:
-        self.needs = drafter.needs
+        super().__init__(drafter)
         self.seen: dict[str, Any] = {}
-        self._drafter = drafter
         self._resources = resources
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return self._drafter.skips_drafts(num_requests)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         resources = self._resources
@@ -61,22 +57,10 @@ class _WatchedDrafter:
             ],
             "drafts": [],
         }
-        self._drafter.prepare_draft_tokens(batch)
+        super().prepare_draft_tokens(batch)
         self.seen["drafts"] = [
             [request.draft.tokens.tolist(), request.draft.parents.tolist()] for request in requests
         ]
-
-    def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted]
-    ) -> Sequence[tuple[int, ...]]:
-        return self._drafter.on_accepted(batch, accepted)
-
-    def release(self, request_id: int) -> None:
-        self._drafter.release(request_id)
-
-    @property
-    def live_requests(self) -> Set[int]:
-        return self._drafter.live_requests
 
 
 class Recorder:

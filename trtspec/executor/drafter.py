@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from trtspec.errors import ConfigError
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.step_plan import StepPlan
 
 
@@ -96,21 +98,29 @@ class Accepted:
 
 
 class Drafter(Protocol):
-    """A source of draft tokens. The executor asks `needs`, never which method it is."""
+    """A source of draft tokens. The executor asks `needs`, never which method it is.
 
-    @property
-    def needs(self) -> DrafterNeeds: ...
+    Drafters inherit `profile` and `skips_drafts` unless they weigh what drafting costs.
+    """
+
+    needs: DrafterNeeds
+
+    def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
+        """Measure what engine calls cost, before there are requests: calls of steps of at most
+        ``max_requests`` requests and ``max_rows`` rows in all. Inherited: nothing is measured."""
+        return
 
     def skips_drafts(self, num_requests: int) -> bool:
-        """Whether a step in which so many requests generate is to have no drafts; asked once a
-        step, before it is scheduled, so that no room is made for any."""
-        ...
+        """Whether a step in which that many requests generate shall have no drafts. The scheduler
+        asks once a step, before it reserves rows and blocks for them. Inherited: never."""
+        return False
 
+    @abstractmethod
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set `request.draft` of every generation item with max_nodes > 0 to a TokenTree of at
         most that many nodes, none deeper than request.remaining_tokens - 1."""
-        ...
 
+    @abstractmethod
     def on_accepted(
         self, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
@@ -120,20 +130,19 @@ class Drafter(Protocol):
         Returns for each item how many rows are valid now in each of `needs.caches`: no fewer than
         before, at most start + len(rows) (the target's committed length to be).
         """
-        ...
 
+    @abstractmethod
     def release(self, request_id: int) -> None:
         """Forget a finished, aborted or preempted request; unknown ids are ignored."""
-        ...
 
     @property
+    @abstractmethod
     def live_requests(self) -> Set[int]:
-        """The ids of requests that it holds anything of, its members included; none is of a request
-        that was released."""
-        ...
+        """The ids of requests that the drafter holds anything of, its members included; none is of
+        a request that was released."""
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """No speculation: every step emits the target's own token."""
 
     needs = DrafterNeeds()

@@ -140,19 +140,23 @@ def make_drafter(
 ) -> Drafter:
     """The drafter for `config`. `drafts`: its engines, none for methods without; ConfigError if a
     method lacks what it needs. `steps`: by which a drafter that weighs costs measures them."""
+    drafter = _make_drafter(config, drafts)
+    if steps is not None:
+        drafter.profile(steps.target, steps.max_requests, steps.max_rows)
+    return drafter
+
+
+def _make_drafter(config: DecodingConfig, drafts: Sequence[DraftRuntime]) -> Drafter:
     rest = iter(drafts)
     members = [_make_member(member, rest) for member in config.members]
     if len(members) == 1 and not config.adaptive:
         return members[0].drafter
-    union = UnionDrafter(
+    return UnionDrafter(
         members,
         drafter_needs(config),
         adapts=config.adaptive,
         has_own_rule=config.simulate_acceptance is not None or bool(config.typical_acceptance),
     )
-    if steps is not None:
-        union.profile(steps.target, steps.max_requests, steps.max_rows)
-    return union
 
 
 def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime]) -> Member:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence, Set
 
 from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import Accepted, DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
@@ -22,7 +22,7 @@ MOST_BEHIND = 256
 most requests then end before they have cost the draft anything."""
 
 
-class RolloutDrafter(ABC):
+class RolloutDrafter(Drafter):
     """What drafters with an engine share: one rollout for all, and trees cut to each request.
 
     ``needs`` may be for fewer steps or nodes than the engine rolls out: trees are cut.
@@ -31,9 +31,6 @@ class RolloutDrafter(ABC):
     def __init__(self, needs: DrafterNeeds) -> None:
         self.needs = needs
         self._sampling = SamplingRows()
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return False
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Give every generation request of the batch its tree, with one rollout for all."""
@@ -54,10 +51,6 @@ class RolloutDrafter(ABC):
         )
         for request, draft in zip(requests, drafts, strict=True):
             request.draft = draft
-
-    @abstractmethod
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        """See `Drafter.on_accepted`."""
 
     def release(self, request_id: int) -> None:
         """See `Drafter.release`."""

@@ -7,7 +7,7 @@ end. So every position of the text counts alike, those behind a wrong guess too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 
 from trtspec.builder.target_drafts import TargetDrafts
@@ -15,7 +15,8 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import EngineConfig
-from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.drafter import Drafter
+from trtspec.executor.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
@@ -26,40 +27,21 @@ from trtspec.llmapi.runtime import open_runtime
 from trtspec.ops.tree import TokenTree
 
 
-class WatchedDrafter:
+class WatchedDrafter(ForwardingDrafter):
     """Asks another drafter, keeps what it drafts, and lets nothing of it be verified."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self.drafts: list[tuple[Request, int, TokenTree]] = []
         """The request, the length of its text then, and the tree."""
 
-    @property
-    def needs(self) -> DrafterNeeds:
-        return self._drafter.needs
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return self._drafter.skips_drafts(num_requests)
-
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        self._drafter.prepare_draft_tokens(batch)
+        super().prepare_draft_tokens(batch)
         for item in batch.items:
             request = item.request
             if item.is_generation and len(request.draft):
                 self.drafts.append((request, len(request.tokens), request.draft))
                 request.draft = TokenTree.empty()
-
-    def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted]
-    ) -> Sequence[tuple[int, ...]]:
-        return self._drafter.on_accepted(batch, accepted)
-
-    def release(self, request_id: int) -> None:
-        self._drafter.release(request_id)
-
-    @property
-    def live_requests(self) -> Set[int]:
-        return self._drafter.live_requests
 
 
 def measure_agreement(

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.hidden_states.files import HiddenFileWriter
 from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
@@ -23,7 +23,7 @@ class _Rows:
     count: int = 0
 
 
-class ExtractHiddenStatesDrafter:
+class ExtractHiddenStatesDrafter(Drafter):
     """Collects the states of every row that the target computes, and writes them at the end.
 
     A row exists for each token that was fed: the prompt and the output but its newest token. A
@@ -44,9 +44,6 @@ class ExtractHiddenStatesDrafter:
     @staticmethod
     def needs_of(config: ExtractHiddenStatesConfig) -> DrafterNeeds:
         return DrafterNeeds(reads_hidden=True, reads_every_row=True)
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return False
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Nothing is drafted."""

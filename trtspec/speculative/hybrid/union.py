@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
@@ -23,7 +23,7 @@ from trtspec.speculative.rollout_drafter import MOST_BEHIND
 Floats = npt.NDArray[np.float64]
 
 
-class UnionDrafter:
+class UnionDrafter(Drafter):
     """Merges the trees of its members by token path and gives the rows of a step to the nodes that
     are likeliest to be accepted, of the whole batch.
 

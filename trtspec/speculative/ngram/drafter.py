@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.index import NgramIndex
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
-class NGramDrafter:
+class NGramDrafter(Drafter):
     """Drafter over one `NgramIndex` per request; no model, no cache."""
 
     def __init__(self, config: NGramDecodingConfig) -> None:
+        self.needs = self.needs_of(config)
         self._config = config
         self._indexes: dict[int, NgramIndex] = {}
-        self._needs = self.needs_of(config)
 
     @staticmethod
     def needs_of(config: NGramDecodingConfig) -> DrafterNeeds:
         return DrafterNeeds(max_nodes=config.max_draft_len, max_depth=config.max_draft_len)
-
-    @property
-    def needs(self) -> DrafterNeeds:
-        return self._needs
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return False
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set the draft of each generation item to a chain of at most max_nodes tokens."""

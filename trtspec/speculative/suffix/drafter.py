@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 import torch
 
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
@@ -15,7 +15,7 @@ from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
 
 
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     """Drafter over a `SuffixCache`; no model, no K/V.
 
     The text of a request enters its own tree while its prompt is prefilled, and both trees as its
@@ -52,9 +52,6 @@ class SuffixDrafter:
     def cache(self) -> SuffixCache:
         """The trees, for their sizes."""
         return self._cache
-
-    def skips_drafts(self, num_requests: int) -> bool:
-        return False
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set the draft of each generation item: at most max_nodes nodes, as many as its match

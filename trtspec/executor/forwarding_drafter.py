@@ -1,0 +1,38 @@
+"""ForwardingDrafter: passes everything on to another drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.step_plan import StepPlan
+
+
+class ForwardingDrafter(Drafter):
+    """The base of drafters that change one thing about another drafter."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.needs = drafter.needs
+        self._drafter = drafter
+
+    def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
+        self._drafter.profile(target, max_requests, max_rows)
+
+    def skips_drafts(self, num_requests: int) -> bool:
+        return self._drafter.skips_drafts(num_requests)
+
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+        self._drafter.prepare_draft_tokens(batch)
+
+    def on_accepted(
+        self, batch: StepPlan, accepted: Sequence[Accepted]
+    ) -> Sequence[tuple[int, ...]]:
+        return self._drafter.on_accepted(batch, accepted)
+
+    def release(self, request_id: int) -> None:
+        self._drafter.release(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return self._drafter.live_requests
