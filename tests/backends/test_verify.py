@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.sampler import Judgement, Questions
+from trtspec.executor.verdict import Judgement, Questions
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import SamplingColumns, sample
 from trtspec.ops.tree import TokenTree

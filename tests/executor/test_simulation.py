@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler, Verdict
+from trtspec.executor.sampler import Sampler
 from trtspec.executor.simulation import SimulatedAcceptance, uniform
+from trtspec.executor.verdict import Verdict
 from trtspec.ops.sampling import philox_reference
 from trtspec.ops.tree import TokenTree
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler, Verdict
+from trtspec.executor.sampler import Sampler
 from trtspec.executor.typical import TypicalAcceptance, distribution
+from trtspec.executor.verdict import Verdict
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
 

@@ -24,7 +24,7 @@ from trtspec.executor.buckets import (
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.sampler import Judgement, Questions
+from trtspec.executor.verdict import Judgement, Questions
 from trtspec.ops.sampling import SamplingColumns
 
 _NO_QUESTIONS = Questions(

@@ -15,10 +15,11 @@ from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
-from trtspec.executor.sampler import Sampler, TokenLogprobs, Verdict
+from trtspec.executor.sampler import Sampler
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.stopping import StopChecker
+from trtspec.executor.verdict import TokenLogprobs, Verdict
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 

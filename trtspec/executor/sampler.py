@@ -2,113 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trtspec.backends.staging import Staging, to_host
-from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits import LogitsState, needs_logits_processing
 from trtspec.executor.request import Request
+from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.verdict import Judgement, Questions, TokenLogprobs, Verdict
 from trtspec.ops.acceptance import accept
-from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns, sample
+from trtspec.ops.sampling import SamplingColumns, sample
 from trtspec.ops.tree import TokenTree
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """Raw-model log probabilities at one output position: the sampled token and the best ones."""
-
-    token: int
-    logprob: float
-    top: dict[int, float]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the target says about one request's rows.
-
-    ``rows`` are the accepted row indices (root first) and ``tokens`` what each of them emits; the
-    last token is the bonus. ``failed``: the model gave no usable number for the root's row. A path
-    ends before a later row of that kind, which is the root's in the next step.
-    """
-
-    rows: list[int]
-    tokens: list[int]
-    logprobs: list[TokenLogprobs] | None
-    failed: bool
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What an engine that samples and accepts by itself says of a step's rows: `sample` of every
-    row whose logits were wanted ``[R] i64``, and what `accept` returns ``[J, P]``, ``[J] i32``."""
-
-    sampled: Tensor
-    accepted_rows: Tensor
-    num_emitted: Tensor
-
-
-class Questions(NamedTuple):
-    """What an engine that samples and accepts by itself is asked about a step's rows: the sampling
-    ``columns [R]`` of those whose logits are wanted, their ``parents [R] i32`` in their trees, and
-    ``row_start [J + 1] i32`` of the requests to judge; on the host."""
-
-    columns: SamplingColumns
-    parents: Tensor
-    row_start: Tensor
-
-
-class SamplingRows:
-    """Makes the seven tensors of `trtspec.ops.sampling`, one row per request and per tree node.
-
-    What the options of the requests say stays as it is while the same ones come, which in steady
-    decoding is every step, so it is kept.
-    """
-
-    def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._options: list[Tensor] = []
-
-    def tensors(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree]
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """In the order of the op: temperature, top_k, top_p, min_p, seed, sample_index, index; and
-        ``tokens``, ``parents`` and ``row_start`` of `accept`."""
-        ids = [request.id for request in requests]
-        if ids != self._ids:
-            self._ids, self._options = ids, _options(requests)
-        emitted = [request.num_output_tokens for request in requests]
-        return TokenTree.verify_rows(trees, emitted, self._options)
-
-    def release(self, request_id: int) -> None:
-        """Forget a request; unknown ids are ignored."""
-        if request_id in self._ids:
-            self._ids, self._options = [], []
-
-    @property
-    def live_requests(self) -> Set[int]:
-        """The ids of those whose options are kept."""
-        return set(self._ids)
-
-
-def _options(requests: Sequence[Request]) -> list[Tensor]:
-    params = [request.params for request in requests]
-    values = [
-        [p.temperature for p in params],
-        [p.top_k for p in params],
-        [p.top_p for p in params],
-        [p.min_p for p in params],
-        [seed_to_int64(request.seed) for request in requests],
-        [request.sample_index for request in requests],
-    ]
-    kinds = COLUMN_DTYPES[: len(values)]
-    return [torch.tensor(column, dtype=kind) for column, kind in zip(values, kinds, strict=True)]
 
 
 class Sampler:

@@ -13,7 +13,7 @@ from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.executor.sampler import SamplingRows
+from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
