@@ -46,20 +46,27 @@ OTHER_METHOD = "it belongs to another speculative method"
 _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
 
 
+# What these accept is said in their docstrings, which the page of keys quotes.
+
+
 def any_bool(value: Any, given: Mapping[str, Any]) -> bool:
+    """`true`, `false`"""
     return value is None or isinstance(value, bool)
 
 
 def any_number(value: Any, given: Mapping[str, Any]) -> bool:
+    """a whole number"""
     return value is None or type(value) is int
 
 
 def is_chain_length(value: Any, given: Mapping[str, Any]) -> bool:
+    """the draft length"""
     names = ("max_draft_len", "num_speculative_tokens", "num_steps", "speculative_num_steps")
     return value is None or value in [given[name] for name in names if name in given]
 
 
 def is_standard_or_simulated(value: Any, given: Mapping[str, Any]) -> bool:
+    """`"standard"`; `"synthetic"` beside `synthetic_acceptance_rates`"""
     rates = any(given.get(name) for name in ("simulate_acceptance", "synthetic_acceptance_rates"))
     return value in (None, "standard") or (value == "synthetic" and rates)
 

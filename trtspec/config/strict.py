@@ -25,7 +25,8 @@ class Foreign:
     """A key that users of neighbouring engines know and that is not a field here.
 
     It is accepted, and dropped, when its value asks for what is done anyway; any other value is
-    refused with `reason`. `accepts` holds those values, or decides (value, all keys given).
+    refused with `reason`. `accepts` holds those values, or decides (value, all keys given) and
+    says in its docstring what it accepts.
     """
 
     reason: str
