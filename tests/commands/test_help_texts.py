@@ -36,7 +36,9 @@ def quickstart() -> argparse.ArgumentParser:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclass looks itself up
+    sys.path.insert(0, str(path.parent))  # as running it does
     spec.loader.exec_module(module)
+    sys.path.remove(str(path.parent))
     del sys.modules[spec.name]
     parser: argparse.ArgumentParser = module.make_parser()
     return parser
