@@ -1,5 +1,4 @@
-"""Random schedules over the caches of a target and of up to three drafts, with a shadow of what
-every cache row holds.
+"""Random schedules over the caches of a target and up to three drafts, and a shadow of each row.
 
 The simulated model is a pure function of the prefix, so a request's text is known beforehand; the
 shadow stores for every row a digest of the whole prefix that its K/V would depend on. If blocks are
