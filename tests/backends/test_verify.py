@@ -36,7 +36,7 @@ Fed = tuple[int, list[int], int, TokenTree | None, bool]
 
 
 def questions(fed: Sequence[Fed], temperature: float) -> Questions:
-    """What `Sampler.questions` makes, of requests with seeds of their own."""
+    """What the sampler asks, of requests with seeds of their own."""
     judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
     counts = [1 + len(tree) for _, tree in judged]
     rows = np.concatenate([tree.rows for _, tree in judged], axis=1)

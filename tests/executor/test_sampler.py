@@ -10,6 +10,8 @@ from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.ops.tree import TokenTree
 
+from .judging import judge
+
 V = 12
 
 
@@ -24,7 +26,7 @@ def test_an_unusable_row_takes_nothing_from_those_before_it(bad: int) -> None:
     for row, token in enumerate((5, 6, 4, 8)):
         logits[row, token] = 9.0
     logits[bad] = torch.nan
-    (verdict,) = Sampler().verify([request], [tree], logits)
+    (verdict,) = judge(Sampler(), [request], [tree], logits)
     assert verdict.failed == (bad == 0)
     if not verdict.failed:
         whole = [5, 6, 4]

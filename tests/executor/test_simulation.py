@@ -18,6 +18,8 @@ from trtspec.executor.verdict import Verdict
 from trtspec.ops.sampling import philox_reference
 from trtspec.ops.tree import TokenTree
 
+from .judging import judge
+
 V = 40
 EOS = 0
 CHAIN = TokenTree.chain([5, 6, 7, 8])
@@ -42,7 +44,7 @@ def verify(
     rows = sum(1 + len(tree) for tree in trees)
     logits = torch.randn(rows, V, generator=torch.Generator().manual_seed(0))
     logits[:, favourite] += 20
-    return Sampler(SimulatedAcceptance(rates)).verify(requests, trees, logits)
+    return judge(Sampler(SimulatedAcceptance(rates)), requests, trees, logits)
 
 
 def accepted_tokens(tree: TokenTree, verdict: Verdict) -> list[int]:
@@ -122,14 +124,14 @@ def test_of_two_siblings_with_one_token_the_walk_takes_the_first() -> None:
 
 def test_a_row_without_a_token_still_fails() -> None:
     logits = torch.full((5, V), float("nan"))
-    (verdict,) = Sampler(SimulatedAcceptance((1.0,) * 4)).verify([new_request()], [CHAIN], logits)
+    (verdict,) = judge(Sampler(SimulatedAcceptance((1.0,) * 4)), [new_request()], [CHAIN], logits)
     assert verdict.failed
 
 
 def test_without_it_the_sampler_is_untouched() -> None:
     logits = torch.zeros(5, V)
     logits[:2, 5:7] = torch.eye(2)
-    (verdict,) = Sampler().verify([new_request()], [CHAIN], logits)
+    (verdict,) = judge(Sampler(), [new_request()], [CHAIN], logits)
     assert verdict.tokens == [5, 6, 0]
 
 

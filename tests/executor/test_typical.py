@@ -22,6 +22,7 @@ from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
 
 from ..fake_cuda import can_play, played_cuda
+from .judging import judge
 
 V = 12
 RULE = TypicalAcceptanceConfig(0.09, 0.3)
@@ -34,7 +35,7 @@ def new_request(seed: int = 0, **options: Any) -> Request:
 
 def verify(request: Request, tree: TokenTree, logits: Tensor, lossy: bool = True) -> Verdict:
     rule = TypicalAcceptance(RULE) if lossy else None
-    (verdict,) = Sampler(rule).verify([request], [tree], logits.clone())
+    (verdict,) = judge(Sampler(rule), [request], [tree], logits.clone())
     return verdict
 
 
@@ -161,8 +162,8 @@ def test_logits_on_a_device(options: dict[str, Any]) -> None:
     requests = [new_request(seed, **options) for seed in range(3)]
     for i, request in enumerate(requests):
         request.id = i
-    expected = Sampler(TypicalAcceptance(RULE)).verify(requests, trees, logits.clone())
+    expected = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.clone())
     with played_cuda():
-        found = Sampler(TypicalAcceptance(RULE)).verify(requests, trees, logits.cuda())
+        found = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.cuda())
     assert found == expected
     assert max(len(verdict.rows) for verdict in found) > 1

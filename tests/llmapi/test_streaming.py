@@ -148,7 +148,8 @@ def assert_idle(llm: LLM) -> None:
     llm.generate([1], SamplingParams(max_tokens=1))
     executor = inside.executor(llm)
     assert not executor.has_work
-    assert not executor._stops and not executor._sampler._states and not inside.worker(llm)._live
+    assert not executor._stops and not executor._sampler.live_requests
+    assert not inside.worker(llm)._live
     assert not executor.metrics._requests
     assert_no_leak(llm)
 

@@ -80,7 +80,7 @@ class ModelEngine(CountedEngine):
         self, groups: Sequence[RowGroup], questions: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
         """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
-        logits are wanted. ``questions``: of `Sampler.questions`."""
+        logits are wanted. ``questions``: about these rows."""
         rows, logits_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, rolls_out=False)
         cached = _cached_tokens(groups)

@@ -20,6 +20,7 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.verdict import TokenLogprobs, Verdict
+from trtspec.executor.verification import Verification
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 
@@ -34,6 +35,17 @@ class StepOutput:
     error: TrtspecError | None = None
 
 
+@dataclass(frozen=True)
+class LaunchedStep:
+    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. groups: the rows that
+    are fed, of each item. failure: why nothing came of it; then there is no verification."""
+
+    plan: StepPlan
+    groups: Sequence[RowGroup] = ()
+    verification: Verification | None = None
+    failure: EngineError | None = None
+
+
 @dataclass
 class _Judged:
     """A scheduled request after the target's verdict."""
@@ -45,6 +57,9 @@ class _Judged:
 
 class PyExecutor:
     """Continuous batching with speculation over one target engine and any `Drafter`.
+
+    A step has two halves: `launch` starts the engine calls of a plan, `collect` waits for their
+    verdicts. What does not depend on these can be done between the two.
 
     Not thread-safe: one thread calls everything.
     """
@@ -102,67 +117,63 @@ class PyExecutor:
 
     def step(self) -> list[StepOutput]:
         """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
+        return self.collect(self.launch(self.plan()))
+
+    def plan(self) -> StepPlan:
+        """Begin a step: choose its rows, reserve their blocks."""
         self.metrics.start_step()
-        batch = self._scheduler.schedule()
-        self.metrics.record_preemptions(len(batch.preempted))
+        plan = self._scheduler.schedule()
+        self.metrics.record_preemptions(len(plan.preempted))
         if self._resources.enable_reuse:
-            for item in batch.admitted:
+            for item in plan.admitted:
                 self.metrics.record_prefix(item.request.num_prompt_tokens, item.start)
-        failure = None
+        return plan
+
+    def launch(self, plan: StepPlan) -> LaunchedStep:
+        """Draft, and start the target's call over the rows of the plan and its drafts."""
         try:
-            for request in batch.preempted:
+            for request in plan.preempted:
                 self._drafter.release(request.id)
-            self._drafter.prepare_draft_tokens(batch)
-            groups = [self._rows(item) for item in batch.items]
-            hidden, verdicts = self._verify(batch, groups)
-            judged = [self._accept(item, verdicts) for item in batch.items]
-            if self._drafter.needs.reads_hidden:
-                assert hidden is not None, "the target was built without hidden states"
-                _share_out(hidden, groups, judged)
-            drafted = self._drafter.on_accepted(batch, [j.accepted for j in judged])
-            self._commit(judged, drafted)
+            self._drafter.prepare_draft_tokens(plan)
+            groups = [_rows(*planned) for planned in zip(plan.items, plan.blocks, strict=True)]
+            judged = [item.request for item in plan.items if item.samples]
+            return LaunchedStep(plan, groups, self._sampler.launch(self._target, groups, judged))
         except Exception as error:
-            logger.exception("a step of %d requests failed", len(batch.items))
-            failure = EngineError(f"the step failed: {error}")
-            judged = [_failed(item, failure) for item in batch.items]
+            return LaunchedStep(plan, failure=_step_failure(plan, error))
+
+    def collect(self, launched: LaunchedStep) -> list[StepOutput]:
+        """Read the verdicts, accept, commit and emit."""
+        plan, failure = launched.plan, launched.failure
+        judged: list[_Judged] = []
+        if failure is None:
+            try:
+                judged = self._settle(launched)
+            except Exception as error:
+                failure = _step_failure(plan, error)
+        if failure is not None:
+            judged = [_failed(item, failure) for item in plan.items]
         outputs = [self._emit(j) for j in judged]
-        self.metrics.end_step(all(item.is_generation for item in batch.items), failure)
+        self.metrics.end_step(plan.only_generates, failure)
         return outputs
 
-    def _rows(self, item: ScheduledRequest) -> RowGroup:
-        request = item.request
-        return RowGroup(
-            tokens=request.tokens[item.start : item.start + item.num_rows],
-            context=item.start,
-            blocks=self._resources.target_block_table(request),
-            tree=request.draft if item.is_generation else None,
-            last_logits=item.samples,
-        )
+    def _settle(self, launched: LaunchedStep) -> list[_Judged]:
+        """Extend requests by what the target emits, and bring all caches and the drafter there."""
+        plan, verification = launched.plan, launched.verification
+        assert verification is not None, "a step that did not fail was verified"
+        verdicts = verification.read()
+        judged = [self._accept(item, verdicts.get(item.request.id)) for item in plan.items]
+        if self._drafter.needs.reads_hidden:
+            assert verification.hidden is not None, "the target was built without hidden states"
+            _share_out(verification.hidden, launched.groups, judged)
+        drafted = self._drafter.on_accepted(plan, [j.accepted for j in judged])
+        self._commit(judged, drafted)
+        return judged
 
-    def _verify(
-        self, batch: StepPlan, groups: Sequence[RowGroup]
-    ) -> tuple[torch.Tensor | None, dict[int, Verdict]]:
-        """The target's states of all rows, if it hands them out, and its verdict on every request
-        whose newest token was fed, by request id."""
-        requests = [item.request for item in batch.items if item.samples]
-        trees = [request.draft for request in requests]
-        judges = bool(requests) and self._target.judges
-        questions = self._sampler.questions(requests, trees) if judges else None
-        judgement = None
-        if questions is None:
-            logits, hidden = self._target.forward(groups)
-        else:
-            logits, hidden, judgement = self._target.judge(groups, questions)
-        if not requests:
-            return hidden, {}
-        verdicts = self._sampler.verify(requests, trees, logits, judgement)
-        return hidden, dict(zip((r.id for r in requests), verdicts, strict=True))
-
-    def _accept(self, item: ScheduledRequest, verdicts: dict[int, Verdict]) -> _Judged:
-        """Extend the request by what the target emits, up to where its text ends."""
+    def _accept(self, item: ScheduledRequest, verdict: Verdict | None) -> _Judged:
+        """Extend the request by what the target emits, up to where its text ends. No verdict: its
+        newest token was not fed yet."""
         request = item.request
         fed = tuple(range(item.num_rows))
-        verdict = verdicts.get(request.id)
         if verdict is None:
             return _Judged(item, StepOutput(request), Accepted(fed, ()))
         if verdict.failed:
@@ -224,6 +235,17 @@ class PyExecutor:
         self._drafter.release(request_id)
 
 
+def _rows(item: ScheduledRequest, blocks: torch.Tensor) -> RowGroup:
+    request = item.request
+    return RowGroup(
+        tokens=request.tokens[item.start : item.start + item.num_rows],
+        context=item.start,
+        blocks=blocks,
+        tree=request.draft if item.is_generation else None,
+        last_logits=item.samples,
+    )
+
+
 def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequence[_Judged]) -> None:
     """Give every request the states of its accepted rows, gathered at once."""
     fed = sum(group.num_rows for group in groups)
@@ -245,3 +267,8 @@ def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequenc
 def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:
     item.request.finish_reason = "error"
     return _Judged(item, StepOutput(item.request, error=error))
+
+
+def _step_failure(plan: StepPlan, error: Exception) -> EngineError:
+    logger.exception("a step of %d requests failed", len(plan.items))
+    return EngineError(f"the step failed: {error}")

@@ -168,7 +168,8 @@ class Scheduler:
         now = time.monotonic()
         for item in admitted:
             item.request.scheduled_time = now
-        return StepPlan(tuple(items), tuple(preempted), admitted=tuple(admitted))
+        blocks = tuple(self._resources.target_block_table(item.request) for item in items)
+        return StepPlan(tuple(items), blocks, tuple(preempted), tuple(admitted))
 
     def _reserve_one_row_each(self, preempted: list[Request]) -> list[tuple[Request, int]]:
         """Pass 1: the requests that have their row, with their committed lengths."""

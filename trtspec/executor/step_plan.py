@@ -1,8 +1,10 @@
-"""StepPlan: what one step feeds to the target, as the scheduler decided it."""
+"""StepPlan: what one step does, as the scheduler decided it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from trtspec.executor.request import Request
 
@@ -28,22 +30,26 @@ class ScheduledRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The requests of a step, in order of arrival, and those that lost their blocks for it.
+    """The requests of a step, in order of arrival, and where their rows go. Plain data: whoever
+    holds the same requests and engines can take the step by it.
 
-    preempted: already back in the queue with nothing in any cache; drafters forget them.
-    feeds_drafts: whether a drafter is to feed its cache with the target's prompts, because it is
-    in use; else it may leave that for when it is asked for drafts, if it then still can.
-    first_step_only: whether no draft behind another one is asked for, which an engine may do for
-    less.
-    admitted: those of the items that begin with this step, what they found of their prompts in the
-    caches being their `start`; a request that was preempted begins once only.
+    blocks: of each item, its blocks in the target's cache in order of position, int32 [n], not to
+    be written to; left out, a drafter alone is to read the plan.
+    preempted: requests that lost their blocks for this step; they are back in the queue, and
+    drafters forget them.
+    admitted: the items that begin with this step; `start` is what they found of their prompts in
+    the caches. A preempted request begins once only.
+    feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
+    rollout.
+    first_step_only: True: only nodes of depth 1 are wanted; an engine may roll out less for them.
     """
 
     items: tuple[ScheduledRequest, ...]
+    blocks: tuple[Tensor, ...] = ()
     preempted: tuple[Request, ...] = ()
+    admitted: tuple[ScheduledRequest, ...] = ()
     feeds_drafts: bool = True
     first_step_only: bool = False
-    admitted: tuple[ScheduledRequest, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.items)
@@ -52,3 +58,8 @@ class StepPlan:
     def max_rows(self) -> int:
         """Most rows that the step can feed to the target, draft nodes included."""
         return sum(item.num_rows + item.max_nodes for item in self.items)
+
+    @property
+    def only_generates(self) -> bool:
+        """Whether no prompt is fed."""
+        return all(item.is_generation for item in self.items)

@@ -34,10 +34,10 @@ class Verdict:
     failed: bool
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What an engine that samples and accepts by itself says of a step's rows: `sample` of every
-    row whose logits were wanted ``[R] i64``, and what `accept` returns ``[J, P]``, ``[J] i32``."""
+class Judgement(NamedTuple):
+    """What is said of a step's judged rows, where the target runs: `sample` of every row whose
+    logits were wanted ``[R] i64``, and what `accept` returns of the requests, ``accepted_rows
+    [J, P] i32`` and ``num_emitted [J] i32``."""
 
     sampled: Tensor
     accepted_rows: Tensor
