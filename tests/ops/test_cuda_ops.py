@@ -13,7 +13,7 @@ from torch import Tensor
 from trtspec.ops import cuda_driver, cuda_ops, native
 from trtspec.ops import tree_mask as masks
 from trtspec.ops.acceptance import accept
-from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
+from trtspec.ops.cuda_params import AcceptParams, MaskElement, SampleParams, TreeMaskParams
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 
@@ -27,8 +27,8 @@ def at(pointer: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def columns_at(params: SamplingRows, rows: int) -> list[Tensor]:
-    names = [name for name, _ in SamplingRows._fields_]
+def columns_at(params: SampleParams, rows: int) -> list[Tensor]:
+    names = [name for name, _ in SampleParams._fields_]
     return [
         at(getattr(params, name), (rows,), kind)
         for name, kind in zip(names, COLUMN_DTYPES, strict=True)
@@ -46,7 +46,7 @@ class HostKernels:
         logits: int,
         rows: int,
         vocab: int,
-        params: SamplingRows,
+        params: SampleParams,
         ids: int,
         workspace: int,
         stream: int,
@@ -61,7 +61,7 @@ class HostKernels:
         logits: int,
         rows: int,
         vocab: int,
-        params: SamplingRows,
+        params: SampleParams,
         token_map: int | None,
         k: int,
         ids: int,
@@ -112,7 +112,7 @@ class HostKernels:
             length=params.length,
             sliding_window=params.sliding_window,
         )
-        assert params.kind == MaskKind.boolean
+        assert params.kind == MaskElement.boolean
         at(params.out, tuple(mask.shape), torch.bool).copy_(mask)
 
 

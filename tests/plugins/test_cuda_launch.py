@@ -17,7 +17,7 @@ from trtspec.errors import ConfigError
 from trtspec.ops import cuda_launch
 from trtspec.ops.cuda_driver import Compiled, Grid
 from trtspec.ops.cuda_launch import CudaKernels
-from trtspec.ops.cuda_params import AcceptParams, MaskKind, SamplingRows, TreeMaskParams
+from trtspec.ops.cuda_params import AcceptParams, MaskElement, SampleParams, TreeMaskParams
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 
 HERE = Path(__file__).resolve().parent
@@ -173,9 +173,9 @@ def test_accept(device: FakeDevice, kernels: CudaKernels, recorder: Path, reques
     compare(device, recorded(recorder, "accept", *fields_of(params)))
 
 
-@pytest.mark.parametrize("kind", MaskKind)
+@pytest.mark.parametrize("kind", MaskElement)
 def test_tree_mask(
-    device: FakeDevice, kernels: CudaKernels, recorder: Path, kind: MaskKind
+    device: FakeDevice, kernels: CudaKernels, recorder: Path, kind: MaskElement
 ) -> None:
     values = {name: 1000 + i for i, (name, _) in enumerate(TreeMaskParams._fields_)}
     sizes = {"kind": kind, "requests": 3, "width": 5, "length": 700, "sliding_window": 64}
@@ -209,8 +209,8 @@ def test_unaligned_caches_move_by_bytes(device: FakeDevice, kernels: CudaKernels
 def test_sample(
     device: FakeDevice, kernels: CudaKernels, recorder: Path, rows: int, vocab: int, logits: int
 ) -> None:
-    columns = SamplingRows(
-        **{name: 1000 + i for i, (name, _) in enumerate(SamplingRows._fields_)},
+    columns = SampleParams(
+        **{name: 1000 + i for i, (name, _) in enumerate(SampleParams._fields_)},
     )
     kernels.sample(logits, rows, vocab, columns, 5000, 1 << 20, STREAM)
     call = ("sample", logits, rows, vocab, *fields_of(columns), 5000, 1 << 20)
@@ -237,8 +237,8 @@ def test_draft_candidates(
     k: int,
     token_map: int | None,
 ) -> None:
-    columns = SamplingRows(
-        **{name: 1000 + i for i, (name, _) in enumerate(SamplingRows._fields_)},
+    columns = SampleParams(
+        **{name: 1000 + i for i, (name, _) in enumerate(SampleParams._fields_)},
     )
     rest = (k, 5000, 6000, 1 << 20)
     kernels.draft_candidates(4096, rows, vocab, columns, token_map, *rest, STREAM)
@@ -256,8 +256,8 @@ def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) ->
     kernels.accept(AcceptParams(), STREAM)
     kernels.tree_mask(TreeMaskParams(requests=3, width=0, length=9), STREAM)
     kernels.kv_compact([4096], 64, 0, 0, 0, STREAM)
-    kernels.sample(4096, 0, 100, SamplingRows(), 0, 0, STREAM)
-    kernels.draft_candidates(4096, 0, 100, SamplingRows(), None, 4, 0, 0, 0, STREAM)
+    kernels.sample(4096, 0, 100, SampleParams(), 0, 0, STREAM)
+    kernels.draft_candidates(4096, 0, 100, SampleParams(), None, 4, 0, 0, 0, STREAM)
     assert device.launches == []
 
 
@@ -267,9 +267,9 @@ def test_refusals(device: FakeDevice, kernels: CudaKernels) -> None:
     with pytest.raises(ConfigError, match="at most 6144 rows, got 6145"):
         kernels.kv_compact([4096], 64, 0, 0, 6145, STREAM)
     with pytest.raises(ConfigError, match="got 4194304"):
-        kernels.sample(4096, 1, 1 << 22, SamplingRows(), 0, 0, STREAM)
+        kernels.sample(4096, 1, 1 << 22, SampleParams(), 0, 0, STREAM)
     with pytest.raises(ConfigError, match="k must be 1 to 1024 on CUDA, got 1025"):
-        kernels.draft_candidates(4096, 1, 9, SamplingRows(), None, 1025, 0, 0, 0, STREAM)
+        kernels.draft_candidates(4096, 1, 9, SampleParams(), None, 1025, 0, 0, 0, STREAM)
     with pytest.raises(ValueError, match="4"):
         kernels.tree_mask(TreeMaskParams(kind=4, requests=1, width=1, length=1), STREAM)
     assert device.launches == []

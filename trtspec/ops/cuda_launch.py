@@ -22,12 +22,12 @@ from trtspec.ops.cuda_params import (
     CACHES_OF_LAUNCH,
     AcceptParams,
     Caches,
-    MaskKind,
+    MaskElement,
     MaskValues8,
     MaskValues16,
     MaskValues32,
     Moves,
-    SamplingRows,
+    SampleParams,
     TreeMaskParams,
     layout_checks,
 )
@@ -56,10 +56,10 @@ _PLAN_MEMORY_BYTES = 49432
 
 _MASKS = {
     # the element in C++, and the bits for seen and hidden
-    MaskKind.boolean: ("unsigned char", MaskValues8(seen=1, hidden=0)),
-    MaskKind.float32: ("unsigned int", MaskValues32(seen=0, hidden=0xFF800000)),
-    MaskKind.bfloat16: ("unsigned short", MaskValues16(seen=0, hidden=0xFF80)),
-    MaskKind.float16: ("unsigned short", MaskValues16(seen=0, hidden=0xFC00)),
+    MaskElement.boolean: ("unsigned char", MaskValues8(seen=1, hidden=0)),
+    MaskElement.float32: ("unsigned int", MaskValues32(seen=0, hidden=0xFF800000)),
+    MaskElement.bfloat16: ("unsigned short", MaskValues16(seen=0, hidden=0xFF80)),
+    MaskElement.float16: ("unsigned short", MaskValues16(seen=0, hidden=0xFC00)),
 }
 
 
@@ -90,7 +90,7 @@ SOURCES = {
             ("fill_mask<unsigned char>", "fill_mask<unsigned short>", "fill_mask<unsigned int>"),
             (
                 ("kThreads", _MASK_THREADS),
-                *((f"int(MaskKind::{kind.cpp_name})", kind.value) for kind in MaskKind),
+                *((f"int(MaskKind::{kind.cpp_name})", kind.value) for kind in MaskElement),
                 *layout_checks("TreeMaskParams", TreeMaskParams),
                 *layout_checks("MaskValues<unsigned char>", MaskValues8),
                 *layout_checks("MaskValues<unsigned short>", MaskValues16),
@@ -126,7 +126,7 @@ SOURCES = {
                 ("sizeof(RowPlan)", ROW_PLAN_BYTES),
                 ("sizeof(TokenScore)", TOKEN_SCORE_BYTES),
                 ("sizeof(PlanMemory)", _PLAN_MEMORY_BYTES),
-                *layout_checks("SamplingRows", SamplingRows),
+                *layout_checks("SamplingRows", SampleParams),
             ),
             # A fused multiply-add rounds once where the CPU rounds twice.
             ("--fmad=false",),
@@ -182,10 +182,10 @@ class CudaKernels:
         self._kernels: dict[str, Any] = {}
 
     def tree_mask(self, params: TreeMaskParams, stream: int) -> None:
-        """``trtspec::cuda::tree_mask``; `params.kind` is a MaskKind."""
+        """``trtspec::cuda::tree_mask``; `params.kind` is a MaskElement."""
         if params.requests * params.width * params.length <= 0:
             return
-        element, values = _MASKS[MaskKind(params.kind)]
+        element, values = _MASKS[MaskElement(params.kind)]
         self._launch(
             "tree_mask.cu",
             f"fill_mask<{element}>",
@@ -207,7 +207,7 @@ class CudaKernels:
         logits: int,
         rows: int,
         vocab: int,
-        params: SamplingRows,
+        params: SampleParams,
         ids: int,
         workspace: int,
         stream: int,
@@ -231,7 +231,7 @@ class CudaKernels:
         logits: int,
         rows: int,
         vocab: int,
-        params: SamplingRows,
+        params: SampleParams,
         token_map: int | None,
         k: int,
         ids: int,

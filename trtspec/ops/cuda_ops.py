@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trtspec.ops import cuda_driver, native
 from trtspec.ops.cuda_launch import CudaKernels, kernels_of
-from trtspec.ops.cuda_params import AcceptParams, SamplingRows
+from trtspec.ops.cuda_params import AcceptParams, SampleParams
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
@@ -137,9 +137,9 @@ def kv_compact(
         )
 
 
-def _params(columns: Sequence[Tensor]) -> SamplingRows:
+def _params(columns: Sequence[Tensor]) -> SampleParams:
     named = zip(SamplingColumns._fields, columns, strict=True)
-    return SamplingRows(**{name: column.data_ptr() for name, column in named})
+    return SampleParams(**{name: column.data_ptr() for name, column in named})
 
 
 def _checked(op: str, tensors: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> list[Tensor]:

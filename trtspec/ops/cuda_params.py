@@ -25,7 +25,7 @@ class Parameters(ctypes.Structure):
         super().__init__(**values)
 
 
-class MaskKind(IntEnum):
+class MaskElement(IntEnum):
     """Elements of a mask: true / 0 for seen, false / -inf for hidden."""
 
     boolean = 0
@@ -100,7 +100,7 @@ class Moves(Parameters):
     )
 
 
-class SamplingRows(Parameters):
+class SampleParams(Parameters):
     """``SamplingRows`` of trtspec/sampling.hpp."""
 
     _fields_ = tuple(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 from trtspec.errors import ConfigError
-from trtspec.ops.cuda_params import SamplingRows
+from trtspec.ops.cuda_params import SampleParams
 
 CHUNK = 2048
 """Tokens of a row that one block samples from."""
@@ -45,7 +45,7 @@ class SamplingPlans:
         logits: int,
         rows: int,
         vocab: int,
-        params: SamplingRows,
+        params: SampleParams,
         token_map: int | None,
         workspace: int,
         listed: int = 1,

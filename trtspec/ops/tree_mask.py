@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from trtspec.ops import cuda_ops
-from trtspec.ops.cuda_params import MaskKind, TreeMaskParams
+from trtspec.ops.cuda_params import MaskElement, TreeMaskParams
 
 _KINDS = {
-    torch.bool: MaskKind.boolean,
-    torch.float32: MaskKind.float32,
-    torch.bfloat16: MaskKind.bfloat16,
-    torch.float16: MaskKind.float16,
+    torch.bool: MaskElement.boolean,
+    torch.float32: MaskElement.float32,
+    torch.bfloat16: MaskElement.bfloat16,
+    torch.float16: MaskElement.float16,
 }
 
 
