@@ -10,7 +10,7 @@ import pytest
 
 from trtspec.bench.serving.answer import RequestRecord
 from trtspec.bench.serving.client import ServeClient, shown_url
-from trtspec.bench.serving.load import CHAT_ENDPOINT, ENDPOINTS, Load
+from trtspec.bench.serving.load import CHAT_ENDPOINT, ENDPOINTS, LoadTest
 from trtspec.errors import ConfigError
 
 from .fake_openai import Exchange, FakeServer, fake_server, well
@@ -20,7 +20,7 @@ def ask(
     server: FakeServer, *prompts: str, endpoint: str = ENDPOINTS[0], timeout: float = 20.0
 ) -> list[RequestRecord]:
     """One request after the other, over the same client."""
-    load = Load("x", endpoint=endpoint, num_prompts=max(len(prompts), 1))
+    load = LoadTest("x", endpoint=endpoint, num_prompts=max(len(prompts), 1))
 
     async def run() -> list[RequestRecord]:
         async with ServeClient(server.url, timeout=timeout) as client:

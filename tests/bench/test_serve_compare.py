@@ -12,7 +12,7 @@ from trtspec.bench.result_file import save
 from trtspec.bench.serving.answer import RequestRecord
 from trtspec.bench.serving.compare import compare, differences
 from trtspec.bench.serving.counters import SpeculationCounters
-from trtspec.bench.serving.load import Load, LoadPoint
+from trtspec.bench.serving.load import LoadPoint, LoadTest
 from trtspec.bench.serving.result import load_result, make_result, point_result
 from trtspec.bench.serving.run import PointRun
 from trtspec.bench.serving.table import point_table, sweep_table
@@ -45,7 +45,7 @@ def make(
         results.append(point_result(point, prompts, run, SpeculationCounters(0, 0, 0), after))
     server = {"url": "http://h", "model": model, "version": None}
     given = {"dataset": "d.jsonl", "num_prompts": len(prompts), **load}
-    return make_result(Load(**given), results, server, "trtspec-bench serve")
+    return make_result(LoadTest(**given), results, server, "trtspec-bench serve")
 
 
 def test_files_come_back_as_they_were(tmp_path: Path) -> None:

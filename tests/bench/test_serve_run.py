@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trtspec.bench.serving.client import ServeClient
-from trtspec.bench.serving.load import Load, LoadPoint, arrivals
+from trtspec.bench.serving.load import LoadPoint, LoadTest, arrivals
 from trtspec.bench.serving.prompts import PromptSets
 from trtspec.bench.serving.run import PointRun, run_point
 from trtspec.bench.serving.sweep import measure
@@ -36,7 +36,7 @@ def run(
                 enough.set()
 
         async with ServeClient(server.url) as client:
-            task = asyncio.create_task(run_point(client, Load("x"), point, "m", prompts, end))
+            task = asyncio.create_task(run_point(client, LoadTest("x"), point, "m", prompts, end))
             if stop_after is not None:
                 await enough.wait()
                 task.cancel()
@@ -91,7 +91,7 @@ def test_arrivals_are_kept() -> None:
         result = run(server, LoadPoint(100.0, None), 12)
     starts = [record.start for record in result.records]
     assert starts == sorted(starts)
-    times = arrivals(12, 100.0, Load("x").seed)
+    times = arrivals(12, 100.0, LoadTest("x").seed)
     assert all(start >= time for start, time in zip(starts, times, strict=True))
 
 
@@ -132,7 +132,7 @@ def counters(drafts: int, tokens: int, accepted: int) -> str:
     )
 
 
-def sweep(server: FakeServer, load: Load, sets: list[list[str]], warmup: int) -> Any:
+def sweep(server: FakeServer, load: LoadTest, sets: list[list[str]], warmup: int) -> Any:
     points: list[dict[str, Any]] = []
 
     async def go() -> bool:
@@ -144,7 +144,7 @@ def sweep(server: FakeServer, load: Load, sets: list[list[str]], warmup: int) ->
 
 
 def test_points_in_turn_each_with_its_own_counters() -> None:
-    load = Load("x", num_prompts=2, max_concurrencies=(1, 2))
+    load = LoadTest("x", num_prompts=2, max_concurrencies=(1, 2))
     texts = iter(
         [counters(5, 20, 9), counters(15, 60, 29), counters(15, 60, 29), counters(17, 68, 37)]
     )
@@ -162,7 +162,7 @@ def test_points_in_turn_each_with_its_own_counters() -> None:
 
 def test_a_server_without_metrics_has_no_acceptance() -> None:
     with fake_server() as server:
-        is_whole, points = sweep(server, Load("x", num_prompts=1), [["a"]], warmup=0)
+        is_whole, points = sweep(server, LoadTest("x", num_prompts=1), [["a"]], warmup=0)
     assert is_whole and points[0]["acceptance"] is None
     assert [path for path, _ in server.gets] == ["/metrics"]
 
@@ -185,11 +185,11 @@ def test_a_server_without_metrics_has_no_acceptance() -> None:
 )
 def test_loads_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Load("x", **options)
+        LoadTest("x", **options)
 
 
 def test_bodies_hold_what_is_asked_for() -> None:
     extra = {"top_p": 0.5, "stream_options": None, "seed": None}
-    body = Load("x", ignore_eos=True, extra_body=extra).body("m", "p", 0)
+    body = LoadTest("x", ignore_eos=True, extra_body=extra).body("m", "p", 0)
     assert body["ignore_eos"] is True and body["top_p"] == 0.5
     assert "stream_options" not in body and "seed" not in body

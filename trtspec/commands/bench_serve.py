@@ -20,7 +20,7 @@ from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import check_output, save
 from trtspec.bench.serving.client import ServeClient, shown_url
 from trtspec.bench.serving.compare import compare
-from trtspec.bench.serving.load import CHAT_ENDPOINT, ENDPOINTS, Load
+from trtspec.bench.serving.load import CHAT_ENDPOINT, ENDPOINTS, LoadTest
 from trtspec.bench.serving.plot import plot
 from trtspec.bench.serving.prompts import RANDOM, PromptSets, choose_prompts
 from trtspec.bench.serving.result import load_result, make_result
@@ -105,7 +105,7 @@ def add_serve_commands(commands: Any) -> None:
     drawn.add_argument("--labels", nargs="+", help="names of the lines (default: of the files)")
 
 
-def read_load(args: argparse.Namespace) -> Load:
+def read_load(args: argparse.Namespace) -> LoadTest:
     """The load that the flags describe; ConfigError for what cannot be."""
     extra: Any = {}
     if args.extra_body is not None:
@@ -121,7 +121,7 @@ def read_load(args: argparse.Namespace) -> Load:
             raise ConfigError(f"--num-prompts 0 needs a file; {args.dataset} has no end")
         count = len(read_questions(Path(args.dataset)))
     names = ("endpoint", "prompt_chars", "max_tokens", "temperature", "seed", "ignore_eos")
-    return Load(
+    return LoadTest(
         dataset=args.dataset,
         num_prompts=count,
         request_rates=tuple(args.request_rate),
@@ -153,7 +153,9 @@ def run_serve(args: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-async def _serve(args: argparse.Namespace, load: Load, prompts: PromptSets, key: str | None) -> int:
+async def _serve(
+    args: argparse.Namespace, load: LoadTest, prompts: PromptSets, key: str | None
+) -> int:
     points: list[dict[str, Any]] = []
     async with ServeClient(args.base_url, key, args.timeout) as client:
         model = args.model or await client.first_model()

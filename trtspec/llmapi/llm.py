@@ -27,7 +27,7 @@ from trtspec.llmapi.build import check_engine, plan_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
-from trtspec.llmapi.outputs import Acceptance, CompletionOutput, Load, RequestOutput
+from trtspec.llmapi.outputs import Acceptance, CompletionOutput, EngineLoad, RequestOutput
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_runtime
@@ -211,11 +211,11 @@ class LLM:
         """Why this LLM can serve nothing any more, or None while it can."""
         return self._worker.fault
 
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """How busy it is now; may be called from any thread."""
         executor, worker = self._executor, self._worker
         failure = executor.metrics.last_failure
-        return Load(
+        return EngineLoad(
             num_running=executor.num_running,
             num_waiting=executor.num_waiting,
             kv_cache_usage=executor.kv_cache_usage,

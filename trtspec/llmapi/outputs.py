@@ -79,7 +79,7 @@ class RequestOutput:
 
 
 @dataclass(frozen=True)
-class Load:
+class EngineLoad:
     """How busy an LLM is, and what it has done since its start.
 
     ``kv_cache_usage`` is the part (0 to 1) of the fuller cache's blocks that requests hold;

@@ -1,4 +1,4 @@
-"""Load: what is asked of a server, and when."""
+"""LoadTest: what is asked of a server, and when."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadPoint:
 
 @strict_config()
 @dataclass(frozen=True)
-class Load:
+class LoadTest:
     """A checked load of one or more points; ConfigError names a bad value.
 
     num_prompts: requests a point; prompt_chars: characters of a prompt where the client makes them;

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtspec.bench.machine import machine, versions
 from trtspec.bench.serving.counters import SpeculationCounters, acceptance
-from trtspec.bench.serving.load import Load, LoadPoint
+from trtspec.bench.serving.load import LoadPoint, LoadTest
 from trtspec.bench.serving.prompts import fingerprint
 from trtspec.bench.serving.run import PointRun
 from trtspec.bench.serving.summary import failure_reasons, summarize
@@ -44,7 +44,7 @@ def point_result(
 
 
 def make_result(
-    load: Load,
+    load: LoadTest,
     points: Sequence[Mapping[str, Any]],
     server: Mapping[str, Any],
     command: str,

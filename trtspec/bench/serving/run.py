@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trtspec.bench.serving.answer import RequestRecord
 from trtspec.bench.serving.client import ServeClient
-from trtspec.bench.serving.load import Load, LoadPoint, arrivals
+from trtspec.bench.serving.load import LoadPoint, LoadTest, arrivals
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PointRun:
 
 async def run_point(
     client: ServeClient,
-    load: Load,
+    load: LoadTest,
     point: LoadPoint,
     model: str,
     prompts: Sequence[str],
@@ -72,7 +72,7 @@ async def run_point(
 
 
 async def warm_up(
-    client: ServeClient, load: Load, model: str, prompts: Sequence[str], concurrency: int | None
+    client: ServeClient, load: LoadTest, model: str, prompts: Sequence[str], concurrency: int | None
 ) -> list[str]:
     """Ask prompts that are not measured; return the reasons of those that failed."""
     point = LoadPoint(float("inf"), concurrency)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from trtspec.bench.serving.client import ServeClient
 from trtspec.bench.serving.counters import read_counters
-from trtspec.bench.serving.load import Load
+from trtspec.bench.serving.load import LoadTest
 from trtspec.bench.serving.prompts import PromptSets, random_prompts
 from trtspec.bench.serving.result import point_result
 from trtspec.bench.serving.run import run_point, warm_up
@@ -21,7 +21,7 @@ _WARM_UP_SEED = 0x77A6
 
 async def measure(
     client: ServeClient,
-    load: Load,
+    load: LoadTest,
     prompts: PromptSets,
     model: str,
     num_warmup: int,
