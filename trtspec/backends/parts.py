@@ -29,15 +29,23 @@ class MaskKind(NamedTuple):
 
 class PartRole(Enum):
     """What a part does of its network: all of a target (`CausalLM.forward`); one pass (`draft`);
-    the methods ``head``, ``fuse`` and ``marginals``; the writing of context rows (`forward` of a
-    network that makes K/V of states alone)."""
+    the writing of context rows (`forward` of a network that makes K/V of states alone); a method
+    that needs neither rows nor caches (`RowMethod`)."""
 
     TARGET = "target"
     PASS = "pass"
-    HEAD = "head"
-    FUSE = "fuse"
     CONTEXT = "context"
-    MARGINALS = "marginals"
+    METHOD = "method"
+
+
+class RowMethod(NamedTuple):
+    """A method of a network's module: its name, the width of the rows that it is given, and what
+    its graph calls these and what it makes of them."""
+
+    name: str
+    width: int
+    given: str
+    made: str
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,10 @@ class Part:
     """One graph of a network.
 
     name: in its network, and of its file. decoder: of the K/V, and the width of its rows; None for
-    a network without. module: the submodule that it is over; empty: the network. masks: those that
-    its rows read, in order. states: width of the target's states that it reads. reads_features:
-    whether a pass reads features beside its tokens, and gives those of the next one.
+    a part without. module: the submodule that it is over; empty: the network. masks: those that
+    its rows read, in order. states: of a part that writes context rows, the width of the target's
+    states that it makes them of. reads_features: whether a pass reads features beside its tokens,
+    and gives those of the next one. method: which one, of a part that is a method.
     """
 
     role: PartRole
@@ -57,6 +66,7 @@ class Part:
     masks: tuple[MaskKind, ...] = ()
     states: int = 0
     reads_features: bool = False
+    method: RowMethod | None = None
 
     @property
     def num_caches(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
+from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod, mask_kinds
 from trtspec.backends.session import GraphSession
 from trtspec.backends.shape import as_it_is
 from trtspec.backends.slots.networks import PassNetwork
@@ -16,8 +16,8 @@ from trtspec.models.signature import feature_signature, rollout_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
 from trtspec.speculative.tree_rollout import TreeRollout
 
-PASS, HEAD, FUSE = (role.value for role in (PartRole.PASS, PartRole.HEAD, PartRole.FUSE))
-"""The names of parts, but for those of several modules."""
+PASS, HEAD, FUSE = "pass", "head", "fuse"
+"""The names of parts, but for those of several modules; the last two are methods of the network."""
 
 
 def states_width(config: ModelConfig | StateReader) -> int:
@@ -58,22 +58,29 @@ def feature_model(config: Any, built: Built) -> DraftGraph:
     )
 
 
+def head_part(decoder: ModelConfig, name: str = HEAD, module: str = "") -> Part:
+    """The head behind the passes of a network, or of a module in it."""
+    method = RowMethod(HEAD, decoder.hidden_size, "ready", "logits")
+    return Part(PartRole.METHOD, name, None, module, method=method)
+
+
 def token_parts(config: ModelConfig, states: int) -> tuple[Part, ...]:
     """Of a network that reads tokens alone."""
     decoder = config.decoder
     return (
         Part(PartRole.PASS, PASS, decoder, masks=mask_kinds(decoder)),
-        Part(PartRole.HEAD, HEAD, decoder),
+        head_part(decoder),
     )
 
 
 def feature_parts(config: StateReader, states: int) -> tuple[Part, ...]:
     """Of a network whose passes read features, which are made of the target's states."""
     decoder, masks = config.decoder, mask_kinds(config.decoder)
+    fuse = RowMethod(FUSE, states, "hidden_in", "features")
     return (
-        Part(PartRole.FUSE, FUSE, None, states=states),
+        Part(PartRole.METHOD, FUSE, None, method=fuse),
         Part(PartRole.PASS, PASS, decoder, masks=masks, reads_features=True),
-        Part(PartRole.HEAD, HEAD, decoder),
+        head_part(decoder),
     )
 
 

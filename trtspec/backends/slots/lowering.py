@@ -177,14 +177,11 @@ def _context(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: 
 
 def _method(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
     """A graph of one method of the network, over rows of one width."""
-    width, given, made = {
-        PartRole.FUSE: (part.states, "hidden_in", "features"),
-        PartRole.HEAD: (part.decoder.hidden_size if part.decoder else 0, "ready", "logits"),
-        PartRole.MARGINALS: (part.states, "hidden_in", "marginals"),
-    }[part.role]
+    method = part.method
+    assert method is not None, "a part of this role says which"
 
     def sign() -> Signature:
-        hidden = torch.zeros(ROWS, width, dtype=engine.dtype)
+        hidden = torch.zeros(ROWS, method.width, dtype=engine.dtype)
         return Signature((hidden,), ({0: dim("packed_rows")},))
 
     return Graph(
@@ -193,9 +190,9 @@ def _method(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: b
         part_file(network, part),
         network.make,
         sign,
-        lambda module: Method(module, part.role.value, part.module),
-        inputs=(given,),
-        outputs=(made,),
+        lambda module: Method(module, method.name, part.module),
+        inputs=(method.given,),
+        outputs=(method.made,),
     )
 
 
@@ -203,9 +200,7 @@ _MAKERS: Mapping[PartRole, Callable[[EngineShape, NetworkShape, Part, bool], Gra
     PartRole.TARGET: _target,
     PartRole.PASS: _pass,
     PartRole.CONTEXT: _context,
-    PartRole.HEAD: _method,
-    PartRole.FUSE: _method,
-    PartRole.MARGINALS: _method,
+    PartRole.METHOD: _method,
 }
 
 

@@ -16,9 +16,9 @@ from trtspec.speculative.draft_kind import (
     DraftKind,
 )
 from trtspec.speculative.marginals import MarginalTree
-from trtspec.speculative.pass_graphs import HEAD, PASS, feature_model
+from trtspec.speculative.pass_graphs import HEAD, PASS, feature_model, head_part
 
-_CONTEXT = PartRole.CONTEXT.value
+_CONTEXT = "context"
 
 
 def _rollout(config: DFlashConfig, built: Built) -> DraftGraph:
@@ -34,7 +34,7 @@ def _parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
     return (
         Part(PartRole.CONTEXT, _CONTEXT, decoder, states=states),
         Part(PartRole.PASS, PASS, decoder, masks=masks),
-        Part(PartRole.HEAD, HEAD, decoder),
+        head_part(decoder),
     )
 
 

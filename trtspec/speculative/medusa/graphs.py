@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.backends.parts import OpenParts, Part, PartRole
+from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod
 from trtspec.backends.slots.networks import MarginalsNetwork
 from trtspec.models.signature import heads_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, Built, DraftGraph, DraftKind
@@ -11,7 +11,7 @@ from trtspec.speculative.medusa.network import MedusaHeads
 from trtspec.speculative.medusa.rollout import HeadsRollout
 from trtspec.speculative.medusa.shape import MedusaConfig
 
-_MARGINALS = PartRole.MARGINALS.value
+_MARGINALS = "marginals"
 
 
 def _rollout(config: MedusaConfig, built: Built) -> DraftGraph:
@@ -22,7 +22,8 @@ def _rollout(config: MedusaConfig, built: Built) -> DraftGraph:
 
 
 def _parts(config: MedusaConfig, states: int) -> tuple[Part, ...]:
-    return (Part(PartRole.MARGINALS, _MARGINALS, None, states=states),)
+    method = RowMethod(_MARGINALS, states, "hidden_in", "marginals")
+    return (Part(PartRole.METHOD, _MARGINALS, None, method=method),)
 
 
 def _stand_in(config: MedusaConfig, parts: OpenParts) -> MarginalsNetwork:

@@ -24,6 +24,7 @@ from trtspec.speculative.pass_graphs import (
     feature_model,
     feature_parts,
     feature_passes,
+    head_part,
 )
 
 
@@ -42,7 +43,7 @@ def _parts(config: MtpModulesConfig, states: int) -> tuple[Part, ...]:
         module = f"depths.{depth}"
         parts += [
             Part(PartRole.PASS, f"{PASS}-{depth}", decoder, module, masks, reads_features=True),
-            Part(PartRole.HEAD, f"{HEAD}-{depth}", decoder, module),
+            head_part(decoder, f"{HEAD}-{depth}", module),
         ]
     return tuple(parts)
 
