@@ -48,6 +48,7 @@ class EngineInputs(NamedTuple):
 
     rows          of all engines but those without K/V
     logits_rows   [R] i64     a language model: rows whose logits are wanted
+    root_ids      [B] i64     a rollout without K/V that reads it: each request's root
     root_states   [B, n*H]    a rollout without K/V: the state before each request's root
     last_rows     [B] i64     a rollout: the last row of each request
     columns       sampling values: [B] of a rollout's requests; [R] of the logits rows of a target
@@ -61,6 +62,7 @@ class EngineInputs(NamedTuple):
 
     rows: RowInputs | None = None
     logits_rows: Tensor | None = None
+    root_ids: Tensor | None = None
     root_states: Tensor | None = None
     last_rows: Tensor | None = None
     columns: SamplingColumns | None = None
@@ -85,6 +87,7 @@ class EngineInputs(NamedTuple):
         return EngineInputs(
             rows=None if self.rows is None else RowInputs._make(islice(given, len(self.rows))),
             logits_rows=None if self.logits_rows is None else next(given),
+            root_ids=None if self.root_ids is None else next(given),
             root_states=None if self.root_states is None else next(given),
             last_rows=None if self.last_rows is None else next(given),
             columns=None

@@ -27,6 +27,7 @@ from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.draft_runtime import DraftRuntime
+from trtspec.speculative.registry import draft_kinds
 
 VERIFY, ROLLOUT, FIRST_STEP = "verify", "rollout", "first step"
 TARGET = "target"
@@ -123,7 +124,9 @@ class ForwardBench:
         build = self.engine.build
         hidden = torch.zeros(rows, width, dtype=getattr(torch, build.dtype), device=build.device)
         if draft.cache is None:
-            return partial(draft.heads.rollout, hidden, columns)
+            reads_roots = draft_kinds()[draft.network.kind].reads_roots
+            roots = torch.zeros(rows, dtype=torch.int64) if reads_roots else None
+            return partial(draft.heads.rollout, hidden, columns, roots)
         engine, _ = draft.cached
         groups = [
             RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)

@@ -15,7 +15,8 @@ from trtspec.ops.sampling import SamplingColumns
 
 
 class HeadsEngine(CountedEngine):
-    """Drafts from one state of the target for each request; it keeps nothing between calls."""
+    """Drafts from one state of the target for each request, and where the network reads it, from
+    the root behind that; it keeps nothing between calls."""
 
     def __init__(self, rollout: Session, device: str = "cpu", pass_bytes: int = 0) -> None:
         """``pass_bytes``: of the weights, which a call reads once."""
@@ -23,15 +24,18 @@ class HeadsEngine(CountedEngine):
         self._rollout = rollout
         self._pass_bytes = pass_bytes
 
-    def rollout(self, hidden: Tensor, sampling: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def rollout(
+        self, hidden: Tensor, sampling: Sequence[Tensor], roots: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The trees behind B requests, in one call.
 
         ``hidden [B, n*H]`` holds the target's state of the row before each root, ``sampling`` the
-        columns of `SamplingColumns`. Returns ``tokens``, ``parents`` and ``scores``, each
+        columns of `SamplingColumns`, ``roots [B] i64`` the roots, for a network that reads them;
+        both of these on the host. Returns ``tokens``, ``parents`` and ``scores``, each
         ``[B, N-1]``, on the host.
         """
-        columns = SamplingColumns._make(self._staging.to_device(sampling))
-        inputs = EngineInputs(root_states=hidden, columns=columns)
+        given = EngineInputs(root_ids=roots, columns=SamplingColumns._make(sampling))
+        inputs = given.filled(self._staging.to_device(given.flat()))._replace(root_states=hidden)
         outputs = self._call(self._rollout, inputs, self._pass_bytes)
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores

@@ -90,11 +90,15 @@ def rollout_signature(
     )
 
 
-def heads_signature(dtype: torch.dtype, hidden_in: int) -> Signature:
-    """`HeadsRollout.forward`, for states ``[B, hidden_in]``."""
+def heads_signature(dtype: torch.dtype, hidden_in: int, reads_roots: bool = False) -> Signature:
+    """A rollout without K/V, for states ``[B, hidden_in]``; with ``reads_roots``, the roots ``[B]
+    i64`` come before them."""
     sampling, sampling_dims = _sampling()
     hidden = torch.zeros(_REQUESTS, hidden_in, dtype=dtype)
-    return Signature((hidden, sampling), ({0: _B}, sampling_dims))
+    args, dims = (hidden, sampling), ({0: _B}, sampling_dims)
+    if not reads_roots:
+        return Signature(args, dims)
+    return Signature((torch.zeros(_REQUESTS, dtype=torch.int64), *args), ({0: _B}, *dims))
 
 
 _ROWS, _REQUESTS, _BLOCKS = 7, 3, 11  # all different, so that export cannot confuse them

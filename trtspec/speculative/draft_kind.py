@@ -59,7 +59,8 @@ class DraftKind:
     rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
     lookahead: how many tokens after a kept row it depends on, where its config decides that; None:
     what the drafter says. levels: how its rollout grows a tree, of which the index tensors are
-    constants beside the weights.
+    constants beside the weights. reads_roots: whether the rollout of a network without K/V is given
+    the root beside the target's state before it.
     """
 
     config: type[Any]
@@ -73,3 +74,4 @@ class DraftKind:
     slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
     lookahead: Callable[[Any], int | None] = lambda config: None
     levels: Callable[[TreeShape], nn.Module] = make_levels
+    reads_roots: bool = False
