@@ -77,6 +77,11 @@ def test_a_kind_must_be_said() -> None:
         draft_from_dict(MODEL.to_dict())
 
 
+def test_a_kind_that_no_installed_method_has() -> None:
+    with pytest.raises(ConfigError, match=r"kind 'brand_new' \(known: .*\); install the package"):
+        draft_from_dict({**draft_to_dict(MODEL), "kind": "brand_new"})
+
+
 @pytest.mark.parametrize("name", DRAFTS)
 def test_every_kind_is_lowered(name: str) -> None:
     """Into parts of different names, whose K/V are all of its own; what stands in for it opens

@@ -87,10 +87,17 @@ def draft_to_dict(config: DraftConfig) -> dict[str, Any]:
 
 
 def draft_from_dict(data: Mapping[str, Any]) -> DraftConfig:
-    """The inverse of `draft_to_dict`; KeyError for a kind that is not in `draft_kinds`, ConfigError
-    for fields that do not fit it."""
+    """The inverse of `draft_to_dict`; KeyError without a kind, ConfigError for one that is not in
+    `draft_kinds`, and for fields that do not fit it."""
     values = dict(data)
-    config: DraftConfig = draft_kinds()[values.pop("kind")].config.from_dict(values)
+    name = values.pop("kind")
+    kind = draft_kinds().get(name)
+    if kind is None:
+        raise ConfigError(
+            f"no speculative method that is installed has a draft network of kind {name!r} (known: "
+            f"{', '.join(draft_kinds())}); install the package that brings it, or rebuild without"
+        )
+    config: DraftConfig = kind.config.from_dict(values)
     return config
 
 
