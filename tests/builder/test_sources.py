@@ -33,10 +33,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def key_of(copy: Path) -> Callable[[], str]:
     """The key's part that is made of sources, by those in the copy."""
-    return lambda: sources.hash_of(of(copy), copy)
+    return lambda: sources.hash_of(of(copy))
 
 
-def of(package: Path, *homes: str) -> list[Path]:
+def of(package: Path, *homes: str) -> dict[str, Path]:
     return graph_cache.graph_sources((*MAKERS, *homes), package)
 
 
@@ -65,17 +65,17 @@ def test_all_that_is_imported_counts(copy: Path) -> None:
     modules -= {"trtspec.version"}  # `trtspec` itself imports that
     assert {"trtspec.config.model", "trtspec.config.tree", "trtspec.models.rope"} <= modules
     files = of(copy, *homes)
-    before = sources.hash_of(files, copy)
+    before = sources.hash_of(files)
     for module in modules:
         path = file_of(copy, module)
         if not path.exists():  # a folder of modules
             continue
-        assert path in files
+        assert path in files.values()
         text = path.read_text()
         path.write_text(text + "\n# changed\n")
-        assert sources.hash_of(files, copy) != before
+        assert sources.hash_of(files) != before
         path.write_text(text)
-    assert sources.hash_of(of(copy, *homes), copy) == before
+    assert sources.hash_of(of(copy, *homes)) == before
 
 
 def test_a_method_counts_for_its_own_drafts(copy: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_method_counts_for_its_own_drafts(copy: Path) -> None:
     def keys() -> dict[str, str]:
         homes = {name: (kind.home,) for name, kind in draft_kinds().items()}
         found = {name: of(copy, *home) for name, home in {**homes, "target": ()}.items()}
-        return {name: sources.hash_of(files, copy) for name, files in found.items()}
+        return {name: sources.hash_of(files) for name, files in found.items()}
 
     before = keys()
     (copy / "speculative" / "brand_new").mkdir()
@@ -124,7 +124,7 @@ def test_a_new_file_counts_once_it_is_imported(
     new.write_text("from trtspec.serve import page\n")
     assert key_of() == before
     norm.write_text(f"{text}\n{line}\n")
-    assert {new, copy / "serve" / "page.py"} <= set(of(copy))
+    assert {new, copy / "serve" / "page.py"} <= set(of(copy).values())
     assert key_of() != before
     norm.write_text(text)
     new.unlink()
@@ -133,11 +133,11 @@ def test_a_new_file_counts_once_it_is_imported(
 def test_a_name_counts_too(copy: Path) -> None:
     """Of two files that change places."""
     files = of(copy)
-    before = sources.hash_of(files, copy)
-    a, b = (path for path in files if path.name in ("mlp.py", "norm.py"))
+    before = sources.hash_of(files)
+    a, b = (path for path in files.values() if path.name in ("mlp.py", "norm.py"))
     texts = a.read_text(), b.read_text()
     a.write_text(texts[1]), b.write_text(texts[0])
-    assert sources.hash_of(files, copy) != before
+    assert sources.hash_of(files) != before
     a.write_text(texts[0]), b.write_text(texts[1])
 
 

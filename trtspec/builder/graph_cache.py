@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec.backends.base import Backend
@@ -73,25 +72,17 @@ def graph_makers(backend: Backend) -> tuple[str, ...]:
     return (own, backend.compiler) if backend.compiler else (own,)
 
 
-def graph_sources(makers: Sequence[str], package: Path = PACKAGE) -> list[Path]:
-    """The files of the package whose code makes graphs, by a backend's `graph_makers` and, for a
-    draft's, the `DraftKind.home`. So a method of its own changes no graph of another."""
+def graph_sources(makers: Sequence[str], package: Path = PACKAGE) -> dict[str, Path]:
+    """The files whose code makes graphs, by a backend's `graph_makers` and, for a draft's, the
+    `DraftKind.home`, whichever package brings these. So a method of its own changes no graph of
+    another."""
     return sources_of((*_MAKERS, *makers), _BY_VALUE, package)
 
 
 @cache
 def source_hash(makers: tuple[str, ...]) -> str:
-    """Of `graph_sources`, and of makers that another package brings."""
-    digest = hash_of(graph_sources(makers))
-    for maker in makers:
-        spec = find_spec(maker)
-        file = Path(spec.origin if spec and spec.origin else "")
-        if not file.is_file() or file.is_relative_to(PACKAGE):
-            continue
-        is_packaged = "." in maker  # then whatever lies beside it may be imported
-        for source in sorted(file.parent.rglob("*.py")) if is_packaged else [file]:
-            digest += hashlib.blake2b(source.read_bytes(), digest_size=16).hexdigest()
-    return digest
+    """Of `graph_sources`."""
+    return hash_of(graph_sources(makers))
 
 
 def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
 from trtspec.builder.resolve import resolve_build
-from trtspec.builder.sources import PACKAGE, hash_of
+from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
     find_tokenizer,
@@ -38,6 +39,7 @@ from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_forma
 from trtspec.log import logger
 from trtspec.models.built import require_blocks
 from trtspec.speculative.options import speculative_to_dict
+from trtspec.speculative.registry import other_modules
 
 _GIB = 1 << 30
 METHODS = PACKAGE / "speculative"
@@ -178,7 +180,10 @@ def plan_build(
     # What a converter makes of a checkpoint need not show in any shape.
     converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
     facts: list[object] = [fingerprints, asdict(build), hash_files(converters), other_packages()]
-    facts.append(hash_of(sorted(METHODS.rglob("*.py")), METHODS))  # readers of drafts among them
+    # The readers of drafts are among the methods.
+    facts.append(hash_of({str(p.relative_to(METHODS)): p for p in METHODS.rglob("*.py")}))
+    used = {*(found.method for found in opened), *(d.speculation.method for d in drafts)}
+    facts.append(_of_other_packages(used))
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on the trees that are made of them.
@@ -188,6 +193,13 @@ def plan_build(
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative)
+
+
+def _of_other_packages(used: Collection[str]) -> str:
+    """Their code of the methods ``used``, and of those that may have a part in a target's
+    checkpoint."""
+    files = sources_of(other_modules(used))
+    return hash_of({name: path for name, path in files.items() if not is_ours(name)})
 
 
 def _with_tokenizer(

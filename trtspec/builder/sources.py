@@ -1,10 +1,11 @@
-"""Which files of the package some code is made of: what it imports, and what that imports."""
+"""Which files some code is made of: what it imports, and what that imports."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import trtspec
@@ -15,47 +16,70 @@ PACKAGE = Path(trtspec.__path__[0])
 
 def sources_of(
     modules: Iterable[str], unfollowed: Collection[str] = (), package: Path = PACKAGE
-) -> list[Path]:
-    """The files of these modules of the package and of all that they import from it, however
-    indirectly and wherever in a file, sorted. Modules that are ``unfollowed`` are left out, with
-    what only they import; so is the package's own ``__init__``, which imports nothing by itself."""
-    found: dict[str, Path] = {}
+) -> dict[str, Path]:
+    """The files of these modules and of all that they import, however indirectly and wherever in a
+    file, by the modules' names. Imports are followed within this package, which lies in
+    ``package``, and within those other packages that the given modules are of. Modules that are
+    ``unfollowed`` are left out, with what only they import; so is the package's own ``__init__``,
+    which imports nothing by itself."""
     waiting = list(modules)
+    folders = {top: _folder(top) for top in {name.partition(".")[0] for name in waiting}}
+    folders[PACKAGE.name] = package
+    found: dict[str, Path] = {}
     while waiting:
         name = waiting.pop()
-        path = _file_of(name, package)
+        path = _file_of(name, folders)
         if path is None or name in found or name in unfollowed:
             continue
         found[name] = path
-        waiting += _imports(path)
+        waiting += _imports(name, path)
         waiting.append(name.rpartition(".")[0])  # a package is imported before what lies in it
-    return sorted(found.values())
+    return found
 
 
-def hash_of(files: Iterable[Path], package: Path = PACKAGE) -> str:
-    """Of their names within the package and of what they say."""
+def is_ours(module: str) -> bool:
+    """Whether a module is one of this package."""
+    return module.partition(".")[0] == PACKAGE.name
+
+
+def hash_of(files: Mapping[str, Path]) -> str:
+    """Of their names and of what they say."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in files:
-        digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
-        digest.update(hashlib.blake2b(path.read_bytes()).digest())
+    for name in sorted(files):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.blake2b(files[name].read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _file_of(module: str, package: Path) -> Path | None:
-    """None for what is no module of the package."""
-    top, *inside = module.split(".")
-    if top != PACKAGE.name or not inside:
+def _folder(top: str) -> Path | None:
+    """Of a package; what a single module lies in, too."""
+    spec = find_spec(top)
+    if spec is None:
         return None
-    path = package.joinpath(*inside)
-    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin).with_suffix("") if spec.origin else None
+
+
+def _file_of(module: str, folders: Mapping[str, Path | None]) -> Path | None:
+    """None for what is no module of those packages."""
+    top, *inside = module.split(".")
+    folder = folders.get(top)
+    if folder is None or (is_ours(module) and not inside):
+        return None
+    path = folder.joinpath(*inside)
+    candidates = (path / "__init__.py", path.with_suffix(".py"))
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(module: str, path: Path) -> Iterator[str]:
     """Names of modules that a file may import; some are those of what is in a module."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            yield source
+            yield from (f"{source}.{alias.name}" for alias in node.names)

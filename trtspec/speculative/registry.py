@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
@@ -64,6 +64,15 @@ def methods() -> Mapping[str, DraftMethod]:
         taken.update(_spellings(method))
         found[method.name] = method
     return found
+
+
+def other_modules(names: Collection[str]) -> list[str]:
+    """Where other packages make those of their methods that have one of these names, or a part in a
+    target's checkpoint: what is read of a checkpoint depends on these modules."""
+    brought = [(entry.module, entry.load()) for entry in entry_points(group=ENTRY_POINTS)]
+    return sorted(
+        module for module, method in brought if method.name in names or method.in_target is not None
+    )
 
 
 def method_of(config: DecodingConfig) -> DraftMethod:
