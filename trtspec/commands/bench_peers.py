@@ -11,9 +11,6 @@ from typing import Any
 from trtspec.bench.compare import WARM_UP_TOKENS
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.peers.contender import (
-    DRAFT,
-    EAGLE3,
-    ENGINES,
     Contender,
     contenders_of,
     installed_peers,
@@ -23,6 +20,7 @@ from trtspec.bench.peers.contender import (
 from trtspec.bench.peers.process import Job, PeerError
 from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summarize
 from trtspec.bench.peers.report import __doc__ as REPORT
+from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
 from trtspec.bench.result_file import save
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
@@ -92,18 +90,14 @@ def run_peers(args: argparse.Namespace) -> int:
     prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
     texts = [prompt.token_ids for prompt in prompts]
     threads = args.threads or usable_cpus()
-    folders = {
-        kind: str(find_model(draft.name))
-        for kind in (DRAFT, EAGLE3)
-        for draft in drafts
-        if draft.method == kind
-    }
+    used = {mode for peer in peers for mode in ENGINES[peer.name].draft_modes}
+    folders = {d.method: str(find_model(d.name)) for d in drafts if d.method in used}
     points: list[dict[str, Any]] = []
     for batch_size in args.batch_sizes:
         for temperature in args.temperatures:
             base = Job(
                 str(find_model(args.model)),
-                "plain",
+                PLAIN,
                 batch_size=batch_size,
                 max_seq_len=max(map(len, texts)) + args.max_tokens + 64,
                 threads=threads,

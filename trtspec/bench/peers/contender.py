@@ -9,42 +9,20 @@ from pathlib import Path
 
 from trtspec.bench.methods import Method
 from trtspec.bench.peers.process import Job, PeerProcess
+from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
 from trtspec.child_python import PYTHON
 from trtspec.errors import ConfigError
 from trtspec.speculative.options import speculative_to_dict
 
 OURS = "trtspec"
-PLAIN, LOOKUP, DRAFT, EAGLE3 = "plain", "prompt_lookup", "draft_model", "eagle3"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What a peer can do. module: by which it is found installed. modes: see `workers.protocol`.
-    own_format: it reads no Hugging Face folders, but what this is made with."""
-
-    module: str
-    modes: tuple[str, ...]
-    own_format: str | None = None
-
-
-ENGINES: Mapping[str, Engine] = {
-    "transformers": Engine("transformers", (PLAIN, LOOKUP, DRAFT)),
-    "openvino": Engine(
-        "openvino_genai",
-        (PLAIN, LOOKUP, DRAFT, EAGLE3),
-        "optimum-cli export openvino --model <target> <folder>",
-    ),
-    "vllm": Engine("vllm", (PLAIN, LOOKUP, DRAFT, EAGLE3)),
-    "llama_cpp": Engine(
-        "llama_cpp", (PLAIN, LOOKUP), "llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16"
-    ),
-}
+TARGET = "model"
+"""What ``--peer_models`` calls a target in an engine's own format."""
 
 
 @dataclass(frozen=True)
 class Peer:
     """An engine as it is installed here: python, the interpreter that has it; models: paths in its
-    own format by model, draft_model, eagle3."""
+    own format, of the target by `TARGET`, of a draft by its method."""
 
     name: str
     python: str = PYTHON
@@ -93,7 +71,7 @@ class Contender:
 def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
     """The peers that were asked for. A spelling is ``name`` (installed beside trtspec) or
     ``name=python``; of `models`, ``name=path`` (the target in the engine's own format) or
-    ``name.draft_model=path``, ``name.eagle3=path``.
+    ``name.method=path`` (the draft of a method, likewise).
 
     Raises:
         ConfigError: an unknown name, a missing interpreter or file, or an engine that this
@@ -103,13 +81,12 @@ def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
     for text in models:
         key, found, path = text.partition("=")
         name, _, kind = key.partition(".")
-        kind = kind or "model"
+        kind = kind or TARGET
         _check_name(name)
-        if not found or kind not in ("model", DRAFT, EAGLE3):
-            raise ConfigError(
-                f"--peer_models {text!r} is not name=path, name.draft_model=path or "
-                "name.eagle3=path"
-            )
+        modes = dict.fromkeys(mode for engine in ENGINES.values() for mode in engine.draft_modes)
+        if not found or kind not in (TARGET, *modes):
+            drafts = " or ".join(f"name.{mode}=path" for mode in modes)
+            raise ConfigError(f"--peer_models {text!r} is not name=path, {drafts}")
         if not Path(path).exists():
             raise ConfigError(f"--peer_models {text!r}: there is no {path}")
         own.setdefault(name, {})[kind] = path
@@ -119,7 +96,7 @@ def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
         _check_name(name)
         peer = Peer(name, python or PYTHON, own.get(name, {}))
         _check_installed(peer)
-        if ENGINES[name].own_format and "model" not in peer.models:
+        if ENGINES[name].own_format and TARGET not in peer.models:
             raise ConfigError(
                 f"peer {name} reads a format of its own; make it with: "
                 f"{ENGINES[name].own_format}, and give it in --peer_models {name}=<path>"
@@ -138,16 +115,14 @@ def contenders_of(
     peer: Peer, base: Job, drafts: Mapping[str, str], lengths: Sequence[int]
 ) -> list[Contender]:
     """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: Hugging
-    Face folders by draft_model, eagle3; ``lengths``: of drafts, each for every way to speculate."""
+    Face folders by method; ``lengths``: of drafts, each for every way to speculate."""
     engine = ENGINES[peer.name]
+    given = peer.models if engine.own_format else {**drafts, **peer.models}
+    with_draft = {mode: given[mode] for mode in engine.draft_modes if mode in given}
     found = []
-    for mode in engine.modes:
-        draft = None
-        if mode in (DRAFT, EAGLE3):
-            draft = (peer.models if engine.own_format else {**drafts, **peer.models}).get(mode)
-            if draft is None:
-                continue
-        model = peer.models.get("model", base.model)
+    for mode in (*engine.modes, *with_draft):
+        draft = with_draft.get(mode)
+        model = peer.models.get(TARGET, base.model)
         for length in [0] if mode == PLAIN else lengths:
             job = replace(base, model=model, mode=mode, draft=draft, num_draft_tokens=length)
             name = f"{mode}:{length}" if length else mode

@@ -1,0 +1,43 @@
+"""What the workers' engines can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PLAIN = "plain"
+"""No speculation."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One of them.
+
+    module: by which it is found installed. modes: see `protocol.Job`; ways to decode that need no
+    draft. draft_modes: those with one, each called as our method that takes the same draft.
+    own_format: it reads no Hugging Face folders, but what this is made with.
+    """
+
+    module: str
+    modes: tuple[str, ...]
+    draft_modes: tuple[str, ...] = ()
+    own_format: str | None = None
+
+
+_ALONE = (PLAIN, "prompt_lookup")
+
+ENGINES: Mapping[str, Engine] = {
+    "transformers": Engine("transformers", _ALONE, ("draft_model",)),
+    "openvino": Engine(
+        "openvino_genai",
+        _ALONE,
+        ("draft_model", "eagle3"),
+        "optimum-cli export openvino --model <target> <folder>",
+    ),
+    "vllm": Engine("vllm", _ALONE, ("draft_model", "eagle3")),
+    "llama_cpp": Engine(
+        "llama_cpp",
+        _ALONE,
+        own_format="llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16",
+    ),
+}
