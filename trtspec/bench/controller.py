@@ -1,6 +1,6 @@
 """What the adaptive controller makes of forced acceptance, beside every fixed draft length.
 
-    python -m trtspec.bench.controller --model M --eagle E [--batches 1 4 16] [--rates 0.1 0.5 0.9]
+    python -m trtspec.bench.controller --model M --draft D [--batches 1 4 16] [--rates 0.1 0.5 0.9]
 
 One engine folder serves all settings: no speculation, chains of fixed lengths cut from one rollout,
 and `adaptive=True`. A rate is the chance that a draft is accepted once the one before it was
@@ -22,6 +22,7 @@ from typing import Any
 
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.bench.rival import BASELINE, Rival
+from trtspec.builder.available_drafts import FoundDraft, available_drafts
 from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.build import build
 from trtspec.llmapi.llm import LLM
@@ -31,15 +32,17 @@ _LEAST = {1: 0.75, 5: 0.9, 15: 0.95}
 """A fixed setting that is below this share of the best after so many rounds is out."""
 
 
-def settings(draft: str, lengths: Sequence[int], rate: float) -> dict[str, Mapping[str, Any]]:
+def settings(
+    draft: FoundDraft, lengths: Sequence[int], rate: float
+) -> dict[str, Mapping[str, Any]]:
     """The speculative configs that compete, by name; the baseline has none."""
     longest = max(lengths)
 
     def config(length: int) -> dict[str, Any]:
         rates = [rate ** (i + 1) for i in range(length)]
         return {
-            "method": "eagle3",
-            "model": draft,
+            "method": draft.method,
+            "model": draft.name,
             "num_speculative_tokens": length,
             "simulate_acceptance": rates,
         }
@@ -100,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("--model", default="trtspec-tiny")
-    add("--eagle", default="trtspec-tiny-eagle3", help="EAGLE-3 head")
+    add("--draft", required=True, help="HF folder or id, or embedded name, of any kind of draft")
     add("--dtype", default="auto")
     add("--batches", type=int, nargs="*", default=[1, 4, 16])
     add("--rates", type=float, nargs="*", default=[0.1, 0.5, 0.9])
@@ -111,8 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5, help="of batches of 2 and more; of 1, twice as many")
     args = parser.parse_args(argv)
 
+    (draft,) = available_drafts(args.model, [args.draft])
     options: dict[str, Any] = {"dtype": args.dtype, "max_batch_size": max(args.batches)}
-    longest = settings(args.eagle, [max(args.lengths)], 0.5)[ADAPTIVE]
+    longest = settings(draft, [max(args.lengths)], 0.5)[ADAPTIVE]
     folder = build(args.model, longest, **options)
     options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
     baseline = Rival(BASELINE, LLM(folder, False, **options))
@@ -122,12 +126,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{rounds_of(batch, args.rounds)} of batch {batch}" for batch in args.batches
     )
     print(f"tokens/s, {args.max_tokens} tokens a request, medians of rounds: {rounds}")
-    names = [BASELINE, *settings(args.eagle, args.lengths, 0.5)]
+    names = [BASELINE, *settings(draft, args.lengths, 0.5)]
     head = " ".join(f"{name:>8}" for name in names)
     print(f"batch  rate {head}    best  adaptive / best", flush=True)
     least = 1.0
     for rate in args.rates:
-        configs = settings(args.eagle, args.lengths, rate)
+        configs = settings(draft, args.lengths, rate)
         rivals = [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
         for batch in args.batches:
             speeds = measure_cell([baseline, *rivals], prompts[:batch], args)

@@ -1,11 +1,12 @@
 """A hybrid beside its members, on texts that favour the one, the other, or neither.
 
-    python -m trtspec.bench.hybrid --model M --eagle E [--workloads editing code prose]
+    python -m trtspec.bench.hybrid --model M --drafts D --drafters suffix:16 eagle3:5
+        [--workloads editing code prose]
 
-Suffix decoding, an EAGLE-3 chain and the hybrid of both decode the same prompts, all made of
-held-out standard library files: `editing` repeats a piece of code and begins it once more, `code`
-is the beginning of a file, `prose` the beginning of a docstring. Rounds alternate between the
-methods, so that a drifting machine treats all alike; speeds are medians over the rounds.
+The drafters and the hybrid of all decode the same prompts, made of held-out standard library files:
+`editing` repeats a piece of code and begins it once more, `code` is the beginning of a file,
+`prose` that of a docstring. Rounds alternate between the methods, so that a drifting machine
+treats all alike; speeds are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -13,18 +14,27 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from trtspec.bench.corpus import standard_library
 from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.methods import read_methods
 from trtspec.bench.rival import BASELINE, Rival
+from trtspec.builder.available_drafts import available_drafts
+from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
+from trtspec.errors import ConfigError
 from trtspec.llmapi.build import build
 from trtspec.llmapi.llm import LLM
+from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.speculative.registry import methods, methods_taking
 
-HYBRID, ADAPTIVE = "hybrid", "hybrid adaptive"
+HYBRID, ADAPTIVE = "all", "all adaptive"
+MEMBERS = "drafters"
+"""The option by which a method takes others."""
 AGAIN = 8
 """Tokens of the second copy that an editing prompt ends with."""
 
@@ -74,33 +84,35 @@ WORKLOADS: Mapping[str, Callable[[Any, int, int], list[list[int]]]] = {
 }
 
 
-def configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The methods by name."""
-    suffix = {
-        "method": "suffix",
-        "num_speculative_tokens": args.suffix_length,
-        # Every round has the same answers: with those of the last one it would foresee all.
-        "suffix_decoding_max_cached_requests": 0,
-    }
-    eagle = {"method": "eagle3", "model": args.eagle, "num_speculative_tokens": args.eagle_length}
-    hybrid = {"method": "hybrid", "drafters": [suffix, eagle]}
-    return {
-        "suffix": suffix,
-        "eagle3": eagle,
-        HYBRID: hybrid,
-        ADAPTIVE: {**hybrid, "adaptive": True},
-    }
+def members(args: argparse.Namespace) -> dict[str, DecodingConfig]:
+    """The drafters by name, none of which knows in a round what the last one answered."""
+    found = {}
+    for each in read_methods(args.drafters, available_drafts(args.model, args.drafts)):
+        if each.config is not None:
+            options = methods()[each.config.method].forgetful
+            found[each.name] = replace(each.config, **options)
+    if len(found) < 2:
+        raise ConfigError(f"--drafters {' '.join(args.drafters)}: a hybrid is made of two or more")
+    return found
+
+
+def merged(drafters: Collection[DecodingConfig]) -> DecodingConfig:
+    """The hybrid of them, by the method that takes several."""
+    (method,) = methods_taking(MEMBERS)
+    options = {"method": method, MEMBERS: [speculative_to_dict(each) for each in drafters]}
+    config = parse_speculative_config(options)
+    assert config is not None, "it names a method"
+    return config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("--model", default="trtspec-tiny")
-    add("--eagle", default="trtspec-tiny-eagle3", help="EAGLE-3 head")
+    add("--drafts", nargs="*", default=[], help="as of trtspec-bench compare")
+    add("--drafters", nargs="+", required=True, help="two or more methods, spelled as there")
     add("--dtype", default="auto")
     add("--workloads", nargs="*", default=list(WORKLOADS), choices=WORKLOADS)
-    add("--suffix_length", type=int, default=16, help="nodes of suffix decoding")
-    add("--eagle_length", type=int, default=5, help="K of the chain")
     add("--num_prompts", type=int, default=4)
     add("--prompt_tokens", type=int, default=256)
     add("--max_tokens", type=int, default=96)
@@ -109,9 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5)
     args = parser.parse_args(argv)
 
-    methods = configs(args)
+    alone = members(args)
+    hybrid = merged(alone.values())
+    configs = {**alone, HYBRID: hybrid, ADAPTIVE: replace(hybrid, adaptive=True)}
     options: dict[str, Any] = {"dtype": args.dtype, "max_batch_size": args.batch_size}
-    folder = build(args.model, methods[HYBRID], **options)
+    folder = build(args.model, hybrid, **options)
     options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
     params = SamplingParams(
         max_tokens=args.max_tokens, temperature=args.temperature, seed=0, ignore_eos=True
@@ -119,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"tokens/s (speed-up; acceptance length), medians of {args.rounds} rounds", flush=True)
     for name in args.workloads:
         rivals = [Rival(BASELINE, LLM(folder, False, **options))]
-        rivals += [Rival(n, LLM(folder, c, **options)) for n, c in methods.items()]
+        rivals += [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
         tokenizer = rivals[0].llm.tokenizer
         prompts = WORKLOADS[name](tokenizer, args.num_prompts, args.prompt_tokens)
         for rival in rivals:
@@ -140,10 +154,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 flush=True,
             )
             rival.llm.shutdown()
-        longest = max(lengths["suffix"], lengths["eagle3"])
-        fastest = min(times["suffix"], times["eagle3"])
+        longest = max(lengths[member] for member in alone)
+        fastest = min(times[member] for member in alone)
         print(
-            f"{name:8} hybrid / the better of the two: {lengths[HYBRID] / longest:.3f} in "
+            f"{name:8} all / the best one: {lengths[HYBRID] / longest:.3f} in "
             f"acceptance length; adaptive, {fastest / times[ADAPTIVE]:.3f} in tokens/s",
             flush=True,
         )

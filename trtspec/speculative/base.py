@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
@@ -41,8 +41,9 @@ class DraftMethod:
     ``Guest`` of checkpoint_converters; None: they never do. by_target: whether they are looked for
     there alone.
 
-    usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. any_draft:
-    it takes a draft for any method, which the draft's files tell.
+    usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. forgetful:
+    options by which it keeps nothing of requests that have ended, for benchmarks that ask the same
+    in every round. any_draft: it takes a draft for any method, which the draft's files tell.
     """
 
     options: type[DecodingConfig]
@@ -58,6 +59,7 @@ class DraftMethod:
     in_target: Any = None
     by_target: bool = False
     usual: Sequence[str] = ()
+    forgetful: Mapping[str, Any] = field(default_factory=dict)
     any_draft: bool = False
 
     @property

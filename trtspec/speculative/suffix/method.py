@@ -13,4 +13,5 @@ SUFFIX = DraftMethod(
     lambda config, draft: SuffixDrafter(config),
     spellings=("suffixdecoding",),
     usual=("suffix:8",),
+    forgetful={"suffix_decoding_max_cached_requests": 0},
 )
