@@ -16,10 +16,11 @@ from torch import Tensor
 from checkpoint_converters import load_checkpoint
 from trtspec.bench import checkpoint_files, fixture
 from trtspec.bench.checkpoint_files import SourceCheckpoint
-from trtspec.bench.fixture import CAPTURED, make_fixture
+from trtspec.bench.fixture import make_fixture
 from trtspec.bench.fixture_shapes import SHAPES, DecoderShape, FixtureShape
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.causal_lm import CausalLM
+from trtspec.speculative.eagle.widening import CAPTURED, captured
 
 from ..e2e.helpers import TinyModels, random_prompt
 from ..models.paged import Feed, PagedModel
@@ -295,7 +296,7 @@ def test_captured_layers_move_with_the_source_s_layers(
     tmp_path: Path, given: dict[str, object], expected: dict[str, object]
 ) -> None:
     head = SourceCheckpoint(save_head(tmp_path / "head", "midlayer.", given))
-    assert fixture._captured(head, 8, 24) == expected
+    assert captured(head.config, 8, fixture._moved(head, 8, 24)) == expected
 
 
 def test_a_head_without_a_map_gets_one_beside_a_wider_vocabulary(
@@ -377,7 +378,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(
 def test_heads_of_other_targets_are_refused(models: TinyModels, tmp_path: Path) -> None:
     source = models.folder("llama")
     head = save_head(tmp_path / "head", "midlayer.", {})
-    with pytest.raises(ConfigError, match="is an EAGLE head"):
+    with pytest.raises(ConfigError, match="holds EAGLE-3 heads; make a fixture of their target"):
         make(EXACT, head, tmp_path / "out")
     with pytest.raises(CheckpointError, match=r"reads layer -2 of its target, which has 2"):
         make(EXACT, source, tmp_path / "out", head)  # by default it reads output L - 4

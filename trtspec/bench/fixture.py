@@ -8,7 +8,7 @@ heads and features that are added compute with random weights and add nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ import torch
 
 from trtspec.bench.checkpoint_files import SourceCheckpoint, check_new_folder, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
-from trtspec.bench.widen_decoder import Widening, layer_positions, widen_eagle3, widen_model
+from trtspec.bench.widen_decoder import Widening, layer_positions, widen_model
 from trtspec.builder.checkpoints import target_config
 from trtspec.builder.locate import find_model
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.built import attention_of, dense_of
+from trtspec.speculative.registry import methods
+from trtspec.speculative.widener import Widener
 
-CAPTURED = "eagle_aux_hidden_state_layer_ids"
 _COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
 
 _README = """# {name}: a cost fixture, never a model to use
@@ -50,7 +51,7 @@ def make_fixture(
 
     Args:
         source: folder or embedded name of a model of plain decoder layers in safetensors.
-        drafts: draft models (of such layers) or EAGLE-3 heads of that target.
+        drafts: draft models (of such layers) or `widened_drafts` of that target.
         dtype: of the tensors written; None: the source's own.
         vocab_size: size of a wider vocabulary; None: the source's own.
         seed: of the random weights.
@@ -101,13 +102,13 @@ def _widen(
     target: SourceCheckpoint | None,
 ) -> tuple[Widening, dict[str, Any]]:
     """One checkpoint and its new config; ``target`` is that of a draft."""
-    is_head = "fc.weight" in source.files
-    if is_head and target is None:
-        raise ConfigError(f"{source.path} is an EAGLE head; make a fixture of its target")
-    if not is_head:
+    widener = next((each for each in _wideners() if each.recognises(source.files)), None)
+    if widener is not None and target is None:
+        raise ConfigError(f"{source.path} holds {widener.runs}; make a fixture of their target")
+    if widener is None:
         _require_plain(source.path)
     sizes = shape.target if target is None else shape.draft
-    if is_head:
+    if widener is not None:
         wide = shape.target
         sizes = DecoderShape(
             wide.hidden_size, 1, wide.query_size, wide.kv_size, wide.intermediate_size
@@ -123,7 +124,7 @@ def _widen(
         )
     widening = Widening(source, sizes, getattr(torch, name), vocab_size, seed)
     config = _config(widening, name)
-    if is_head:
+    if widener is not None:
         assert target is not None
         if source.integer("hidden_size") != target.integer("hidden_size"):
             raise ConfigError(
@@ -131,15 +132,22 @@ def _widen(
                 f"{target.integer('hidden_size')}; only heads as wide as their target can be "
                 "widened"
             )
-        widen_eagle3(widening)
-        config |= _captured(source, target.integer("num_hidden_layers"), shape.target.num_layers)
-        config["draft_vocab_size"] = source.integer("draft_vocab_size", widening.vocab)
-        if "target_hidden_size" in config:
-            config["target_hidden_size"] = shape.target.hidden_size
+        widener.widen(widening)
+        layers = target.integer("num_hidden_layers")
+        config |= widener.config(widening, layers, _moved(source, layers, shape.target.num_layers))
     else:
         widen_model(widening)
         config["tie_word_embeddings"] = not any(p.name == "lm_head.weight" for p in widening.pieces)
     return widening, config
+
+
+def widened_drafts() -> str:
+    """What is widened beside models, for lists."""
+    return " and ".join(widener.runs for widener in _wideners())
+
+
+def _wideners() -> list[Widener]:
+    return [method.widener for method in methods().values() if method.widener is not None]
 
 
 def _require_plain(path: Path) -> None:
@@ -157,7 +165,7 @@ def _require_plain(path: Path) -> None:
     if found:
         raise CheckpointError(
             f"{path} is a {config.architecture} with {', '.join(found)}; make-fixture widens "
-            "decoders without biases, norms of heads and sliding windows, and EAGLE-3 heads"
+            f"decoders without biases, norms of heads and sliding windows, and {widened_drafts()}"
         )
 
 
@@ -177,14 +185,8 @@ def _config(w: Widening, dtype: str) -> dict[str, Any]:
     }
 
 
-def _captured(source: SourceCheckpoint, layers: int, wide_layers: int) -> dict[str, Any]:
-    """The config keys that name the target's layers a head reads, at their new positions.
-
-    They are kept where the source has them: in ``eagle_config``, as outputs of layers (ModelOpt),
-    or at the top, as inputs of layers (SpecForge, speculators). A head that names none reads the
-    inputs of layers 2, L / 2 and L - 3; as the fixture's L is another one, ``eagle_config`` is
-    written for it.
-    """
+def _moved(source: SourceCheckpoint, layers: int, wide_layers: int) -> Callable[[int], int]:
+    """Where a layer of the target, of which a draft reads the output, is in the wider one."""
     places = layer_positions(layers, wide_layers)
 
     def moved(output: int) -> int:
@@ -195,14 +197,7 @@ def _captured(source: SourceCheckpoint, layers: int, wide_layers: int) -> dict[s
             )
         return -1 if output < 0 else wide_layers if output == layers else places[output]
 
-    top, nested = source.config.get(CAPTURED), source.config.get("eagle_config") or {}
-    outputs = nested.get(CAPTURED) or (None if top else (1, layers // 2 - 1, layers - 4))
-    keys: dict[str, Any] = {}
-    if top:
-        keys[CAPTURED] = [moved(i - 1) + 1 for i in top]
-    if outputs:
-        keys["eagle_config"] = {**nested, CAPTURED: [moved(i) for i in outputs]}
-    return keys
+    return moved
 
 
 def _describe(widening: Widening, target: Widening) -> str:

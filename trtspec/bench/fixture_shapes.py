@@ -20,8 +20,8 @@ class DecoderShape:
 
 @dataclass(frozen=True)
 class FixtureShape:
-    """A target, and the draft model that goes with it. (An EAGLE-3 head gets one layer of the
-    target's own sizes, as published heads have.)"""
+    """A target, and the draft model that goes with it. (A network over the target's states
+    gets one layer of the target's own sizes, as published ones have.)"""
 
     name: str
     target: DecoderShape

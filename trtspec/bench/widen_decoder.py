@@ -1,4 +1,4 @@
-"""A Llama decoder, or an EAGLE-3 head, as the list of its wider tensors."""
+"""A Llama decoder, or a draft network beside it, as the list of its wider tensors."""
 
 from __future__ import annotations
 
@@ -142,6 +142,10 @@ class Widening:
             ),
         )
 
+    def reads(self, count: int) -> Axis:
+        """Of a matrix that reads so many hidden vectors side by side."""
+        return Axis.joined([self.hidden.read] * count)
+
     # -- parts ----------------------------------------------------------------------------------
 
     def add_layer(self, prefix: str, source: str | None, reads: Axis | None = None) -> None:
@@ -196,8 +200,8 @@ class Widening:
         if left:
             raise CheckpointError(
                 f"{self.source.path} has tensors that make-fixture cannot widen: "
-                f"{', '.join(left[:4])}{', ...' if len(left) > 4 else ''}; it takes Llama decoders "
-                "and EAGLE-3 heads, both without biases"
+                f"{', '.join(left[:4])}{', ...' if len(left) > 4 else ''}; it takes layers without "
+                "biases, and what stands around those of a Llama decoder"
             )
 
     @property
@@ -238,50 +242,3 @@ def widen_model(widening: Widening) -> None:
     if not stays_tied:
         w.add_head(HEAD, f"model.{EMBEDDING}" if tied else HEAD, w.vocab, w.vocab_size)
     w.finish()
-
-
-def widen_eagle3(widening: Widening) -> None:
-    """Add all tensors of an EAGLE-3 head, under the names that the source gives them: ``midlayer``
-    (the EAGLE repository, SpecForge) or ``layers.0`` (ModelOpt). Its own vocabulary stays; where
-    the target's grows beside a head without a map, a map of the old ids is added.
-    """
-    w = widening
-    size = w.hidden.size
-    states, rest = divmod(w.source.shape("fc.weight")[1], size)
-    if rest:
-        raise CheckpointError(
-            f"{w.source.path}: fc.weight has {states * size + rest} inputs, no multiple of the "
-            f"hidden size {size}; only heads as wide as their target can be widened"
-        )
-    w.add_matrix("fc.weight", "fc.weight", w.hidden.written, Axis.joined([w.hidden.read] * states))
-    prefix = next((p for p in ("midlayer.", "layers.0.") if _has(w.source, p)), "midlayer.")
-    w.add_layer(prefix, prefix, Axis.joined([w.hidden.read] * 2))
-    w.add_norm("norm.weight", "norm.weight")
-    rows = w.source.integer("draft_vocab_size", w.vocab)
-    w.add_head(HEAD, HEAD, rows, rows)
-    if EMBEDDING in w.source.files:
-        w.add_embedding(EMBEDDING, EMBEDDING)
-    if "d2t" in w.source.files:
-        w.check("d2t", (rows,))
-        w.add("d2t", (rows,), lambda: w.source.tensor("d2t").long(), torch.int64)
-    elif w.vocab_size > rows:
-        w.add("d2t", (rows,), partial(torch.zeros, rows, dtype=torch.int64), torch.int64)
-    if "t2d" in w.source.files:
-        w.check("t2d", (w.vocab,))
-        w.add(
-            "t2d",
-            (w.vocab_size,),
-            lambda: _padded(w.source.tensor("t2d"), w.vocab_size),
-            torch.bool,
-        )
-    w.finish()
-
-
-def _has(source: SourceCheckpoint, prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in source.files)
-
-
-def _padded(flags: Tensor, size: int) -> Tensor:
-    wide = torch.zeros(size, dtype=torch.bool)
-    wide[: len(flags)] = flags.bool()
-    return wide

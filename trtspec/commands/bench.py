@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.bench.acceptance import measure
-from trtspec.bench.fixture import make_fixture
+from trtspec.bench.fixture import make_fixture, widened_drafts
 from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.bench.result_file import check_output, save
 from trtspec.builder.locate import find_model
@@ -92,7 +92,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = fixture.add_argument
     add("--like", required=True, choices=SHAPES, help="whose cost to copy")
     add("--from", dest="source", default="trtspec-tiny", help="target to widen")
-    add("--drafts", nargs="*", default=[], help="draft models or EAGLE-3 heads of that target")
+    add(
+        "--drafts",
+        nargs="*",
+        default=[],
+        help=f"draft models or {widened_drafts()} of that target",
+    )
     add("--output", type=Path, required=True, help="folder to write the checkpoints into")
     add("--dtype", help=f"{one_of(DTYPES)} (default: the source's own)")
     add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")

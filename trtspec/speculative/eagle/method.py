@@ -6,6 +6,7 @@ from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.eagle.checkpoint import EAGLE_READER
 from trtspec.speculative.eagle.graphs import EAGLE_NETWORK
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
+from trtspec.speculative.eagle.widening import EAGLE3_WIDENER
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
 EAGLE = DraftMethod(
@@ -24,4 +25,5 @@ EAGLE3 = DraftMethod(
     state_needs,
     StateDrafter.of,
     usual=("eagle3:5", "eagle3:4,5,24"),
+    widener=EAGLE3_WIDENER,
 )
