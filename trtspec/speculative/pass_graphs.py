@@ -8,12 +8,12 @@ from typing import Any
 from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod, mask_kinds
 from trtspec.backends.session import GraphSession
 from trtspec.backends.shape import as_it_is
-from trtspec.backends.slots.networks import PassNetwork
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
 from trtspec.config.tree import TreeShape
 from trtspec.models.signature import feature_signature, rollout_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
+from trtspec.speculative.pass_network import PassNetwork
 from trtspec.speculative.tree_rollout import TreeRollout
 
 PASS, HEAD, FUSE = "pass", "head", "fuse"

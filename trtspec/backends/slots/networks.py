@@ -1,9 +1,9 @@
-"""Networks made of lowered graphs: they take packed rows, as the modules do whose graphs they run.
+"""Lowered graphs over packed rows, and the target made of one.
 
-A rollout over such a network is the rollout of `trtspec.models` itself: it chooses candidates,
-beams and trees between the passes, by the very ops of every other backend. (Keyed noise is made of
-64-bit integers and doubles, which ONNX has operators for and TensorRT has not, and the choice must
-agree to the bit with the target's.)
+A rollout over a draft network made of such graphs is that of `trtspec.speculative` itself: it
+chooses candidates, beams and trees between the passes, by the very ops of every other backend.
+(Keyed noise is made of 64-bit integers and doubles, which ONNX has operators for and TensorRT has
+not, and the choice must agree to the bit with the target's.)
 """
 
 from __future__ import annotations
@@ -109,120 +109,6 @@ class TargetNetwork(nn.Module):
     ) -> tuple[Tensor, ...]:
         """See `CausalLM.forward`."""
         return tuple(self._graph.run(input_ids, rows, k_caches, v_caches, logits_rows=logits_rows))
-
-
-class PassNetwork(nn.Module):
-    """A draft network with K/V, for a rollout (see `DraftNetwork`)."""
-
-    def __init__(
-        self,
-        graph: RowsGraph,
-        head: GraphSession,
-        token_map: Tensor | None,
-        fuse: GraphSession | None = None,
-        mask_hidden: Tensor | None = None,
-        max_fused: int = 1 << 30,
-    ) -> None:
-        """``fuse``: of a network that makes features of the target's states, of at most
-        ``max_fused`` rows a call; ``mask_hidden``: what the masks of a parallel one read in their
-        place."""
-        super().__init__()
-        self._graph = graph
-        self._head = head
-        self._fuse = fuse
-        self._max_fused = max_fused
-        self.token_map = token_map
-        self.mask_hidden = mask_hidden
-
-    def fuse(self, hidden_in: Tensor) -> Tensor:
-        """See `FeatureNetwork.fuse`."""
-        assert self._fuse is not None, "this network reads no states"
-        if len(hidden_in) <= self._max_fused:
-            return self._fuse.run([hidden_in.contiguous()])[0]
-        parts = torch.split(hidden_in.contiguous(), self._max_fused)
-        # What a session gives is valid until its next call.
-        return torch.cat([self._fuse.run([part])[0].clone() for part in parts])
-
-    def draft(
-        self,
-        input_ids: Tensor,
-        features: Tensor | None,
-        rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-        kept: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
-        """See `DraftNetwork.draft`."""
-        outputs = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
-        ready, *following = outputs if kept is None else [x[kept] for x in outputs]
-        return following[0] if following else None, ready
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """See `DraftNetwork.head`."""
-        return self._head.run([hidden.contiguous()])[0]
-
-
-class BlockNetwork(nn.Module):
-    """A draft network that guesses blocks, for a rollout (see `trtspec.speculative.block.rollout`).
-
-    What it makes of the target's states is written first, by a call of its own.
-    """
-
-    def __init__(
-        self,
-        context: RowsGraph,
-        blocks: RowsGraph,
-        head: GraphSession,
-        token_map: Tensor | None,
-    ) -> None:
-        super().__init__()
-        self._context = context
-        self._blocks = blocks
-        self._head = head
-        self.token_map = token_map
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        rows: PackedRows,
-        hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> tuple[Tensor]:
-        """See `DFlashDraft.forward`."""
-        (context,) = self._context.run(None, rows, k_caches, v_caches, features=hidden_in)
-        return (context,)
-
-    def guess(
-        self,
-        input_ids: Tensor,
-        blocks: PackedRows,
-        hidden_in: Tensor,
-        rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
-    ) -> Tensor:
-        """See `DFlashDraft.guess`."""
-        self(input_ids, rows, hidden_in, k_caches, v_caches)
-        return self._blocks.run(input_ids, blocks, k_caches, v_caches)[0]
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """See `DraftNetwork.head`."""
-        return self._head.run([hidden.contiguous()])[0]
-
-
-class MarginalsNetwork(nn.Module):
-    """A draft network without K/V, for a rollout (see `trtspec.speculative.medusa.rollout`)."""
-
-    token_map: Tensor | None = None
-
-    def __init__(self, session: GraphSession) -> None:
-        super().__init__()
-        self._session = session
-
-    def marginals(self, hidden: Tensor) -> Tensor:
-        """See `MarginalNetwork.marginals`."""
-        return self._session.run([hidden.contiguous()])[0]
 
 
 def _on_host(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
-from trtspec.backends.slots.networks import BlockNetwork
 from trtspec.models.signature import rollout_signature
 from trtspec.speculative.block.network import DFlashDraft
 from trtspec.speculative.block.rollout import BlockRollout
 from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.stand_in import BlockNetwork
 from trtspec.speculative.draft_kind import (
     DRAFT_MODEL,
     DRAFT_ROLLOUT,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod
-from trtspec.backends.slots.networks import MarginalsNetwork
 from trtspec.models.signature import heads_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, Built, DraftGraph, DraftKind
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.medusa.network import MedusaHeads
 from trtspec.speculative.medusa.rollout import HeadsRollout
 from trtspec.speculative.medusa.shape import MedusaConfig
+from trtspec.speculative.medusa.stand_in import MarginalsNetwork
 
 _MARGINALS = "marginals"
 

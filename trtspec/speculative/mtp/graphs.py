@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
-from trtspec.backends.slots.networks import PassNetwork
 from trtspec.models.signature import rollout_signature
 from trtspec.speculative.draft_kind import (
     DRAFT_MODEL,
@@ -26,6 +25,7 @@ from trtspec.speculative.pass_graphs import (
     feature_passes,
     head_part,
 )
+from trtspec.speculative.pass_network import PassNetwork
 
 
 def _vanilla_rollout(config: MtpModulesConfig, built: Built) -> DraftGraph:

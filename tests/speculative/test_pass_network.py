@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trtspec.backends.slots.networks import PassNetwork
+from trtspec.speculative.pass_network import PassNetwork
 
 
 class Doubling:
