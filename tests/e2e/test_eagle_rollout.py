@@ -28,8 +28,8 @@ from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.eagle.network import EagleDraft
 
 from .. import inside
-from ..models.tree_reference import Children, assert_equal_trees, grow
-from ..models.tree_reference import Path as TokenPath
+from ..speculative.tree_reference import Children, assert_equal_trees, grow
+from ..speculative.tree_reference import Path as TokenPath
 from .eagle_heads import eagle, random_eagle1, random_eagle3, save_right_heads
 from .helpers import TinyModels, open_llm, random_prompt, watch
 

@@ -22,8 +22,8 @@ from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
 from .. import inside
-from ..models.tree_reference import Children, assert_equal_trees, grow_product
-from ..models.tree_reference import Path as TokenPath
+from ..speculative.tree_reference import Children, assert_equal_trees, grow_product
+from ..speculative.tree_reference import Path as TokenPath
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
 from .parallel_drafts import p_eagle, pard, random_p_eagle, save_pard
 

@@ -25,8 +25,9 @@ from trtspec.models.loading import load_linear
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.eagle.shape import EagleConfig
 
-from ..checkpoints import draft_folder
-from ..tiny_config import attention_of, dense_of
+from ...checkpoints import draft_folder
+from ...models.paged import Feed, PagedModel
+from ...tiny_config import attention_of, dense_of
 from .eagle_reference import (
     CASES,
     TARGET,
@@ -36,7 +37,6 @@ from .eagle_reference import (
     random_checkpoint,
     random_target,
 )
-from .paged import Feed, PagedModel
 
 LENGTH = 22
 NOISE = torch.Generator().manual_seed(2)

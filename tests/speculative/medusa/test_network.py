@@ -24,8 +24,8 @@ from trtspec.speculative.medusa.network import MedusaHeads
 from trtspec.speculative.medusa.rollout import HeadsRollout
 from trtspec.speculative.medusa.shape import MedusaConfig
 
-from ..tiny_config import changed, tiny_config
-from .tree_reference import Children, Path, assert_equal_trees, columns, grow_product
+from ...tiny_config import changed, tiny_config
+from ..tree_reference import Children, Path, assert_equal_trees, columns, grow_product
 
 V, H = 70, 16
 TARGET = tiny_config("LlamaForCausalLM", V, H, 24, 2, 2, 1, 8, 1e-5, 64)

@@ -18,7 +18,7 @@ from torch import Tensor
 from trtspec.config.model import ModelConfig
 from trtspec.speculative.eagle.shape import EagleConfig
 
-from ..tiny_config import attention_of, changed, dense_of, tiny_config
+from ...tiny_config import attention_of, changed, dense_of, tiny_config
 
 V, WIDTH, HIDDEN, INNER, HEADS, KV, HEAD_DIM = 70, 24, 24, 40, 4, 2, 6
 

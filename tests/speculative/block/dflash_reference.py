@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trtspec.speculative.block.shape import DFlashConfig
 
-from ..tiny_config import attention_of, changed, dense_of, tiny_config
+from ...tiny_config import attention_of, changed, dense_of, tiny_config
 
 V, H, INNER, HEADS, KV, HEAD_DIM = 70, 24, 40, 4, 2, 6
 BLOCK, MASK = 6, 69

@@ -13,7 +13,7 @@ from trtspec.speculative.mtp.options import OWN_MODULES
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
-from ..tiny_config import tiny_config
+from ...tiny_config import tiny_config
 
 K3 = MtpDecodingConfig(max_draft_len=3)
 DECODER = tiny_config("LlamaForCausalLM", 70, 16, 24, 1, 2, 1, 8, 1e-5, 64)

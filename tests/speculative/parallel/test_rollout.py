@@ -22,8 +22,8 @@ from trtspec.speculative.parallel.network import PEagleDraft
 from trtspec.speculative.parallel.rollout import ParallelRollout
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 
-from ..tiny_config import tiny_config
-from .tree_reference import columns
+from ...tiny_config import tiny_config
+from ..tree_reference import columns
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=6, mask_words=1)
 MODEL = tiny_config("LlamaForCausalLM", 70, 16, 24, 2, 2, 1, 8, 1e-5, 64)

@@ -27,6 +27,10 @@ from trtspec.speculative.block.network import DFlashDraft
 from trtspec.speculative.block.rollout import BlockRollout
 from trtspec.speculative.block.shape import DFlashConfig
 
+from ...models.paged import BLOCK as PAGE
+from ...models.paged import Feed, PagedModel
+from ..eagle.eagle_reference import random_target
+from ..tree_reference import columns
 from .dflash_reference import (
     BLOCK,
     CASES,
@@ -38,10 +42,6 @@ from .dflash_reference import (
     dflash,
     random_checkpoint,
 )
-from .eagle_reference import random_target
-from .paged import BLOCK as PAGE
-from .paged import Feed, PagedModel
-from .tree_reference import columns
 
 LENGTH = 26
 GREEDY = (0.0, 0, 1.0, 0.0, 0, 0, 0)
