@@ -48,8 +48,8 @@ class DecodingConfig:
     method: ClassVar[str]
     stands_alone: ClassVar[str | None] = None
     """Why it cannot be part of a hybrid; None: it can."""
-    takes_transfer: ClassVar[bool] = False
-    """Whether vLLM's ``kv_transfer_config`` is for it."""
+    transfer: ClassVar[type[Any] | None] = None
+    """What vLLM's ``kv_transfer_config`` is read as, where that is for the method."""
 
     max_draft_len: int
     max_model_len: int | None = None
@@ -123,7 +123,7 @@ class DecodingConfig:
         return self
 
     def ready(self, transfer: Any) -> DecodingConfig:
-        """Itself with what ``kv_transfer_config`` says, ready to run; see `takes_transfer`.
+        """Itself with what ``kv_transfer_config`` says, ready to run; see `transfer`.
 
         Raises:
             ConfigError: what it needs of the machine is not there.

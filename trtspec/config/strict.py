@@ -159,7 +159,7 @@ def resolve_keys(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     for name, value in given.items():
         if value is None and rules.none_means_default and not _admits_none(hints[name]):
             continue
-        resolved[name] = _check(
+        resolved[name] = check_value(
             f"{cls.__name__}: `{spelled[name]}`", value, hints[name], rules.error
         )
     missing = [n for n, f in fields.items() if n not in resolved and not _has_default(f)]
@@ -201,9 +201,9 @@ def _name(hint: Any) -> str:
     return str(hint).replace("typing.", "").replace("collections.abc.", "")
 
 
-def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
-    """`value` as the type `hint` wants it, or `error`. Never loses information: an int may become
-    a float and a list a tuple, nothing else changes."""
+def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = ConfigError) -> Any:
+    """`value` as the type `hint` wants it, or `error` with the label before it. Never loses
+    information: an int may become a float and a list a tuple, nothing else changes."""
     refusal = error(f"{label} must be {_name(hint)}, got {type(value).__name__} {value!r:.80}")
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -213,7 +213,7 @@ def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
         failures = []
         for option in named or inner:
             try:
-                return _check(label, value, option, error)
+                return check_value(label, value, option, error)
             except TrtspecError as e:
                 # Without its frames: they hold this list, and whoever asked, until a collection.
                 failures.append((option, e.with_traceback(None)))
@@ -243,12 +243,12 @@ def _check(label: str, value: Any, hint: Any, error: type[TrtspecError]) -> Any:
                 kinds = inner
             if len(kinds) == len(value):
                 pairs = enumerate(zip(value, kinds, strict=True))
-                return tuple(_check(f"{label}[{i}]", v, k, error) for i, (v, k) in pairs)
+                return tuple(check_value(f"{label}[{i}]", v, k, error) for i, (v, k) in pairs)
     elif origin is not None and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
             key_hint, value_hint = inner
             return {
-                _check(f"{label} key", k, key_hint, error): _check(
+                check_value(f"{label} key", k, key_hint, error): check_value(
                     f"{label}[{k!r}]", v, value_hint, error
                 )
                 for k, v in value.items()

@@ -11,7 +11,7 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config, to_dict
 from trtspec.errors import ConfigError
-from trtspec.speculative.hidden_states.options import KvTransferConfig
+from trtspec.speculative.options import read_transfer
 
 _ONE_DEVICE = "an engine runs on one device"
 _ALIASES = {
@@ -78,13 +78,15 @@ class LLMConfig:
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
-    kv_transfer_config: KvTransferConfig | None = None
+    kv_transfer_config: Any = None
     weight_dtype: str | None = None
     weight_group_size: int | None = None
     verify_checkpoint: bool = False
 
     def __post_init__(self) -> None:
         _plain_options(self.backend_options)
+        transfer = read_transfer("LLMConfig: `kv_transfer_config`", self.kv_transfer_config)
+        object.__setattr__(self, "kv_transfer_config", transfer)
         if self.enforce_eager and self.cuda_graph_config:
             raise ConfigError(
                 "enforce_eager=True runs without CUDA graphs, but cuda_graph_config asks for them; "

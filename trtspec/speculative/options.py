@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import MODEL_ALIASES
-from trtspec.config.strict import from_dict, to_dict
+from trtspec.config.strict import check_value, from_dict, to_dict
 from trtspec.errors import ConfigError
 from trtspec.speculative.registry import DEFAULT, NO_METHOD, method_name, method_names, methods
 
@@ -88,14 +90,21 @@ def names_no_method(config: object) -> bool:
     return named == {NO_METHOD}
 
 
+def read_transfer(label: str, given: Any) -> Any:
+    """vLLM's ``kv_transfer_config``, a mapping or an object, as a method reads it that it is for;
+    ConfigError behind the label for what none can read."""
+    classes = [method.options.transfer for method in methods().values() if method.options.transfer]
+    return check_value(label, given, reduce(or_, [*classes, type(None)]))
+
+
 def ready_to_run(config: DecodingConfig | None, transfer: Any) -> DecodingConfig | None:
     """A config with what ``kv_transfer_config`` says of it; see `DecodingConfig.ready`.
 
     Raises:
         ConfigError: the method has no use for ``transfer``, or lacks something.
     """
-    if transfer is not None and not (config is not None and config.takes_transfer):
-        takers = [name for name, method in methods().items() if method.options.takes_transfer]
+    if transfer is not None and not (config is not None and config.transfer):
+        takers = [name for name, method in methods().items() if method.options.transfer]
         raise ConfigError(
             f"kv_transfer_config is for the method {' or '.join(takers)}, but the speculative "
             f"method is {config.method if config else None}; leave it out"

@@ -98,6 +98,16 @@ def test_refused(options: dict[str, Any], words: str) -> None:
         parse(**options)
 
 
+def test_what_is_no_transfer_config() -> None:
+    assert LLMConfig(kv_transfer_config=None).kv_transfer_config is None
+    transfer = KvTransferConfig(**CONNECTOR)
+    assert LLMConfig(kv_transfer_config=transfer).kv_transfer_config is transfer
+    with pytest.raises(
+        ConfigError, match="LLMConfig: `kv_transfer_config` must be KvTransferConfig or None, got i"
+    ):
+        LLMConfig(kv_transfer_config=3)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -122,7 +122,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "extract_hidden_states"
-    takes_transfer: ClassVar[bool] = True
+    transfer: ClassVar[type[KvTransferConfig]] = KvTransferConfig
     stands_alone: ClassVar[str | None] = "it drafts nothing, and takes a run of its own"
 
     max_draft_len: int = 1
