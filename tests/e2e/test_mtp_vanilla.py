@@ -3,7 +3,7 @@ accepted, and what is kept of a module's cache is what the text alone decides.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,15 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM, SamplingParams
-from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.packing import RowGroup
 from trtspec.builder.build import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.models.attention import PackedRows
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
-from trtspec.speculative.mtp.network import MtpModules
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.state_drafter import StateDrafter
@@ -45,6 +42,7 @@ from .helpers import (
     watch,
 )
 from .hybrid_drafts import hybrid
+from .mtp_from_scratch import FromScratch, kept_rows
 from .mtp_modules import DEPTHS, FORMATS, add_modules, deep_counts, mtp, random_module, save_deep
 
 PROMPTS = eight_prompts(460)
@@ -284,46 +282,6 @@ def test_flaws_are_noticed(
 
 
 # What the caches hold.
-
-
-class FromScratch:
-    """One pass of target and modules over a whole text, in caches of their own."""
-
-    def __init__(self, llm: LLM) -> None:
-        network: Any = llm.config.drafts[0].network
-        target, modules = (
-            inside.session(inside.target(llm))._module,
-            inside.session(inside.drafts(llm)[0])._module,
-        )
-        assert isinstance(target, CausalLM) and isinstance(modules, MtpModules)
-        self.target, self.modules, self.layout = target, modules, llm.config.layout
-        self.decoder, self.ahead = network.decoder, network.num_modules
-
-    @torch.no_grad()
-    def rows(self, text: list[int]) -> tuple[Tensor, Tensor]:
-        """K and V ``[layers, rows, ...]`` of the rows whose tokens are all in the text."""
-        blocks = -(-len(text) // self.layout.tokens_per_block)
-        table = torch.arange(blocks, dtype=torch.int32)
-        size, caches = self.layout.tokens_per_block, []
-        for config in (self.target.config, self.decoder):
-            caches.append(new_kv_caches(config, blocks, size, torch.float32))
-        (ids, *rest), _ = pack([RowGroup(text[:-1], 0, table)], self.layout)
-        _, states = self.target.trunk(ids, PackedRows(*rest), *caches[0])
-        assert states is not None
-        self.modules(torch.tensor(text[1:]), PackedRows(*rest), states, *caches[1])
-        final = max(len(text) - self.ahead, 0)
-        k, v = (torch.stack([x.flatten(0, 1)[:final] for x in cache]) for cache in caches[1])
-        return k, v
-
-
-def kept_rows(llm: LLM) -> Iterator[tuple[list[int], int, Tensor, Tensor]]:
-    """Of every running request: its tokens, its kept rows, and their K and V, layer by layer."""
-    executor, (engine,) = inside.executor(llm), inside.drafts(llm)
-    (manager,) = executor._resources.drafts
-    for id, count in manager.committed_lengths().items():
-        slots = manager.slots(id, list(range(count)))
-        k, v = torch.stack([x.flatten(0, 1)[slots] for x in engine.caches.all]).chunk(2)
-        yield executor._scheduler._requests[id].tokens, count, k, v
 
 
 @pytest.mark.parametrize(

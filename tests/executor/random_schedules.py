@@ -1,0 +1,324 @@
+"""A random schedule over the caches of a target and of drafts, with a shadow of what rows hold."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.request import Request
+from trtspec.executor.resources import ResourceManager
+from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import ScheduledRequest
+
+EOS = 0
+
+
+@dataclass(frozen=True)
+class World:
+    """One random schedule. drafts: the lookahead of each draft cache; 0 is a draft model's, which
+    keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
+    what there is beyond the least that works; with few spare blocks requests are preempted."""
+
+    seed: int
+    num_requests: int
+    max_prompt: int
+    max_output: int
+    vocab: int
+    block: int
+    draft_blocks: tuple[int, int, int]
+    spare_blocks: int
+    draft_spare_blocks: tuple[int, int, int]
+    batch: int
+    spare_rows: int
+    depth: int
+    width: int
+    drafts: tuple[int, ...]
+    reuse: bool
+
+
+CHOICES: dict[str, Sequence[Any]] = {
+    "num_requests": range(1, 8),
+    "max_prompt": (1, 6, 6, 20, 20),
+    "max_output": (1, 4, 12, 40),
+    "vocab": (2, 3, 8),
+    "block": range(1, 5),
+    "draft_blocks": ((0, 0, 0), (0, 0, 0), (0, 0, 0), (2, 0, 3), (3, 2, 0)),
+    "spare_blocks": (0, 1, 2, 4, 12),
+    "draft_spare_blocks": ((0, 0, 0), (1, 0, 3), (3, 12, 1), (12, 12, 12)),
+    "batch": range(1, 6),
+    "spare_rows": (0, 1, 4, 10, 30),
+    "depth": range(5),
+    "width": (1, 1, 2),
+    "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
+    "reuse": (True, True, True, True, False),
+}
+
+
+def random_world(seed: int) -> World:
+    rng = random.Random(seed)
+    return World(seed, **{name: rng.choice(values) for name, values in CHOICES.items()})
+
+
+class Simulation:
+    """A stand-in for the executor, its engines and its drafter."""
+
+    manager_type: type[Any] = KVCacheManager
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = random.Random(world.seed)
+        self.events: Counter[str] = Counter()
+        longest = world.max_prompt + world.max_output
+        bases = [
+            [self.rng.randrange(world.vocab) for _ in range(world.max_prompt)] for _ in range(2)
+        ]
+        self.arrivals = []
+        for id in range(world.num_requests):
+            prompt = self.rng.choice(bases)[: self.rng.randint(1, world.max_prompt)]
+            if self.rng.random() < 0.5:
+                prompt[-1] = self.rng.randrange(world.vocab)
+            self.arrivals.append(
+                Request.create(
+                    id,
+                    prompt,
+                    SamplingParams(max_tokens=self.rng.randint(1, world.max_output)),
+                    seed=self.rng.randrange(2),
+                    max_seq_len=longest,
+                    eos_token_ids=(EOS,) if self.rng.random() < 0.3 else (),
+                )
+            )
+        nodes = world.depth * world.width
+        caches = tuple(
+            DraftCacheNeeds(world.depth + i, n, from_tokens=n == 0)
+            for i, n in enumerate(world.drafts)
+        )
+        needs = DrafterNeeds(nodes, world.depth, caches)
+        largest = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
+        self.target = self.manager_type(
+            -(-(largest + nodes) // world.block) + world.spare_blocks, world.block, world.reuse
+        )
+        drafts = []
+        for cache, size, spare in zip(
+            caches, world.draft_blocks, world.draft_spare_blocks, strict=False
+        ):
+            size = size or world.block
+            number = -(-(largest + cache.slots) // size) + spare
+            drafts.append(self.manager_type(number, size, world.reuse, lookahead=cache.lookahead))
+        self.resources = ResourceManager(
+            self.target, drafts, [cache.from_tokens for cache in caches]
+        )
+        self.scheduler = Scheduler(
+            self.resources, world.batch, world.batch + world.spare_rows, longest, needs
+        )
+        self.needs = needs
+        # Cache (0: the target's) -> slot -> content.
+        self.rows: list[dict[int, int]] = [{} for _ in self.resources.all]
+        self.digests: dict[int, list[int]] = {}  # of each prefix of a request
+        self.live: dict[int, Request] = {}
+        self.begun: set[int] = set()  # running requests
+        self.expected = {r.id: self.text(r) for r in self.arrivals}
+
+    # The model.
+
+    def next_token(self, digest: int, seed: int) -> int:
+        return hash((digest, seed)) % self.world.vocab
+
+    def text(self, request: Request) -> list[int]:
+        digest = 1
+        for token in request.tokens:
+            digest = hash((digest, token))
+        output: list[int] = []
+        while len(output) < request.max_output_tokens:
+            token = self.next_token(digest, request.seed)
+            output.append(token)
+            digest = hash((digest, token))
+            if token in request.eos_token_ids:
+                break
+        return output
+
+    def digest(self, request: Request, position: int) -> int:
+        known = self.digests.setdefault(request.id, [1])
+        for token in request.tokens[len(known) - 1 : position + 1]:
+            known.append(hash((known[-1], token)))
+        return known[position + 1]
+
+    def content(self, request: Request, cache: int, position: int) -> int:
+        """What row `position` must hold; with a lookahead it depends on the next tokens too."""
+        digest = self.digest(request, position)
+        lookahead = self.lookahead(cache)
+        if not lookahead:
+            return digest
+        assert position + lookahead < len(request.tokens)
+        return hash((digest, *request.tokens[position + 1 : position + 1 + lookahead]))
+
+    # The caches.
+
+    def manager(self, cache: int) -> KVCacheManager:
+        return self.resources.all[cache]
+
+    def lookahead(self, cache: int) -> int:
+        return self.world.drafts[cache - 1] if cache else 0
+
+    def slots(self, request: Request, cache: int, positions: Iterable[int]) -> list[int]:
+        return self.manager(cache).slots(request.id, list(positions)).tolist()
+
+    def write(self, request: Request, cache: int, first: int, contents: Sequence[int]) -> None:
+        """Rows from position `first` on. That no block behind the committed rows is held or found
+        by others is an invariant, checked when the step is scheduled."""
+        if contents:
+            assert first >= self.manager(cache).committed(request.id), "writes a committed row"
+            slots = self.slots(request, cache, range(first, first + len(contents)))
+            self.rows[cache].update(zip(slots, contents, strict=True))
+
+    def write_right(self, request: Request, cache: int, first: int, end: int) -> None:
+        self.write(
+            request, cache, first, [self.content(request, cache, p) for p in range(first, end)]
+        )
+
+    # A step.
+
+    def run_item(self, item: ScheduledRequest) -> None:
+        request, start, rng = item.request, item.start, self.rng
+        old = len(request.tokens)
+        assert start == self.target.committed(request.id)
+        assert not request.is_finished and item.num_rows >= 1
+        assert item.is_generation == (start == old - 1)
+        assert item.is_generation or item.max_nodes == 0
+        self.events["chunk"] += not item.is_generation and not item.samples
+        if request.id not in self.begun:
+            self.begun.add(request.id)
+            self.events["reused"] += start > 0
+            self.events["reused output"] += start > request.num_prompt_tokens
+            for draft, needs in zip(self.resources.drafts, self.needs.caches, strict=True):
+                is_behind = draft.committed(request.id) < start
+                assert needs.from_tokens or not is_behind, "a draft that cannot catch up lags"
+                self.events["reused before the draft"] += is_behind
+        self.write_right(request, 0, start, start + item.num_rows)
+        nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
+        self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
+        if item.max_nodes < self.needs.useful_nodes(request.remaining_tokens):
+            self.events["cut drafts"] += item.is_generation
+
+        kept = 0  # accepted drafts
+        emitted: list[int] = []
+        if item.samples:
+            limit = min(nodes, self.needs.max_depth, request.remaining_tokens - 1)
+            kept = rng.randint(0, limit)
+            to_border = -(start + 1) % self.world.block
+            if to_border <= limit and rng.random() < 0.4:
+                kept = to_border
+                self.events["border"] += item.is_generation
+            emitted = self.expected[request.id][request.num_output_tokens :][: kept + 1]
+            kept = len(emitted) - 1
+        request.tokens.extend(emitted)
+        # The accepted nodes are any rising rows of the tree; they are compacted, then committed.
+        path = sorted(rng.sample(range(nodes), kept))
+        for depth, node in enumerate(path):
+            self.write(request, 0, old + node, [self.content(request, 0, old + depth)])
+        moved = self.slots(request, 0, (old + node for node in path))
+        self.write(request, 0, old, [self.rows[0][slot] for slot in moved])
+        committed = start + item.num_rows + kept
+        drafts = range(1, len(self.rows))
+        drafted = [self.run_drafter(item, cache, old, kept) for cache in drafts]
+        self.resources.commit(request, committed, drafted)
+        if len(emitted) and len(request.output_tokens) == len(self.expected[request.id]):
+            request.finish_reason = "length"
+            self.scheduler.finish(request)
+            del self.live[request.id]
+
+    def run_drafter(self, item: ScheduledRequest, cache: int, old: int, kept: int) -> int:
+        """Writes a draft cache; returns its new committed length."""
+        request, rng = item.request, self.rng
+        slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
+        committed = self.manager(cache).committed(request.id)
+        if (item.is_generation and item.max_nodes == 0) or rng.random() < 0.15:
+            return committed  # it may lag behind
+        fed = old if item.is_generation else item.start + item.num_rows
+        # Rows whose later tokens are not known yet have to wait: a rollout precedes the verdict.
+        known = old if item.is_generation else len(request.tokens)
+        fed = max(committed, min(fed, known - lookahead))
+        self.write_right(request, cache, committed, fed)
+        if not item.is_generation:
+            return fed
+        keep = 0 if lookahead else rng.randint(0, min(kept, slots))
+        wrong = [-rng.getrandbits(40) for _ in range(slots - keep)]
+        self.write_right(request, cache, fed, fed + keep)
+        self.write(request, cache, fed + keep, wrong)
+        return fed + keep
+
+    def step(self) -> None:
+        batch = self.scheduler.schedule()
+        self.check()
+        assert batch.max_rows <= self.scheduler.max_num_tokens
+        assert len(batch.items) <= self.scheduler.max_batch_size
+        ids = [item.request.id for item in batch.items]
+        assert ids == sorted(ids)
+        if self.live:
+            assert ids and ids[0] == min(self.live), "the earliest request made no progress"
+        self.events["preempted"] += len(batch.preempted)
+        self.begun -= {r.id for r in batch.preempted}
+        assert not {r.id for r in batch.preempted} & set(ids)
+        self.events["waited"] += self.scheduler.num_running > len(ids)
+        for item in batch.items:
+            assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
+            self.run_item(item)
+        for manager in self.resources.all:
+            for item in batch.items:
+                if item.request.id in self.live:
+                    used = -(-manager.committed(item.request.id) // manager.block_size)
+                    assert len(manager.block_table(item.request.id)) == used, "surplus kept"
+        self.check()
+
+    def check(self) -> None:
+        self.resources.check_invariants()
+        for cache, manager in enumerate(self.resources.all):
+            for id, committed in manager.committed_lengths().items():
+                request = self.live[id]
+                assert committed < len(request.tokens)
+                slots = self.slots(request, cache, range(committed))
+                for position, slot in enumerate(slots):
+                    held = self.rows[cache].get(slot)
+                    assert held == self.content(request, cache, position), (cache, id, position)
+
+    def disturb(self) -> None:
+        """Arrivals and aborts between two steps."""
+        rng = self.rng
+        while self.arrivals and rng.random() < 0.5:
+            request = self.arrivals.pop(0)
+            self.live[request.id] = request
+            self.scheduler.add(request)
+        if self.live and rng.random() < 0.03:
+            request = rng.choice(list(self.live.values()))
+            assert self.scheduler.abort(request.id) is request
+            assert self.scheduler.abort(request.id) is None
+            assert request.finish_reason == "abort"
+            del self.live[request.id]
+            self.events["aborted"] += 1
+
+    def run(self) -> Counter[str]:
+        requests = list(self.arrivals)
+        steps = 0
+        while self.arrivals or self.live:
+            self.disturb()
+            self.step()
+            steps += 1
+            # Every step moves the earliest request by a row at least, so this bound is generous.
+            assert (
+                steps < 20 + len(requests) * (self.world.max_prompt + self.world.max_output) * 4
+            ), "no end"
+        for request in requests:
+            assert request.is_finished
+            if request.finish_reason != "abort":
+                assert request.output_tokens == self.expected[request.id]
+        for manager in self.resources.all:
+            assert manager.num_free_blocks == manager.num_blocks, "a block leaked"
+            assert not manager.committed_lengths()
+        assert not self.scheduler.has_work
+        self.events["steps"] += steps
+        return self.events
