@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
+from trtspec.bench.forward import ROLLOUT, CallShape, ForwardBench
 from trtspec.bench.methods import fitting_methods
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.checkpoints import describe_draft
@@ -96,6 +97,17 @@ def test_beside_another_method(pair: tuple[Path, Path], install: Callable[[str],
             assert tokens(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) == KNOWN
             assert llm.get_metrics()["num_draft_calls"] > 0
             assert_no_leak(llm)
+
+
+def test_its_calls_are_timed(
+    pair: tuple[Path, Path], tmp_path: Path, install: Callable[[str], None]
+) -> None:
+    install(METHOD)
+    folder = build(pair[0], toy(pair[1]), tmp_path / "engine", backend="eager", **OPTIONS)
+    shape = CallShape(ROLLOUT, batch=2, rows=1, context=8)
+    bench = ForwardBench(folder, parse_speculative_config(toy(pair[1])), [shape])
+    (call,) = bench.measure(shape, 0.0)
+    assert (call.engine, call.shape) == ("draft", shape) and call.weight_bytes > 0
 
 
 def test_an_engine_folder_without_its_package(
