@@ -20,7 +20,9 @@ from trtspec.bench.peers.contender import (
 )
 from trtspec.bench.peers.process import Job, PeerError, PeerProcess
 from trtspec.bench.peers.report import summarize
+from trtspec.bench.peers.workers.engines import ENGINES
 from trtspec.errors import ConfigError
+from trtspec.speculative.registry import methods
 
 JOB = Job("model", "plain", max_seq_len=64)
 PROMPTS = [[1, 2], [3]]
@@ -123,6 +125,11 @@ def test_what_a_peer_can_do_with_these_drafts() -> None:
         ("vllm eagle3:4", "eagle3", "head", 4),
         ("vllm eagle3:8", "eagle3", "head", 8),
     ]
+
+
+def test_drafts_of_others_are_those_of_our_methods() -> None:
+    taken = {mode for engine in ENGINES.values() for mode in engine.draft_modes}
+    assert taken and taken <= set(methods())
 
 
 def test_rounds_and_ratios() -> None:

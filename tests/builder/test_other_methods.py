@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +22,14 @@ from ..speculative.toy_heads import save_pair, toy
 
 THEIRS = Path(__file__).parent.parent / "speculative" / "toy_method"
 PACKAGE = "outside_toy"
+GUEST = "GUEST = replace(TOY, in_target=Guest(lambda names, layers: set()))"
+"""The toy, as if it could have a part in a target's checkpoint."""
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Path]:
     """A folder where the toy is installed: its graphs' files, and in a folder beside them those
     that read its checkpoints."""
 
@@ -40,11 +45,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (package / "reading" / "checkpoint.py").write_text(text)
     (package / "checkpoint.py").unlink()
     method = package / "method.py"
-    method.write_text(method.read_text().replace("from .check", "from .reading.check"))
-    installer(root, monkeypatch, registry.ENTRY_POINTS, forget)(f"{PACKAGE}.method:TOY")
+    text = method.read_text().replace("from .check", "from .reading.check")
+    method.write_text(f"{text}\nfrom checkpoint_converters import Guest\n\n{GUEST}\n")
+    install = installer(root, monkeypatch, registry.ENTRY_POINTS, forget)
+    install(f"{PACKAGE}.method:{getattr(request, 'param', 'TOY')}")
     yield package
     monkeypatch.undo()
     forget()
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]  # another test has another one
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +102,14 @@ def test_what_it_is_made_of(site: Path, keys: Callable[[], Keys]) -> None:
         path.write_text(text)
     (site / "unused.py").write_text("import trtspec.models.rope\n")
     assert keys() == before
+
+
+@pytest.mark.parametrize("site", ["GUEST"], indirect=True)
+def test_what_may_lie_in_a_target_counts_for_all(site: Path, keys: Callable[[], Keys]) -> None:
+    before = keys()
+    reader = site / "reading" / "checkpoint.py"
+    reader.write_text(reader.read_text() + "\n# changed\n")
+    assert changed(before, keys()) == {"toy", "other", "none"}
 
 
 def test_what_it_uses_of_ours(site: Path, tmp_path: Path) -> None:
