@@ -111,10 +111,11 @@ def rows(text: str, header: str) -> set[str]:
     return {re.findall(r"`(\w+)`", line.split("|")[1])[0] for line in table}
 
 
-def test_tables_of_the_readme() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert rows(text, "| method | what it needs") == set(methods())
-    assert rows(text, "| `--backend` |") == set(backends())
+def test_tables_of_the_pages() -> None:
+    front = (ROOT / "README.md").read_text()
+    assert rows(front, "| method | what it needs") == set(methods())
+    page = (ROOT / "trtspec" / "backends" / "README.md").read_text()
+    assert rows(page, "| `--backend` |") == set(backends())
 
 
 @pytest.mark.parametrize("key", ["method", "decoding_type", "speculative_algorithm"])
