@@ -23,7 +23,7 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a backend that has none."""
+    """The options of a backend that has none."""
 
 
 class Backend:
@@ -36,11 +36,11 @@ class Backend:
     makes anything. compiles_apart: graphs are compiled in processes of their own, side by side.
     keeps_weights: its engines hold weights of their own, and what lies in the weight files stays on
     the host. captures_calls: CUDA graphs are captured inside its sessions. dtypes: what it computes
-    in, the one to fall back on first; no_dtype: why in no other. options_class: of the options of a
-    build, a strict dataclass. compiler: the module that makes its artifacts (see `compile`).
-    report: a file in the engine folder that says what became of the graphs. matched: facts of an
-    `Environment` that must be the same where an engine is opened; None: all. elsewhere: the flag
-    that builds an engine for a machine without this one's device.
+    in, the one to fall back on first; no_dtype: why it computes in no other. options_class: the
+    strict dataclass of a build's options. compiler: the module that makes its artifacts (see
+    `compile`). report: a file in the engine folder that says what became of the graphs. matched:
+    facts of an `Environment` that must be the same where an engine is opened; None: all. elsewhere:
+    the flag that builds an engine for a device that is not here.
     """
 
     name: str
@@ -71,10 +71,11 @@ class Backend:
         ``parser``: an `argparse` group."""
 
     def resolve_device(self, asked: str) -> tuple[str, str | None]:
-        """The device for one of auto, cpu and cuda, and why, if that was not asked for.
+        """The device that auto, cpu or cuda means, and the reason where it is not the one asked
+        for.
 
         Raises:
-            ConfigError: nothing runs there.
+            ConfigError: the backend does not run on that device.
         """
         if asked != "auto":
             return asked, None
@@ -86,8 +87,8 @@ class Backend:
         """ConfigError if an engine with these options cannot compute in ``dtype``."""
 
     def complete(self, options: Any) -> tuple[Any, list[str]]:
-        """The options with what they left open, as can be done here, and why. ConfigError if what
-        was asked for cannot be done."""
+        """The options with their open choices decided by what can be done here, and the reasons.
+        ConfigError if what was asked for cannot be done."""
         return options, []
 
     def options_differ(self, asked: Any, built: Any) -> bool:
@@ -102,8 +103,8 @@ class Backend:
         return device_problem(device)
 
     def environment_here(self, device: str) -> Environment:
-        """What engines depend on here; ConfigError, naming the extra, if a package is missing that
-        runs them. The device has no `device_problem`."""
+        """What engines depend on here, for a device without a `device_problem`. ConfigError, naming
+        the extra, if a package that runs them is missing."""
         return Environment.here(device)
 
     def environment_to_build(self, device: str, options: Any) -> Environment:
@@ -124,7 +125,8 @@ class Backend:
         return total_memory(device)
 
     def misfits(self, built: Environment, device: str) -> list[str]:
-        """In what this machine differs from that of an engine's build, with both values."""
+        """The facts in which this machine differs from the one that built an engine, with both
+        values."""
         was, here = built.facts, self.environment_here(device).facts
         return [
             f"{key} {value} (here {here.get(key)})"
@@ -142,16 +144,16 @@ class Backend:
         """BuildError if what compiles graphs is missing."""
 
     def prepare_compiler(self) -> None:
-        """Import what compiles graphs, and have it find out about this machine: in the process of
-        which those that compile them are forks."""
+        """Import the compiler and let it find out about this machine. The processes that compile
+        are forks of the one that calls this."""
         if self.compiler:
             importlib.import_module(self.compiler)
 
     def compile(self, graph: Graph, path: Path, device: str) -> None:
-        """Make the artifact of a graph, which depends on shapes alone, for a device.
+        """Make the artifact of a graph for a device. An artifact depends on shapes alone.
 
-        As it is, ``compile_graph(graph, path, device)`` of the module `compiler` does it, which is
-        imported here and not before: compilers take seconds to import.
+        By default ``compile_graph(graph, path, device)`` of the module `compiler` makes it. That
+        module is imported here and not before, as compilers take seconds to import.
 
         Raises:
             BuildError: it could not be made.
@@ -159,7 +161,7 @@ class Backend:
         importlib.import_module(self.compiler).compile_graph(graph, path, device)
 
     def finish(self, engine: EngineShape, folder: Path) -> None:
-        """Do what an engine folder needs that has weights and artifacts.
+        """Finish an engine folder that has its weights and artifacts.
 
         Raises:
             BuildError: it could not be done.
@@ -181,9 +183,9 @@ class Backend:
     ) -> dict[str, Session]:
         """The sessions of a network, by the names of its graphs.
 
-        ``weights``: all of its constants, those that it borrows among them; sessions use this
-        memory. ``graph_batches``: numbers of requests, rising, that calls are padded to, and on
-        CUDA captured at, by a backend that captures them itself.
+        ``weights``: all constants of the network, borrowed ones included; sessions use this memory.
+        ``graph_batches``: rising numbers of requests, for a backend that captures calls itself: it
+        pads calls to these sizes and, on CUDA, captures them.
 
         Raises:
             EngineError: artifacts are missing or do not fit.

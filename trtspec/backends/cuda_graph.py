@@ -26,7 +26,8 @@ class Replayable(Protocol):
 
 @dataclass(frozen=True)
 class _Captured:
-    """A call on buffers of its own. addresses, caches: where those lie, and the caches."""
+    """A captured call on buffers of its own. addresses: where these buffers lie. caches: where the
+    caches lie that it was captured with."""
 
     graph: Replayable
     inputs: list[Tensor]
@@ -36,13 +37,14 @@ class _Captured:
 
 
 class CudaGraphSession:
-    """Another session on CUDA, whose calls of known sizes are captured once and then replayed.
+    """Wraps a session on CUDA: calls of known sizes are captured once and then replayed.
 
     Everything in such a call has a fixed size: rows, requests, logits rows. The tensors of the
     first call of a size become the graph's own buffers: later ones are copied into them, unless
     they lie at the same addresses, so a caller that fills the same buffers again pays for no copy.
     The outputs are the graph's too: they hold until the next call of the same size. Calls of other
-    sizes (prompts) run in the session itself, and so do those with other caches than the first.
+    sizes (prompts) run in the session itself, and so do calls with other caches than the first call
+    had.
     """
 
     def __init__(self, session: Session, sizes: Collection[tuple[int, int]]) -> None:
@@ -114,7 +116,7 @@ def record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[Replayable, lis
     """Capture a call: the graph, the outputs that it writes, and the memory pool it took from
     (``pool``, or a new one for None).
 
-    The call is made a few times before: kernels are loaded and libraries set up when first used,
+    The call runs a few times before the capture: a first use loads kernels and sets up libraries,
     which a capture forbids. Writing the same rows to the same slots again changes nothing.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -14,9 +14,9 @@ from trtspec.ops.host import available_memory
 def device_problem(device: str, compiles_kernels: bool = False) -> str | None:
     """Why nothing can be built for or run on ``device`` (cpu or cuda) here; None if it can.
 
-    ``compiles_kernels``: of what has its own attention; the few kernels beside it are compiled when
-    they are needed, so no library of CUDA ops is. The answer is a sentence part that follows "but"
-    and ends with the remedy.
+    ``compiles_kernels``: the engine has its own attention, and the few kernels beside it are
+    compiled when they are needed, so it needs no library of CUDA ops. The answer is the part of a
+    sentence that follows "but"; it ends with the remedy.
     """
     if device == "cpu":
         return None
@@ -44,20 +44,20 @@ def gpu_name() -> str:
 
 
 def compute_capability() -> str:
-    """Of the CUDA device, as ``9.0``; compiled kernels run on no other."""
+    """Compute capability of the CUDA device, as ``9.0``; compiled kernels run on no other."""
     major, minor = torch.cuda.get_device_capability(0)
     return f"{major}.{minor}"
 
 
 def total_memory(device: str) -> int:
-    """Bytes of the device's memory, free or not; of a CPU's, the machine's."""
+    """Bytes of the device's memory, free or not; for a CPU, of the machine's."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_memory(device: str) -> int:
-    """Bytes of the device's memory that can be had; of a CPU's, see `available_memory`."""
+    """Bytes of the device's memory that can be had; for a CPU, see `available_memory`."""
     if device == "cuda":
         free, _ = torch.cuda.mem_get_info(0)
         return int(free)

@@ -1,4 +1,4 @@
-"""Environment: what compiled code depends on, of the machine and of what is installed."""
+"""Environment: what compiled code depends on in the machine and in what is installed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trtspec.ops import OPS_VERSION
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts of the place where an engine was built. compute_capability and gpu are None for one
-    that runs on the CPU. own: those of its backend alone, by their names."""
+    """Facts of the place where an engine was built. compute_capability and gpu are None for an
+    engine that runs on the CPU. own: facts for its backend alone, by name."""
 
     torch: str
     machine: str
@@ -29,8 +29,7 @@ class Environment:
 
     @classmethod
     def here(cls, device: str = "cpu") -> Environment:
-        """This machine's, for an engine on ``device``, which `device_problem` has nothing
-        against."""
+        """The facts of this machine, for an engine on a ``device`` without a `device_problem`."""
         on_gpu = device == "cuda"
         return cls(
             torch=torch.__version__.split("+")[0],
@@ -43,12 +42,13 @@ class Environment:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must match, if the backend does not say otherwise: all but the name of the GPU."""
+        """The facts that must match unless the backend says otherwise: all but the name of the
+        GPU."""
         return {key: value for key, value in self.to_dict().items() if key != "gpu"}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the backend's beside the others, without those that the device
-        does not have."""
+        """Plain values for JSON, the backend's beside the others. Facts that the device does not
+        have are left out."""
         shared = {name: getattr(self, name) for name in _SHARED}
         return {key: value for key, value in shared.items() if value is not None} | dict(self.own)
 

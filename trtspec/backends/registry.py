@@ -61,7 +61,7 @@ def options_of(backend: Backend, given: Mapping[str, Any]) -> Any:
     """The options of a build with that backend, from plain values.
 
     Raises:
-        ConfigError: they are not its own, or have bad values.
+        ConfigError: the backend has no such options, or a value is bad.
     """
     if given and backend.options_class is NoOptions:
         for other in backends().values():
@@ -69,7 +69,7 @@ def options_of(backend: Backend, given: Mapping[str, Any]) -> Any:
             if not set(given) <= names:
                 continue
             options = other.parse_options(given)
-            if options == other.options_class():  # they ask for nothing
+            if options == other.options_class():  # nothing but defaults
                 return NoOptions()
             raise ConfigError(
                 f"options of {other.title} were given ({options}) with backend "

@@ -22,23 +22,23 @@ class Session(Protocol):
 
 
 class GraphSession(Protocol):
-    """Runs one lowered graph (see `trtspec.backends.slots`), whose inputs are its own."""
+    """Runs one lowered graph (see `trtspec.backends.slots`), which has inputs of its own."""
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run on the graph's inputs in order; caches among them are written in place. Returns the
-        outputs but for the caches."""
+        other outputs."""
         ...
 
 
 class ModuleSession:
-    """A torch module of an engine's signature: an uncompiled model (for tests and debugging, only
-    when asked for), or one that runs lowered graphs."""
+    """Runs a torch module that has an engine's signature: an uncompiled model (for tests and
+    debugging, only when asked for), or a module over lowered graphs."""
 
     def __init__(self, module: nn.Module, signature: Signature, device: str = "cpu") -> None:
         self._module = module.to(device).eval()
         self._signature = signature
 
-    # Not inference_mode: the sampler changes the logits in place, which its tensors forbid.
+    # inference_mode would not do: its tensors forbid that the sampler changes logits in place.
     @torch.no_grad()
     def run(self, inputs: EngineInputs) -> list[Tensor]:
         """See `Session.run`."""

@@ -21,12 +21,12 @@ WEIGHTS_NAME = "weights.safetensors"
 
 BORROWED = "target."
 LEVELS = "levels."
-"""Parts of the names of constants that are no part of a draft's module: tensors of the target that
-it, or a module inside it, borrows, and, at the beginning, the index tensors of a static tree."""
+"""Parts of the names of constants that a draft's module does not own: `BORROWED`, anywhere in a
+name, marks a tensor of the target; `LEVELS`, at its beginning, an index tensor of a static tree."""
 
 
 def as_it_is(module: nn.Module) -> nn.Module:
-    """For a graph that is over its network alone."""
+    """The network itself, for a graph without a module of its own."""
     return module
 
 
@@ -34,13 +34,13 @@ def as_it_is(module: nn.Module) -> nn.Module:
 class Graph:
     """One graph of an engine.
 
-    name: in its network. folder: the network's. file: its artifact, relative to the engine folder.
-    network: makes the
-    network with uninitialised weights, on torch's default device; over: the module of the graph
-    from such a network. sign: example inputs. passes: how often a call passes over the weights.
-    facts: what its code depends on beside the networks and the numbers that all graphs depend on,
-    as plain values. inputs, outputs: of a lowered graph, their names in flat order, of which the
-    last ``num_caches`` of each are the same caches, before and after.
+    name: of the graph in its network. folder: of the network. file: its artifact, relative to the
+    engine folder. network: makes the network with uninitialised weights, on torch's default device.
+    over: makes the graph's module from such a network. sign: makes example inputs. passes: how
+    often a call passes over the weights. facts: what its code depends on beside the networks and
+    the numbers that all graphs depend on, as plain values. inputs, outputs: names in flat order,
+    for a lowered graph. The last ``num_caches`` of each are the same caches, before and after the
+    call.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Graph:
 class NetworkShape:
     """The target, or a draft.
 
-    folder: where its files lie, and what its graphs over slots are called by. decoder: None for a
-    network without K/V. graphs: those that a session runs, over paged caches. make: see
-    `Graph.network`. parts: what it is cut into over slots, and stand_in: a module in place of the
-    network that runs them (of a target, the backend has one).
+    folder: where its files lie; graphs over slots are named by it. decoder: None for a network
+    without K/V. graphs: over paged caches, each run by a session. make: see `Graph.network`. parts:
+    what the network is cut into over slots. stand_in: makes the module that runs these parts in
+    place of the network; for a target the backend has one.
     """
 
     folder: str

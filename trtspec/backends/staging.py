@@ -12,7 +12,7 @@ from torch import Tensor
 _ALIGNMENT = 256
 """Bytes; compiled kernels may count on 16, and torch's own allocator gives 512."""
 _ELEMENT = 8
-"""Bytes of the largest elements, at whose multiples alone they can be seen in a row of bytes."""
+"""Bytes of the largest elements. A view of any dtype may begin at a multiple of it only."""
 
 
 @dataclass
@@ -23,14 +23,15 @@ class _HostMemory:
     copied: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Until the memory may be written again."""
+        """Wait until the memory may be written again."""
         if self.copied is not None:
             self.copied.synchronize()
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Memory for tensors of certain shapes, on both sides, and both seen as those tensors."""
+    """Memory for tensors of certain shapes on host and device, and views of both as those
+    tensors."""
 
     host: _HostMemory
     device: Tensor
@@ -49,7 +50,7 @@ class Staging:
         self._copies = always or device.type != "cpu"
         self._on_cuda = device.type == "cuda"
         self._stable: dict[tuple[object, ...], _Buffer] = {}
-        self._scratch = self._new_host(0)  # of the calls that are not stable
+        self._scratch = self._new_host(0)  # for calls that are not stable
 
     def to_device(self, tensors: Sequence[Tensor], stable: bool = False) -> list[Tensor]:
         """The tensors on the device.
@@ -99,7 +100,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def join(tensors: Sequence[Tensor]) -> Tensor:
     """The bytes of all tensors one after the other, uint8; each begins at a multiple of 8, where a
-    view of any dtype may."""
+    view of any dtype may begin."""
     return torch.cat([_padded(t.contiguous().view(-1).view(torch.uint8)) for t in tensors])
 
 

@@ -19,15 +19,15 @@ from trtspec.errors import BuildError
 
 
 class _KeepRotations(CustomGraphPass):
-    """Has cosines and sines computed once a call: the compiler would take them for cheap, and have
-    every head of every layer compute its own."""
+    """Makes the compiler compute cosines and sines once a call. Left alone, it takes them for cheap
+    and computes them again in every head of every layer."""
 
     def __call__(self, graph: FxGraph) -> None:
         aten, prims = torch.ops.aten, torch.ops.prims
         for target in (aten.cos.default, aten.sin.default):
             for node in graph.find_nodes(op="call_function", target=target):
                 with graph.inserting_after(node):
-                    # What is asked for in an order of strides is written to memory in it.
+                    # The compiler writes to memory what is asked for in an order of strides.
                     kept = graph.call_function(
                         prims.inductor_force_stride_order.default, (node, node.meta["val"].stride())
                     )
@@ -38,8 +38,8 @@ class _KeepRotations(CustomGraphPass):
         return get_hash_for_files((__file__,))
 
 
-# Ops that libtrtspec_ops.so exports as C functions too: nearly all that a call runs. Others are
-# called by name through torch's dispatcher, which takes microseconds each.
+# Ops that libtrtspec_ops.so exports as C functions too; a call runs hardly any others. Those others
+# are called by name through torch's dispatcher, which takes microseconds each.
 _SHIMMED = ("linear", "linear_int8", "paged_tree_attention")
 _C_TYPES = {
     "Tensor": "AtenTensorHandle",
@@ -61,10 +61,10 @@ def _shim(op: torch._ops.OpOverload) -> str:
     )
 
 
-# Weights stay outside (the folder maps them), and the small point-wise kernels stay on one thread:
-# a fork costs more than they do; the matrix products and attention parallelise inside their ops.
-# Fused kernels round to 16 bits where the modules do: so the bits of a model do not depend on what
-# the compiler fuses, and a target that captures states says what the same target says without.
+# Weights stay outside the package: the engine folder maps them. The small point-wise kernels stay
+# on one thread, as a fork costs more than they do; products and attention use threads inside their
+# ops. Fused kernels round to 16 bits where the modules do. So the bits of a model do not depend on
+# what the compiler fuses: a target gives the same tokens whether it captures states or not.
 INDUCTOR_CONFIG: dict[str, Any] = {
     "emulate_precision_casts": True,
     "aot_inductor.package_constants_in_so": False,
@@ -74,7 +74,7 @@ INDUCTOR_CONFIG: dict[str, Any] = {
 
 
 def _configs(device: str) -> dict[str, Any]:
-    """Of the compiler, for a device."""
+    """The compiler's options for a device."""
     ops = [getattr(torch.ops.trtspec, name).default for name in _SHIMMED if device == "cpu"]
     return {
         **INDUCTOR_CONFIG,
@@ -83,14 +83,14 @@ def _configs(device: str) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """Find out about the processor, which torch keeps."""
+    """Let torch find out about the processor; torch keeps the answer."""
     pick_vec_isa()
 
 
 def compile_graph(graph: Graph, package: Path, device: str) -> None:
     """Export and compile ``graph`` into ``package`` for a device, cpu or cuda, of this machine.
 
-    The module moves to the device: there its weights, which may be uninitialised, take memory.
+    The module moves to the device. Its weights, which may be uninitialised, take memory there.
 
     Raises:
         BuildError: the compiler failed.

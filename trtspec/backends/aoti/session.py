@@ -53,8 +53,8 @@ class AotiSession:
 
 
 def _lent(tensor: Tensor) -> Tensor:
-    """The same memory without a share in owning it: a package never lets go of the tensors that it
-    was given, not even when it is gone itself."""
+    """A tensor over the same memory that does not own it. A package never releases the tensors that
+    it was given, not even when the package itself is gone."""
     owner = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(
         owner.data_ptr(), tensor.device, owner.nbytes()

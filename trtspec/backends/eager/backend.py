@@ -38,7 +38,7 @@ class EagerBackend(Backend):
 
 
 def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Let a module on the meta device use ``weights``, none missing, none left.
+    """Let a module on the meta device use ``weights``: all that it has, and no others.
 
     Raises:
         EngineError: they do not fit.

@@ -19,13 +19,14 @@ from trtspec.errors import ConfigError
 
 
 class OnnxBackend(SlotBackend):
-    """Its graphs cut masks, and give attention the beginning of each cache, as long as the mask.
+    """Its graphs cut the masks, and give attention the beginning of each cache, as long as the
+    mask.
 
-    ONNX Runtime's Attention works on all the keys and values that it is given: with
-    ``nonpad_kv_seqlen`` too, which only adds a mask there (1.31, on CPUs), and a cache of several
-    heads cannot be bound shorter than it lies in memory. Cutting is a copy, which adds 10 to 35 %
-    to the attention of as many positions, so it pays while a quarter of a cache is unused, and a
-    single row that sees an eighth of 2048 positions takes a sixth of the time.
+    ONNX Runtime's Attention works on all keys and values that it is given. ``nonpad_kv_seqlen``
+    saves nothing: it only adds a mask (1.31, on CPUs). A cache of several heads cannot be bound
+    shorter than it lies in memory. Cutting is a copy, which adds 10 to 35 % to the attention over
+    as many positions, so it pays while a quarter of a cache is unused. A single row that sees an
+    eighth of 2048 positions takes a sixth of the time.
     """
 
     name = "onnx"

@@ -38,11 +38,11 @@ def require_onnx() -> None:
 
 
 def compile_graph(graph: Graph, path: Path, device: str = "cpu") -> None:
-    """Export ``graph`` to ``path``, without its weights: it depends on shapes alone, and is one for
-    all devices.
+    """Export ``graph`` to ``path``, without its weights. The file depends on shapes alone, and is
+    the same for all devices.
 
-    Weights are initialisers named as in the module's ``state_dict``, declared to lie in files of
-    these names until `link_weights` says where.
+    Weights are initialisers named as in the module's ``state_dict``. They are declared to lie in
+    files of these names until `link_weights` says where.
 
     Raises:
         BuildError: no exporter, or it failed.
@@ -68,8 +68,8 @@ def compile_graph(graph: Graph, path: Path, device: str = "cpu") -> None:
     assert program is not None
     model: Any = program.model
     exported, weights = model.graph, module.state_dict()
-    # While the graph is simplified its weights are inputs: they may be uninitialised, and equal
-    # constants become one.
+    # Weights are inputs while the graph is simplified: the simplifier merges equal constants, and
+    # uninitialised weights may be equal.
     values = [exported.initializers.pop(name) for name in weights if name in exported.initializers]
     sizes = {value.name: value.const_value.nbytes for value in values}
     for value in values:
@@ -95,7 +95,7 @@ def link_graphs(engine: EngineShape, folder: Path) -> None:
 
 def link_weights(path: Path, folder: Path, own: str) -> None:
     """Let an exported graph in ``folder`` find its weights in that folder's safetensors files:
-    ``own``, relative to it, and the target's for what a draft borrows.
+    ``own``, relative to the folder, and the target's for what a draft borrows.
 
     Raises:
         BuildError: a weight is not there, or has another size.

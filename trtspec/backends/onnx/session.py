@@ -39,8 +39,8 @@ class OnnxSession:
     """
 
     def __init__(self, path: Path, weights: Mapping[str, Tensor], num_caches: int = 0) -> None:
-        """``weights``: by name in the network, more than the graph has if need be. ``num_caches``:
-        the last inputs, and as many last outputs, which are the same memory.
+        """``weights``: by name in the network; the graph may use some of them only. ``num_caches``:
+        how many of the last inputs, and of the last outputs, are the same caches.
 
         Raises:
             ConfigError: ONNX Runtime is missing. EngineError: the file cannot be loaded.

@@ -1,4 +1,4 @@
-"""SlotBackend: what backends have in common that run lowered graphs over slot caches."""
+"""SlotBackend: what all backends share that run lowered graphs over slot caches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trtspec.backends.slots.padding import View
 
 
 class SlotBackend(Backend):
-    """Graphs are those of the networks' parts; the rollouts between them run as modules.
+    """Its graphs are the networks' parts; the rollouts that call these run as modules.
 
-    view: how many positions of the caches a call's masks have, and attention reads.
+    view: how many positions of the caches the masks of a call cover and attention reads.
     """
 
     has_slots = True
@@ -104,7 +104,7 @@ class SlotParts:
 
     @property
     def view(self) -> View:
-        """Of the backend's graphs."""
+        """The view of the backend's graphs."""
         return self._backend.view
 
     @property

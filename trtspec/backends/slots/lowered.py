@@ -76,7 +76,7 @@ class SlotPass(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """The pass of a network that reads features or of one that does not."""
+        """The pass, with features for a network that reads them."""
         rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         flat = None if features is None else features.flatten(0, 1)
         network: Any = self.model.get_submodule(self.part)
@@ -108,7 +108,7 @@ class SlotFeaturePass(SlotPass):
 
 
 class SlotContext(nn.Module):
-    """The writing of context rows of a network that makes keys and values of states alone (see
+    """Writes the context rows of a network that makes keys and values of states alone (see
     `DFlashDraft.forward`)."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """From a part of a network to its graph: over which module, with which inputs.
 
-A network of blocks is a part that writes what it makes of the target's states, and a pass over
-blocks alone: in one graph there would be two updates of a cache, which TensorRT-RTX refuses.
+A network of blocks has two parts: one writes what it makes of the target's states, the other is the
+pass over blocks. One graph for both would update a cache twice, which TensorRT-RTX refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from trtspec.models.signature import Signature
 
 SUFFIX = ".onnx"
 BATCH, ROWS, WANTED = 2, 4, 5
-"""Of the examples: all different, and from BATCH + 1, so that export cannot confuse them."""
+"""Sizes of the examples. They differ from each other and from BATCH + 1, so that export cannot
+confuse them."""
 SEEN = "seen"
 """The name of the length of masks that are cut."""
 _MAX_ROWS = 1 << 20
@@ -215,7 +216,7 @@ def example_caches(
 
 
 def cache_names(decoder: ModelConfig) -> list[str]:
-    """Of a graph's caches, in order."""
+    """The names of a graph's caches, in order."""
     return [f"{kind}_cache_{i}" for kind in "kv" for i in range(decoder.num_layers)]
 
 
@@ -225,12 +226,12 @@ def written(caches: Sequence[str]) -> list[str]:
 
 
 def example_rows() -> Tensor:
-    """A number of each padded row."""
+    """An integer for each padded row."""
     return torch.zeros(BATCH, ROWS, dtype=torch.int64)
 
 
 def row_dims() -> dict[int, Any]:
-    """Of a value of each padded row."""
+    """The dynamic dimensions of a value for each padded row."""
     return {0: dim("batch"), 1: dim("rows")}
 
 

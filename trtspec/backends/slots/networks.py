@@ -1,9 +1,9 @@
 """Lowered graphs over packed rows, and the target made of one.
 
-A rollout over a draft network made of such graphs is that of `trtspec.speculative` itself: it
-chooses candidates, beams and trees between the passes, by the very ops of every other backend.
-(Keyed noise is made of 64-bit integers and doubles, which ONNX has operators for and TensorRT has
-not, and the choice must agree to the bit with the target's.)
+A rollout over a draft network made of such graphs is the rollout of `trtspec.speculative` itself.
+Between the passes it chooses candidates, beams and trees by the same ops as every other backend,
+since the choice must agree to the bit with the target's. (TensorRT could not choose: keyed noise is
+made of 64-bit integers and doubles, for which it has no operators.)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trtspec.models.attention import PackedRows
 
 
 class SlotGraph:
-    """A graph over padded rows that takes packed ones.
+    """Runs a graph over padded rows, but takes packed rows.
 
     The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
     was left there, NaN included, is then gone.
 
-    What a padded call looks like is worked out on the host: rows that are on a device come to the
-    host in one copy, and what was made of them goes back in one. Caches, features and results stay
-    where they are.
+    The host works out what a padded call looks like. Rows on a device come to the host in one copy,
+    and the padded call goes to the device in one copy. Caches, features and results stay where they
+    are.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class TargetNetwork(nn.Module):
 def _on_host(
     input_ids: Tensor | None, rows: PackedRows, logits_rows: Tensor | None
 ) -> tuple[Tensor | None, PackedRows, Tensor | None]:
-    """What a padded call is made of, in one copy: all but the block tables, which it does not
-    need."""
+    """The host's copy of what a padded call is made of, in one piece. Block tables stay where they
+    are: a padded call does not need them."""
     optional = [x for x in (input_ids, logits_rows) if x is not None]
     positions, slots, masks, starts, contexts, is_tree, *arrived = to_host(
         [
@@ -131,8 +131,8 @@ def _on_host(
 
 
 def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the wanted packed rows, those of a call: their indices in the list, and their places among
-    the call's rows, at least one, as a graph wants."""
+    """The wanted rows that a call has: their indices in ``logits_rows``, and their places among the
+    call's rows. There is at least one place, as a graph needs one."""
     if not len(call.packed):  # a call of padding costs what others do
         return call.packed, torch.arange(len(logits_rows)) % (call.num_slots * call.num_rows)
     count = int(max(call.packed.max(), logits_rows.max())) + 1

@@ -22,17 +22,17 @@ _Array = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class View(Enum):
-    """How many positions of a cache a call's masks have, and with them what attention reads: all
-    of a slot, or only up to behind the last one that a row can see. That is rounded up, as memory,
-    kernels or graphs are kept for each size: to STEPS of 64 where a position more costs more than
-    a size, to POWERS of two, from 256 on, where it is the other way round."""
+    """How many positions of a cache the masks of a call cover; attention reads as many. WHOLE: all
+    of a slot. Else up to the last position that a row can see, rounded up, as memory, kernels or
+    graphs are kept for each size: to STEPS of 64 where one more position costs more than one more
+    size, to POWERS of two, from 256 on, where one more size costs more."""
 
     WHOLE = "whole"
     STEPS = "steps"
     POWERS = "powers"
 
     def end(self, needed: int, length: int) -> int:
-        """Of a view of so many positions, in slots of ``length``."""
+        """Positions of a view that needs ``needed`` of them, in slots of ``length``."""
         if self is View.WHOLE:
             return length
         if self is View.STEPS:
@@ -99,7 +99,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Span:
-    """The slots and the rows of each that a call has."""
+    """The slots of a call, and how many rows it has in each."""
 
     first_slot: int
     num_slots: int
@@ -117,7 +117,7 @@ class Padding:
     view: View = View.WHOLE
 
     def calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
-        """At least one call: where all ``rows`` are padding, one of padding alone, of as many
+        """At least one call. Where all ``rows`` are padding, that call is padding alone, of as many
         requests as fit the ``num_slots`` of the caches."""
         counts = [count for count in self.slot_counts if count <= num_slots]
         calls = padded_calls(rows, self.length, self.widest, self.kinds, counts, view=self.view)
@@ -131,8 +131,8 @@ class Padding:
         return [idle_call(requests, count, self.length, masks, view=self.view)]
 
     def pad_places(self, call: PaddedCall, places: Tensor) -> Tensor:
-        """Wanted ``places [n]`` among a call's rows; where calls are rounded, one for each slot or
-        for each row, so that few sizes occur."""
+        """Wanted ``places [n]`` among a call's rows. Where calls are rounded, there are as many
+        places as slots or as rows, so that few sizes occur."""
         if not self.slot_counts or call.num_rows > self.widest:
             return places
         rows = 1 if len(places) <= call.num_slots else call.num_rows
@@ -160,8 +160,9 @@ def padded_calls(
     positions are multiplied by zero. A ``view`` that is not whole ends where no row of a request
     looks or is padded to; a row of padding behind that sees the last position.
 
-    ``slot_counts``: those that shared calls are rounded up to, rising; they begin at slot 0 then,
-    and their rows are rounded as well (see `rounded`), so that few sizes occur. None: no rounding.
+    ``slot_counts``: rising numbers of slots that shared calls are rounded up to, so that few sizes
+    occur. Such calls begin at slot 0, and their rows are rounded as well (see `rounded`). Empty: no
+    rounding.
     """
     groups = _groups(rows, length)
     narrow = [group for group in groups if group.count <= widest]
@@ -179,15 +180,15 @@ def padded_calls(
 
 
 def rounded(count: int, most: int) -> int:
-    """The power of two from ``count`` on, if that is not above ``most``, which is."""
+    """The lowest power of two that is at least ``count``, or ``most`` if that is less."""
     return min(1 << (count - 1).bit_length(), most)
 
 
 def idle_call(
     num_slots: int, num_rows: int, length: int, num_masks: int, *, view: View = View.WHOLE
 ) -> PaddedCall:
-    """A call of padding alone: as long as one of requests, without context if not all of a slot is
-    in view, and nothing comes of it."""
+    """A call of padding alone, of whose rows nothing comes. It takes as long as a call of requests;
+    of requests without context, if not all of a slot is in view."""
     none = torch.zeros(0, dtype=torch.int64)
     starts = torch.full((num_slots,), length - num_rows)
     seen = view.end(num_rows, length)
@@ -215,7 +216,7 @@ def _groups(rows: PackedRows, length: int) -> list[_Group]:
 
 
 def _span(groups: Sequence[_Group]) -> _Span:
-    """The smallest for these requests."""
+    """The smallest span that holds these requests."""
     slots = [group.slot for group in groups]
     first = min(slots)
     return _Span(first, max(slots) - first + 1, max(group.count for group in groups))

@@ -16,10 +16,10 @@ class SlotRows:
     """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `export_ops`).
 
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
-    sequence's rows goes, the others behind it. masks: by their kind, the cache positions that each
-    row sees, ``[B, 1, S, L'] bool``, its own among them or others written before; nothing is seen
-    of what lies behind the first L'. k_caches, v_caches: as they are after each layer, in the order
-    of the layers; an ONNX graph changes nothing in place.
+    sequence's rows goes, the others behind it. masks: by kind, the cache positions that each row
+    sees, ``[B, 1, S, L'] bool``: its own, or positions written before. Positions behind the first
+    L' are never seen. k_caches, v_caches: the caches after each layer, in the order of the layers,
+    as an ONNX graph changes nothing in place.
     """
 
     padded_positions: Tensor
@@ -45,7 +45,7 @@ class SlotRows:
         sliding_window: int,
         is_causal: bool = False,
     ) -> Tensor:
-        """See `Rows.attend` and `Block.attend`; what becomes of the caches is kept here."""
+        """See `Rows.attend` and `Block.attend`; the changed caches are kept here."""
         mask = self.masks[MaskKind(sliding_window, is_causal)]
         self.write(k, v, cos_sin, k_cache, v_cache)
         seen = mask.shape[3]
@@ -61,7 +61,7 @@ class SlotRows:
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
-        """See `Rows.write`; what becomes of the caches is kept here."""
+        """See `Rows.write`; the changed caches are kept here."""
         keys, values = self._turned(k, cos_sin), self._heads_first(v)
         self.k_caches.append(export_ops.tensor_scatter(k_cache, keys, self.write_indices))
         self.v_caches.append(export_ops.tensor_scatter(v_cache, values, self.write_indices))

@@ -1,8 +1,8 @@
 """A target whose graph samples and accepts: it takes packed rows, ancestors and sampling values,
 and says which rows of every tree the target accepts.
 
-Slots stand for requests in its graph: each has its rows, of the tree as well, in the order of the
-slots, or none.
+In its graph slots stand for requests. Each slot has the rows of its request, those of the tree
+included, or none.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 class TensorRTBackend(SlotBackend):
-    """Its graphs are those of backend onnx, but for a target's with plugins. Views are powers of
-    two: kernels are specialised for, and steps captured in, each size that occurs."""
+    """Its graphs are those of the backend onnx; only the graph of a target with plugins differs.
+    Views are powers of two, as each size that occurs has kernels and captured steps of its own."""
 
     name = "tensorrt"
     title = "TensorRT"
@@ -105,7 +105,7 @@ class TensorRTBackend(SlotBackend):
         return super().lower_target(engine, part)
 
     def judges(self, engine: EngineShape) -> bool:
-        """By the plugins of its engine, or by kernels beside it."""
+        """It does so by the plugins of its engine, or by kernels beside it."""
         return bool(self._options(engine).plugins) or register_cuda_ops()
 
     def open_target(self, parts: SlotParts) -> Session:

@@ -33,7 +33,7 @@ REPORT_NAME = "layers.txt"
 """What TensorRT made of the graphs, in the engine folder."""
 _ATTENTION = "ATTENTION_INPUT"
 _USUAL_VIEW = 2048
-"""Positions of a slot, what kernels are chosen for."""
+"""Positions of a slot that TensorRT chooses kernels for."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
         config.builder_optimization_level = options.builder_optimization_level
     verbosity = options.profiling_verbosity.upper()
     config.profiling_verbosity = getattr(trt.ProfilingVerbosity, verbosity)
-    if dtype == "float32":  # which promises the tokens of every other backend
+    if dtype == "float32":  # float32 promises the tokens of every other backend
         config.clear_flag(trt.BuilderFlag.TF32)
     if options.strip_plan:
         config.set_flag(trt.BuilderFlag.STRIP_PLAN)
@@ -147,8 +147,8 @@ def _build_failure(name: str, options: TensorRTConfig, said: str) -> str:
 
 
 def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
-    """The attentions of a network. In float32 there are no fused kernels for them: they are then
-    allowed to be taken apart, and nowhere else."""
+    """The attentions of a network. There are no fused kernels for them in float32: there, and only
+    there, TensorRT may take them apart."""
     found = []
     for i in range(network.num_layers):
         layer = network.get_layer(i)
@@ -168,7 +168,7 @@ def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
     step, chunk = engine.max_num_tokens, min(engine.max_num_tokens, engine.max_seq_len)
     length = engine.layout.tokens_per_block
     seen = (1, min(_USUAL_VIEW, length), length)
-    # With a chunk, modules are fed what they could not be of the chunk before.
+    # Beside a chunk, modules are fed the rows that the chunk before could not feed them.
     ahead = max(engine.lookahead, 1)
     verify = {
         "batch": (1, batch, batch),

@@ -27,7 +27,7 @@ def callers_stream() -> int:
 
 
 class CudaStream:
-    """A stream of its own on the current device, which its caller's stream waits for."""
+    """A stream of its own on the current device; the caller's stream waits for it."""
 
     def __init__(self) -> None:
         """ConfigError if cuda-python is missing, EngineError if there is no device."""
@@ -43,8 +43,8 @@ class CudaStream:
             _destroy_with(self, destroy, thing)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Let ``work`` enqueue on this stream: behind what the caller's stream has by now, and
-        before whatever that gets next. Does not wait for the device."""
+        """Let ``work`` enqueue on this stream: behind all that is on the caller's stream now, and
+        before all that comes there next. Does not wait for the device."""
         caller = callers_stream()
         _call(cudart.cudaEventRecord, self._event, caller)
         _call(cudart.cudaStreamWaitEvent, self.handle, self._event, 0)

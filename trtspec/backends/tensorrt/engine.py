@@ -1,4 +1,4 @@
-"""TensorRTEngine: one deserialised engine, what its tensors may be, and contexts to run it in."""
+"""TensorRTEngine: one deserialised engine, the shapes that it takes, and contexts to run it in."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class TensorRTEngine:
         """
         strategies = getattr(self._trt, "DynamicShapesKernelSpecializationStrategy", None)
         if strategies is not None:
-            # Where sizes vary, kernels for just one are compiled beside the work, and general ones
-            # run meanwhile; a graph is captured once, with those it shall have.
+            # Where sizes vary, kernels for one size are compiled beside the work, and general
+            # kernels run meanwhile. A graph is captured once, so its kernels must be there by then.
             wanted = strategies.EAGER if one_size else strategies.LAZY
             self._config.dynamic_shapes_kernel_specialization_strategy = wanted
         context = self._engine.create_execution_context(self._config)
@@ -125,7 +125,7 @@ class TensorRTEngine:
         context.set_device_memory(self._scratch.data_ptr(), self._scratch.numel())
         if not context.set_optimization_profile_async(profile, self._stream.handle):
             raise self.failure(f"profile {profile} cannot be used")
-        # Those that TensorRT makes wait for the default stream, and it for them.
+        # Streams that TensorRT makes wait for the default stream, and it waits for them.
         context.set_aux_streams([stream.handle for stream in self._auxiliary])
         self._stream.synchronize()
         return context
@@ -169,7 +169,7 @@ class TensorRTEngine:
             )
 
     def _refit(self, graph: Path) -> None:
-        """Every weight, by way of the graph, which names its place in the weight files."""
+        """Give the engine every weight; the graph names their places in the weight files."""
         refitter = self._trt.Refitter(self._engine, self._log)
         parser = self._trt.OnnxParserRefitter(refitter, self._log)
         if not parser.refit_from_file(str(graph)):

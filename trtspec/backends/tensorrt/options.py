@@ -24,11 +24,11 @@ class TensorRTConfig:
     here. builder_optimization_level: 0 (builds fastest) to 5; None: TensorRT's default.
     profiling_verbosity: what an engine tells of its layers. timing_cache: file of measured kernel
     times, read if it is there and written again; None: no such file. strip_plan: engines without
-    weights, which are read from the folder's weight files when they are loaded. refit: engines that
-    are given what the weight files hold then, which may have been replaced by others of the same
-    shapes, such as those of a further training. plugins: whether the target's engine
-    makes its masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they
-    can be used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
+    weights; loading an engine reads them from the folder's weight files. refit: loading an engine
+    gives it the weights that the files hold then. The files may have been replaced by others of the
+    same shapes, such as those of a further training. plugins: whether the target's engine makes its
+    masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they can be
+    used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
     """
 
     compute_capability: str | None = None

@@ -86,7 +86,8 @@ class _Messages:
 
 
 def accepted_class(mixin: type, base: str) -> Any:
-    """A class of ours that TensorRT accepts as its own ``base``; there is none without TensorRT."""
+    """Our class ``mixin`` as one that TensorRT accepts for its own ``base``, which exists only with
+    TensorRT."""
     return type(mixin.__name__, (mixin, getattr(trt, base)), {}) if trt is not None else mixin
 
 

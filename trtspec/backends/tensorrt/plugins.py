@@ -12,7 +12,7 @@ from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
 from trtspec.errors import ConfigError
 
 PLUGIN_LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "libtrtspec_plugins.so"
-_WITHOUT_PLUGINS = "tensorrt_rtx"  # it has the registry, and no layer that could run one
+_WITHOUT_PLUGINS = "tensorrt_rtx"  # has the registry, but no layer that runs plugins
 _REMEDY = (
     "build it in trtspec's source folder: cmake -S . -B build -DTENSORRT_ROOT=<folder of TensorRT> "
     "&& cmake --build build --target trtspec_plugins"

@@ -35,9 +35,9 @@ class _Captured:
 class TensorRTSession:
     """Runs a graph of `trtspec.backends.slots.lowering` on the GPU.
 
-    Tensors are torch's, on the engine's device. A call is enqueued on a stream of the session's own
-    that waits for torch's, and torch's for it, so nothing waits for the device. The outputs of a
-    captured call are the graph's: they hold until the next call of the same size.
+    Tensors are torch's, on the engine's device. A call is enqueued on the session's own stream.
+    That stream and torch's wait for each other, so the host never waits for the device. The outputs
+    of a captured call are the graph's: they hold until the next call of the same size.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class TensorRTSession:
         graph_batches: Collection[int] = (),
         refits: bool = False,
     ) -> None:
-        """``graph``: the ONNX file beside the engine. ``num_caches``: the last inputs, and as many
-        last outputs, which are the same memory. ``graph_batches``: sequences of the calls that are
-        captured as CUDA graphs, a graph for each size that occurs. ``refits``: see
+        """``graph``: the ONNX file beside the engine. ``num_caches``: how many of the last inputs,
+        and of the last outputs, are the same caches. ``graph_batches``: sequences of the calls that
+        are captured as CUDA graphs, a graph for each size that occurs. ``refits``: see
         `TensorRTEngine`.
 
         Raises:
@@ -94,7 +94,7 @@ class TensorRTSession:
         outputs = self._bind(context, inputs)
         self._stream.run(lambda: self._execute(context))
         self._plain_calls += 1
-        if self._plain_calls.bit_count() == 1:  # kernels may be compiled beside the work, and late
+        if self._plain_calls.bit_count() == 1:  # kernels compiled beside the work may come late
             self._engine.save_kernels()
         return outputs
 
@@ -102,7 +102,7 @@ class TensorRTSession:
         return profile == VERIFY and self._num_caches > 0 and len(inputs[0]) in self._graph_batches
 
     def _replay(self, size: _Size, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """Run as a graph; None if calls of this size are none."""
+        """Run as a graph; None if calls of this size are not captured."""
         if size not in self._captured and len(self._captured) < _MAX_GRAPHS:
             self._captured[size] = self._capture(inputs)
         captured = self._captured.get(size)
@@ -114,9 +114,9 @@ class TensorRTSession:
         return list(captured.outputs)
 
     def _capture(self, inputs: Sequence[Tensor]) -> _Captured | None:
-        """A call once more on buffers of its own: first as it is, so that TensorRT compiles and
-        allocates what a capture forbids. Writing the same rows to the same slots again changes
-        nothing."""
+        """Capture a call on buffers of its own. It runs uncaptured first: TensorRT compiles and
+        allocates then, which a capture forbids. Writing the same rows to the same slots again
+        changes nothing."""
         context = self._engine.new_context(VERIFY, one_size=True)
         caches = self._caches(inputs)
         own = [tensor.clone() for tensor in inputs[: len(inputs) - len(caches)]]
