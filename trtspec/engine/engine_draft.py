@@ -49,8 +49,8 @@ class EngineDraft:
 
     @property
     def graphs(self) -> dict[str, str]:
-        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`. A
-        rollout of one step needs no other one beside it."""
+        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`. Where
+        the rollout has one step, it is its own `DRAFT_STEP`."""
         needs_step = self.speculation.num_steps > 1
         names = (name for name in self.kind.graphs if needs_step or name != DRAFT_STEP)
         return {name: f"{self.folder}/{name}" for name in names}
@@ -67,8 +67,8 @@ class EngineDraft:
 
     @property
     def lookahead(self) -> int | None:
-        """How many tokens after a row of its cache that depends on, where the network decides it;
-        None: what the drafter says."""
+        """How many tokens after its position a row of its cache depends on, where the network
+        decides that; None: the drafter says it."""
         return self.kind.lookahead(self.network)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,5 +87,5 @@ class EngineDraft:
 
 
 def draft_folder_name(index: int) -> str:
-    """Of the draft that comes at that place, from 0."""
+    """The folder of the draft with that index, from 0."""
     return f"{FIRST_DRAFT}_{index + 1}" if index else FIRST_DRAFT

@@ -13,9 +13,9 @@ from trtspec.models.block_map import decoder_facts
 def network_facts(network: DraftConfig, build: BuildConfig) -> dict[str, Any]:
     """Plain values for JSON of a target or a draft in a resolved build.
 
-    caches: the different ones that layers have, of each ``num_kv_heads``, ``head_dim`` and
-    ``window``; layers: of each layer, its index there. kv_bytes_per_token: of K and V over all
-    layers. pass_bytes: of the weights that one pass reads.
+    caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim`` and
+    ``window``. layers: for each layer, the index of its cache there. kv_bytes_per_token: K and V of
+    all layers. pass_bytes: the weights that one pass reads.
     """
     decoder = network.decoder
     layers = [] if decoder is None else decoder_facts(decoder)

@@ -12,9 +12,9 @@
     tokenizer/         tokenizer files of the target
 
 ``config.json`` lists its ``drafts``: folder, network and what each was built for (a method and a
-tree). ``speculation`` is the config by which several methods draft together, null where one does or
-none. ``facts`` tell a runtime without Python what follows from the shapes of networks (see
-`trtspec.engine.facts`) and are not read here.
+tree). ``speculation`` is the config by which several methods draft together; null where one method
+drafts, or none. ``facts`` (see `trtspec.engine.facts`) are for a runtime without Python: they say
+what follows from the shapes of networks, and are not read here.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
 has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
@@ -59,12 +59,12 @@ TOKENIZER_FOLDER = "tokenizer"
 class EngineConfig:
     """The contents of an engine folder's ``config.json``.
 
-    drafts: none if there is no network that drafts. speculation: by which config several methods
-    draft together, with the folders of the drafts as their models; None if one does or none: what
-    it was built for stands in its draft. extract_layers:
-    states that the target hands out to be written to files, without a draft; numbered as in
-    `CausalLM`. weights: what the weight files hold, by folder (``target``, ``draft``, ...); empty
-    in the plan of an engine, which equals the engine all the same.
+    drafts: the networks that draft; there may be none. speculation: the config by which several
+    methods draft together, with the folders of the drafts as their models. It is None where one
+    method drafts, whose draft says what it was built for, or none. extract_layers: states that the
+    target hands out to be written to files, without a draft; numbered as in `CausalLM`. weights:
+    what the weight files hold, by folder (``target``, ``draft``, ...). They are empty in the plan
+    of an engine, and are left out where plan and engine are compared.
     """
 
     target: ModelConfig
@@ -78,7 +78,7 @@ class EngineConfig:
 
     @property
     def backend(self) -> Backend:
-        """What compiled it and runs it."""
+        """The backend that compiled the engine and runs it."""
         return backend_named(self.build.backend)
 
     @property
@@ -92,8 +92,8 @@ class EngineConfig:
         return layers
 
     def states_of(self, draft: EngineDraft) -> slice | None:
-        """Where the states that a draft reads lie in a row of those that the target hands out; None
-        if it reads them all, or none."""
+        """The part of the target's states, in a row of those that it hands out, that a draft reads;
+        None if the draft reads all of them, or none."""
         layers = draft.network.capture_layers
         if not layers or layers == self.capture_layers:
             return None
@@ -112,8 +112,8 @@ class EngineConfig:
 
     @property
     def layout(self) -> CacheLayout:
-        """Block tables reach past max_seq_len by the rows a step writes before it accepts them; a
-        slot cache by those and by as many rows of padding."""
+        """How its caches lie. Block tables reach past max_seq_len by the rows that a step writes
+        before it accepts them; a slot reaches further by as many rows of padding."""
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
         rows = self.speculative_rows
         tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
@@ -174,7 +174,7 @@ class EngineConfig:
         Raises:
             EngineError: no or unreadable config, another format version, a device that this
                 machine lacks, or an environment that the compiled code does not fit.
-            ConfigError: a package is missing that runs the folder's engines.
+            ConfigError: a package that runs the folder's engines is missing.
         """
         data = _read_json(folder / CONFIG_NAME)
         version = data.get("format_version")
@@ -210,7 +210,7 @@ class EngineConfig:
 
 
 def _find_run(layers: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
-    """Where ``wanted`` lies in ``layers`` as a whole."""
+    """The index in ``layers`` from which on ``wanted`` lies in it; None: nowhere."""
     starts = range(len(layers) - len(wanted) + 1)
     return next((i for i in starts if layers[i : i + len(wanted)] == wanted), None)
 

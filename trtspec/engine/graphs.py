@@ -108,24 +108,24 @@ def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
 
 
 def own_state(module: nn.Module) -> dict[str, Tensor]:
-    """The ``state_dict`` of a draft without what it borrows."""
+    """The ``state_dict`` of a draft without the tensors that it borrows."""
     return {k: v for k, v in module.state_dict().items() if BORROWED not in k}
 
 
 def with_borrowed(
     module: nn.Module, weights: Mapping[str, Tensor], target: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """A draft's weights and those that it borrows from its target."""
+    """A draft's own weights, and those that it borrows from its target."""
     names = [name for name in module.state_dict() if BORROWED in name]
     return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
 
 
 def network_formats(engine: EngineConfig) -> NetworkFormats:
-    """How its networks keep their weights."""
+    """How the networks of an engine keep their weights."""
     return NetworkFormats.uniform(weight_format(engine.build))
 
 
 def built_dtype(engine: EngineConfig) -> torch.dtype:
-    """What its models compute in."""
+    """The dtype that the models of an engine compute in."""
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return dtype

@@ -18,7 +18,7 @@ from trtspec.formats.registry import format_of
 from trtspec.models.block_map import kv_elements_per_token, matrix_bytes
 from trtspec.speculative.registry import draft_kinds
 
-_ALIGNMENT = 64  # bytes, of a weight
+_ALIGNMENT = 64  # of a weight, in bytes
 
 
 def element_bytes(dtype: str) -> int:
@@ -28,15 +28,15 @@ def element_bytes(dtype: str) -> int:
 
 
 def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
-    """Bytes of the weights that one pass of a resolved build reads (norms and biases left out);
-    ``model`` may be a target, which is a language model as a draft may be."""
+    """Bytes of the weights that one pass of a resolved build reads, norms and biases left out.
+    ``model`` may be a target too: its config is that of a draft model."""
     matrices = draft_kinds()[model.kind].matrices(model)
     return matrix_bytes(matrices, weight_format(build), getattr(torch, build.dtype))
 
 
 def weight_format(build: BuildConfig) -> WeightFormat:
-    """How the networks of a resolved build keep their weights: the ops for CPUs read floats in
-    panels, other libraries want them as they are."""
+    """How the networks of a resolved build keep their weights. The ops for CPUs read floats in
+    panels; other libraries want plain floats."""
     runs_ops = backend_named(build.backend).runs_ops
     return format_of(build, in_panels=build.device == "cpu" and runs_ops)
 
@@ -47,15 +47,15 @@ def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
 
 
 def in_large_pages(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of a CPU's tensors in pages of 2 MiB, where the system has such: a processor that
-    reads all weights for each token looks up the addresses of small pages for a good part of its
-    time, and a mapped file has no others."""
+    """Copies of a CPU's tensors in pages of 2 MiB, where the system has such. A mapped file has
+    small pages only, and a processor that reads all weights for each token spends a good part of
+    its time looking up their addresses."""
     sizes = {name: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for name, tensor in weights.items()}
     if not any(sizes.values()):
         return dict(weights)
     memory = mmap.mmap(-1, sum(sizes.values()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # of a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without such pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     copies, offset = {}, 0
     for name, tensor in weights.items():

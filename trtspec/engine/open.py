@@ -47,8 +47,8 @@ def open_sessions(
     drafts: Sequence[EngineDraft],
     graph_batches: Sequence[int] = (),
 ) -> OpenSessions:
-    """The target of an engine folder and those of its ``drafts``, in their order. What these borrow
-    of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
+    """The target of an engine folder and the given ``drafts`` of it, in their order. What drafts
+    borrow of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
 
     Raises:
         EngineError: weights or artifacts are missing, damaged or do not fit.
@@ -56,7 +56,8 @@ def open_sessions(
     names = (TARGET, *(draft.folder for draft in drafts))
     for name in names:
         check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
-    # Of engines that have weights of their own, the few tensors beside them are copied.
+    # Where engines hold the weights themselves, the few tensors that are needed beside them are
+    # copied.
     home = "cpu" if engine.backend.keeps_weights else engine.build.device
     weights, *own = (read_weights(folder / name / WEIGHTS_NAME, home) for name in names)
     shape = engine_shape(engine)

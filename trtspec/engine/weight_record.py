@@ -35,8 +35,8 @@ def record_weights(path: Path) -> WeightRecord:
 
 
 def check_weights(path: Path, recorded: WeightRecord) -> None:
-    """Refuse a weight file whose header says other than what was recorded: compiled engines are
-    handed weights by name alone, and would read past the end of a smaller one.
+    """Refuse a weight file whose header differs from the record. Compiled engines are handed
+    weights by name alone, and would read past the end of a smaller tensor.
 
     Raises:
         EngineError: it cannot be read, or holds other tensors; the tensor and both values are
