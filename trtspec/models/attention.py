@@ -17,11 +17,12 @@ from trtspec.ops.attention import paged_tree_attention
 
 
 class Rows(Protocol):
-    """Where the T rows of a call stand, and how they attend: what differs between caches."""
+    """Where the T rows of a call stand, and how they attend. This is what differs between kinds of
+    caches."""
 
     @property
     def positions(self) -> Tensor:
-        """Of each row in its sequence, for the rotary embedding ``[T] i64``."""
+        """The position of each row in its sequence, for the rotary embedding ``[T] i64``."""
         ...
 
     def attend(
@@ -90,7 +91,8 @@ class PackedRows(NamedTuple):
         paged_tree_attention(torch.zeros_like(k), k, v, k_cache, v_cache, *blind, 1.0, 0)
 
     def unseeing(self) -> PackedRows:
-        """The same rows, seeing nothing: their K/V is written, their attention costs nothing."""
+        """The same rows, but none sees anything: their K/V is written, and attention costs
+        nothing."""
         return self._replace(
             context_lens=torch.zeros_like(self.context_lens),
             is_tree=torch.ones_like(self.is_tree),
@@ -109,7 +111,7 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
 
 
 def attention_scale(spec: AttentionSpec) -> float:
-    """What scores are multiplied with."""
+    """The factor on the scores."""
     return spec.head_dim**-0.5 if spec.scale is None else spec.scale
 
 
@@ -157,8 +159,9 @@ class Attention(nn.Module):
         residual: Tensor,
         kept: Tensor | None = None,
     ) -> Tensor:
-        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``,
-        of the rows ``kept [R] i64`` alone if given; writes all rows' K and V into the caches."""
+        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``; if
+        ``kept [R] i64`` is given, of these rows alone. Writes K and V of all rows into the
+        caches."""
         heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
         q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:

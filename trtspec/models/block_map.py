@@ -1,7 +1,7 @@
 """From a `LayerSpec` to its tensors, its cache, its matrices and what these cost.
 
-Whoever plans memory or estimates time asks here; nobody has a formula of their own. Its block is
-`DecoderLayer`; what no block runs is refused, see `trtspec.models.built`.
+Whoever plans memory or estimates time asks here; nobody else has a formula. The block of every spec
+is `DecoderLayer`; what no block runs is refused (see `trtspec.models.built`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ Matrix: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class KVCache:
-    """What a layer keeps of every token: K and V of so many heads, ``head_dim`` elements each."""
+    """What a layer keeps of every token: K and V of ``num_kv_heads`` heads, ``head_dim`` elements
+    each."""
 
     num_kv_heads: int
     head_dim: int
 
     @property
     def elements_per_token(self) -> int:
-        """Of K and V together."""
+        """Elements of K and V together."""
         return 2 * self.num_kv_heads * self.head_dim
 
 
@@ -47,23 +48,25 @@ class LayerFacts:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """Those that every row is multiplied with."""
+        """The matrices that every row is multiplied with."""
         return tuple((shape[0], shape[1]) for shape in self.tensors.values() if len(shape) == 2)
 
     @property
     def operations(self) -> int:
-        """Multiplications of a row with its matrices; those of attention depend on the context."""
+        """Multiplications of a row with the layer's matrices. Those of attention depend on the
+        context, and are left out."""
         return sum(n * k for n, k in self.matrices)
 
     def bytes(self, weights: WeightFormat, dtype: torch.dtype) -> int:
-        """What a pass reads of its matrices, which lie in that format in a network of ``dtype``."""
+        """Bytes that a pass reads of the layer's matrices, kept in that format in a network of
+        ``dtype``."""
         return matrix_bytes(self.matrices, weights, dtype)
 
 
 @cache
 def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> LayerFacts:
-    """Of a layer of a network of ``hidden`` elements a row; ``width``: of what its q, k and v read,
-    if it is another.
+    """The facts of a layer, in a network of ``hidden`` elements a row. ``width``: elements that its
+    q, k and v read, if they are not as many.
 
     Raises:
         ConfigError: no block runs it.
@@ -74,17 +77,17 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
 
 
 def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
-    """Of each layer of a decoder."""
+    """The facts of each layer of a decoder."""
     return [layer_facts(spec, config.hidden_size) for spec in config.layers]
 
 
 def decoder_matrices(config: ModelConfig) -> list[Matrix]:
-    """Of all layers of a decoder."""
+    """The matrices of all layers of a decoder."""
     return [matrix for facts in decoder_facts(config) for matrix in facts.matrices]
 
 
 def matrix_bytes(matrices: Iterable[Matrix], weights: WeightFormat, dtype: torch.dtype) -> int:
-    """What a pass over linear layers reads of their weights, in a network of ``dtype``."""
+    """Bytes that a pass over linear layers reads of their weights, in a network of ``dtype``."""
     return sum(weights.bytes(n, k, dtype) for n, k in matrices)
 
 

@@ -1,4 +1,5 @@
-"""What of a model's specs no block runs, in words: refused before anything is built."""
+"""Names the parts of a model's specs that no block runs; they are refused before anything is
+built."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from trtspec.errors import ConfigError
 
 
 def missing_blocks(config: ModelConfig) -> list[str]:
-    """What of a decoder no block runs, in words; nothing where all is run."""
+    """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
     found = dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec))
     return list(dict.fromkeys((*found, *_of_model(config))))
 

@@ -24,7 +24,8 @@ from trtspec.models.rope import LayerRotary
 
 
 class WeightSource(Protocol):
-    """What `CausalLM.load_weights` reads: a checkpoint by internal names (lazily, if it likes)."""
+    """What `CausalLM.load_weights` reads: a checkpoint by internal names, which may read its
+    tensors lazily."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -71,7 +72,7 @@ class CausalLM(nn.Module):
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
     """
 
-    token_map: Tensor | None = None  # every id is the target's own
+    token_map: Tensor | None = None  # ids are the target's: no map is needed
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class CausalLM(nn.Module):
 
     @staticmethod
     def matrices(config: ModelConfig) -> list[Matrix]:
-        """Those that one pass reads: the layers' and the head."""
+        """The matrices that one pass reads: those of the layers, and the head."""
         return [*decoder_matrices(config), (config.vocab_size, config.hidden_size)]
 
     def trunk(
@@ -113,8 +114,8 @@ class CausalLM(nn.Module):
         the rows ``kept [R] i64`` of them, and, with ``capture_layers``, the captured states
         ``[T, n * H]`` of all rows side by side.
 
-        The last layer is computed for the kept rows alone, beyond the K and V of the others, unless
-        what it gives is captured: of a prompt's rows one is asked for.
+        The last layer computes only the kept rows, and K and V of the others, unless its output is
+        captured. This saves time on prompts, of which one row is asked for.
 
         The caches (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows
         must be valid too (use 0); their hidden rows mean nothing.

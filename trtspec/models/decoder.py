@@ -46,8 +46,8 @@ class DecoderLayer(nn.Module):
         v_cache: Tensor,
         kept: Tensor | None = None,
     ) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that, for which
-        alone all but their K and V is then computed."""
+        """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
+        that are not kept, only K and V are computed."""
         norm = self.input_norm
         x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x, kept=kept)
         out: Tensor = self.mlp(x, self.post_attention_norm)

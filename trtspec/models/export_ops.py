@@ -1,5 +1,5 @@
-"""Standard ONNX operators (opset 24) that torch has no operator for, for use while a module is
-exported: what they return outside of an export means nothing."""
+"""Standard ONNX operators (opset 24) that torch has no operator for. They are for use while a
+module is exported: what they return outside of an export means nothing."""
 
 from __future__ import annotations
 

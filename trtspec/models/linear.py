@@ -2,7 +2,7 @@
 
 As in every layer of the models, weights are buffers, not parameters: engines only infer, and a
 builder carries them as constants. Fresh layers hold uninitialised memory until weights are loaded.
-On CPUs all layers are row-invariant: a row's bits ignore its neighbours.
+On CPUs all layers are row-invariant: the other rows of a call never change a row's bits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trtspec.models.norm import RMSNorm
 class Linear(nn.Module):
     """A linear layer, or several fused along their outputs.
 
-    Its buffers are those of the format, and ``bias [N]`` where it has one. ``rounding`` is what the
-    format changed of the weights, once they are loaded.
+    Its buffers are those of the format, and ``bias [N]`` where it has one. ``rounding`` says how
+    far the format changed the weights, once they are loaded.
     """
 
     bias: Tensor | None
@@ -57,8 +57,9 @@ class Linear(nn.Module):
     ) -> Tensor:
         """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once.
 
-        What stands around the layer runs with it: ``norm`` of x, or with ``gated`` the `swiglu` of
-        ``x [T, 2K]``, before it, and the sum with ``residual [T, N]`` of the same dtype behind it.
+        What stands around the layer runs in the same op. Before the product: ``norm`` of x, or with
+        ``gated`` the `swiglu` of ``x [T, 2K]``. Behind it: the sum with ``residual [T, N]`` of the
+        same dtype.
         """
         return self.format.product(
             self.weights,
@@ -77,8 +78,8 @@ class Linear(nn.Module):
         return {name: getattr(self, name) for name in self._weight_names}
 
     def gather_rows(self, ids: Tensor) -> Tensor:
-        """Rows ``W[ids]`` as ``[T, K]``: the embedding of a model that ties it to its head. Not of
-        rounded weights."""
+        """Rows ``W[ids]`` as ``[T, K]``, for a model whose head is its embedding too. Rounded
+        weights have none."""
         return self.format.rows(self.weights, ids)
 
     def load(self, weights: Sequence[StoredWeight], biases: Sequence[Tensor] = ()) -> None:

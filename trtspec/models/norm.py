@@ -11,7 +11,8 @@ from trtspec.ops.linear import rms_norm
 
 class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension (see `trtspec.ops.linear.rms_norm`); buffer
-    ``weight [size]``. A norm that stands before one linear layer is given to that."""
+    ``weight [size]``. A norm that stands before one linear layer is given to that layer, which runs
+    it."""
 
     weight: Tensor
 

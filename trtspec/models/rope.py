@@ -30,7 +30,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]
 
 
 def _llama3(rope: RopeConfig, plain: Tensor) -> Tensor:
-    """Long waves are stretched, short ones kept, those between blended."""
+    """Long waves are stretched, short waves kept, waves between blended."""
     original = rope.original_max_position_embeddings
     low, high = rope.low_freq_factor, rope.high_freq_factor
     assert original is not None and low is not None and high is not None  # RopeConfig checked
@@ -76,7 +76,8 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
 
 
 class RotaryEmbedding(nn.Module):
-    """Cos and sin of a batch of positions; the frequencies are a buffer, carried as weights are."""
+    """Cos and sin of a batch of positions. The frequencies are a buffer, so engines carry them as
+    weights."""
 
     inv_freq: Tensor
 
@@ -92,8 +93,8 @@ class RotaryEmbedding(nn.Module):
 
 
 class LayerRotary(RotaryEmbedding):
-    """Cos and sin for every layer of a decoder: its own frequencies are those of the first one,
-    ``others`` those of layers with another table or head size."""
+    """Cos and sin for every layer of a decoder. Its own frequencies are those of the first layer;
+    ``others`` are those of layers with another table or head size."""
 
     def __init__(self, config: ModelConfig) -> None:
         specs = [attention_of(spec) for spec in config.layers]

@@ -1,4 +1,4 @@
-"""How a draft network reads tokens and says them: embedding and head, its own or borrowed."""
+"""How a draft network reads and guesses tokens: embedding and head, its own or borrowed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class DraftVocabulary(nn.Module):
 
     def load_head(self, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
         """Fill a head of its own, once ``token_map`` is filled. ``target`` holds the target
-        checkpoint's tensors by internal names: a cut head takes its rows there.
+        checkpoint's tensors by internal names; a cut head takes its rows from there.
 
         Raises:
             CheckpointError: the tensor is missing.
