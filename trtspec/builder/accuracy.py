@@ -24,7 +24,7 @@ from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128
 MAX_COMPARED_BYTES = 4 << 30
-"""Weights in floats that are loaded a second time for `text_report`."""
+"""Most bytes of float weights that `text_report` loads a second time."""
 _BLOCK = 16
 _TEXT = '''def count_words(path):
     """Count how often each word occurs in a text file."""
@@ -61,8 +61,9 @@ def rounding_report(module: nn.Module) -> str:
 
 
 def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint) -> str:
-    """What that does to the target's next-token probabilities, in one line: the same ids through
-    it with the checkpoint's own weights, on the modules that engines are compiled from."""
+    """What rounding does to the target's next-token probabilities, in one line. The same ids run
+    through the target with rounded weights and with the checkpoint's own, on the modules that
+    engines are compiled from."""
     size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS.layers, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
@@ -84,8 +85,8 @@ def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoin
 
 
 def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
-    """Always the same ids of a model, ``[T] i64``, and what they are: of a text, where a tokenizer
-    lies beside its checkpoint that makes enough of them."""
+    """The same ids for a model each time, ``[T] i64``, and what they are: tokens of a text where
+    the checkpoint has a tokenizer, random ones otherwise."""
     count = min(NUM_TOKENS, model.max_position_embeddings)
     if has_tokenizer(folder):
         try:
@@ -101,7 +102,7 @@ def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
 
 @torch.no_grad()
 def log_probabilities(model: CausalLM, ids: Tensor) -> Tensor:
-    """Of every next token behind ``ids [T] i64``: ``[T, V] f64``."""
+    """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``."""
     count = len(ids)
     blocks = -(-count // _BLOCK)
     caches = new_kv_caches(model.config, blocks, _BLOCK, model.dtype)

@@ -50,7 +50,7 @@ def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
     for method in methods().values():
         if not method.by_target:
             continue
-        with suppress(CheckpointError):  # it has none
+        with suppress(CheckpointError):  # the target has none
             own = read_own_draft(folder, method, target)
             found.append(FoundDraft(OWN_MODULES, method.name, own.config))
     return found

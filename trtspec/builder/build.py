@@ -40,8 +40,8 @@ def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path
     """Build ``plan`` into ``output_dir``, atomically; a finished equal build is left as it is.
 
     Raises:
-        BuildError: ``output_dir`` holds something else and ``force`` is not set, or a step failed;
-            then nothing is left behind.
+        BuildError: ``output_dir`` holds something else and ``force`` is not set, or a step failed.
+            Nothing is left behind then.
     """
     output_dir = output_dir.resolve()  # "." has no name to put a scratch folder beside
     if _holds(output_dir, plan):
@@ -129,7 +129,7 @@ def _holds(folder: Path, plan: BuildPlan) -> bool:
 
 
 def _move_into_place(scratch: Path, output_dir: Path, plan: BuildPlan) -> None:
-    """Rename; where a concurrent builder of the same engine was faster, its folder stays: it may be
+    """Rename. Where another process built the same engine meanwhile, its folder stays, as it may be
     in use."""
     if _holds(output_dir, plan):
         return

@@ -68,7 +68,7 @@ def _guests() -> tuple[Guest, ...]:
 
 
 def _readers() -> list[DraftReader]:
-    """In the order in which a folder is shown to them."""
+    """The readers in the order in which they are shown a folder."""
     all_methods = methods().values()
     found = [each.reader for each in all_methods if each.reader and not each.by_target]
     return sorted(found, key=lambda reader: -reader.rank)
@@ -85,5 +85,5 @@ def _open(path: Path) -> DraftFolder:
 
 
 def _reader_of(folder: DraftFolder) -> DraftReader:
-    """The last one takes any folder for a language model's."""
+    """The reader of a folder. The last one takes any folder for a language model's."""
     return next(reader for reader in _readers() if reader.recognises(folder))

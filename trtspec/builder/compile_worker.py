@@ -2,9 +2,9 @@
 
 A job comes in as JSON on the standard input: ``engine``, its contract, and ``packages``, where the
 package of each graph goes, by the graph's name. A graph depends on shapes alone, so no checkpoint
-is needed. Each is compiled in a process of its own, forked from this one: what takes long to import
-and to find out about the processor is so once for all. A single graph is compiled in this process:
-CUDA cannot be used behind a fork.
+is needed. Each graph is compiled in a process of its own, forked from this one, so the slow imports
+and the look at the processor happen only once. A single graph is compiled in this process, as CUDA
+cannot be used behind a fork.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from trtspec.engine.graphs import engine_graphs
 from trtspec.errors import TrtspecError
 from trtspec.ops.host import usable_cpus
 
-_MESSAGE_TAIL = 2000  # characters of what a compiler said
+_MESSAGE_TAIL = 2000  # characters that are kept of what a compiler said
 
 
 def main() -> int:
-    """1, with what its compiler said, as soon as a graph fails; others may be under way then."""
+    """Return 1, and print what the compiler said, as soon as a graph fails. Others may be under way
+    then."""
     job = json.load(sys.stdin)
     engine = EngineConfig.from_dict(job["engine"])
     engine.backend.prepare_compiler()
@@ -40,7 +41,7 @@ def main() -> int:
             said = str(error) if isinstance(error, TrtspecError) else traceback.format_exc()
             return _fail(name, said)
         return 0
-    # Some library has a thread, which no fork needs.
+    # A library has started a thread. The forks do not need it, so the warning is beside the point.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     running: dict[int, tuple[str, Path]] = {}
     with tempfile.TemporaryDirectory() as logs:
@@ -69,7 +70,7 @@ def _compile(engine: EngineConfig, name: str, package: Path) -> None:
 
 
 def _compile_and_exit(engine: EngineConfig, name: str, package: Path, log: Path) -> NoReturn:
-    """In a process of its own, which ends here."""
+    """Compile in a process of its own, which ends here."""
     status = 1
     try:
         with log.open("w") as output:

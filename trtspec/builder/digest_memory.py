@@ -15,8 +15,8 @@ from trtspec.builder.locate import cache_root
 from trtspec.ops.host import usable_cpus
 
 SETTLED_NS = 2 * 10**9
-"""Age from which on a file's times show every later change; the coarsest clocks of file systems
-tick every 2 s."""
+"""The age of a file from which on its times show every later change: the coarsest clocks of file
+systems tick every 2 s."""
 
 _MAX_THREADS = 8
 _SCHEME = "blake2b of 64 MiB chunks"
@@ -24,12 +24,12 @@ _SCHEME = "blake2b of 64 MiB chunks"
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """`hash_file`, remembered by a file's path, size, inode and times in nanoseconds: that of its
-    contents, and that of its inode, which nobody can put back.
+    """`hash_file`, remembered by a file's path, size, inode and its two times in nanoseconds: when
+    its contents changed, and when its inode changed, which nobody can set back.
 
-    Each file has a memory of its own under ``folder``, put into place as a whole, so processes that
-    start at once at most hash twice. A memory that is damaged, or cannot be read or written, counts
-    as none. ``verify``: hash again whatever is remembered.
+    Each file has a memory of its own under ``folder``. It is put into place as a whole, so
+    processes that start at the same time hash a file twice at worst. A memory that is damaged, or
+    cannot be read or written, counts as none. ``verify``: hash again whatever is remembered.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class DigestMemory:
 
     @classmethod
     def of_user(cls, verify: bool = False) -> DigestMemory:
-        """The one in the user's cache folder."""
+        """The memory in the user's cache folder."""
         return cls(cache_root() / "digests", verify)
 
     def digest(self, file: Path) -> str:
@@ -63,7 +63,7 @@ def _facts(path: Path) -> str:
 
 
 def _recall(place: Path, facts: str) -> str | None:
-    """The digest of a memory of these very facts."""
+    """The digest that was remembered with these very facts; None: there is none."""
     try:
         known, digest, check = place.read_text().splitlines()
     except (OSError, ValueError):
@@ -79,5 +79,5 @@ def _remember(place: Path, facts: str, digest: str) -> None:
 
 
 def _check(facts: str, digest: str) -> str:
-    """What shows that a memory was not damaged."""
+    """A check sum, which shows whether a memory was damaged."""
     return blake2b(f"{facts}\n{digest}".encode(), digest_size=16).hexdigest()

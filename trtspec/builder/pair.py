@@ -18,8 +18,8 @@ from trtspec.errors import ConfigError
 from trtspec.speculative.registry import method_of
 
 OWN_DRAFT = FIRST_DRAFT
-"""The name by which a speculative config means the draft inside an engine folder: the only one, or
-the first for its method. Where there are several, each has the name of its own folder as well."""
+"""By this name a speculative config means the draft inside an engine folder: the only one, or the
+first for its method. Each of several drafts goes by the name of its own folder as well."""
 
 
 def check_pair(
@@ -78,9 +78,9 @@ def check_engine_draft(
     """Refuse a draft other than this one inside an engine folder.
 
     Raises:
-        ConfigError: the config names neither it nor the checkpoint that was built in, or asks for
-            another use of that.
-        CheckpointError: that checkpoint cannot be found or read.
+        ConfigError: the config names neither the draft nor the checkpoint that it was built from,
+            or asks for another use of the draft.
+        CheckpointError: the checkpoint that the config names cannot be found or read.
     """
     speculative.check_network(draft.network)
     model = str(speculative.speculative_model)

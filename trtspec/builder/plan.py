@@ -50,7 +50,7 @@ class BuildPlan:
     """A resolved build: sources, the engine's contract and the reasons for each choice.
 
     drafts: the checkpoints of `EngineConfig.drafts`, in their order. speculation: what was asked
-    for, with the methods that were chosen for it.
+    for; where the method was left open, the one chosen.
     """
 
     target_dir: Path
@@ -140,7 +140,8 @@ def plan_build(
     reasons += [*why, *reading_notes(target_dir), *ends]
     if speculative is not None:
         check_draft_depth(target, speculative)
-    # The engine folder holds a copy of the tokenizer, which must not outlive a change of it.
+    # The engine folder holds a copy of the tokenizer. When the tokenizer changes, another engine
+    # must be built.
     tokenizer = tokenizer_files(target_dir)
     digest = DigestMemory.of_user(verify).digest
     fingerprints = {
@@ -177,7 +178,7 @@ def plan_build(
         speculation=together,
         extract_layers=extract_layers,
     )
-    # What a converter makes of a checkpoint need not show in any shape.
+    # A change of a converter may change weights without changing any shape.
     converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
     facts: list[object] = [fingerprints, asdict(build), hash_files(converters), other_packages()]
     # The readers of drafts are among the methods.
@@ -186,7 +187,7 @@ def plan_build(
     facts.append(_of_other_packages(used))
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
-    # Lowered graphs do not depend on the trees that are made of them.
+    # Lowered graphs do not depend on trees, but engines do.
     facts += [asdict(draft.speculation) for draft in engine.drafts]
     if together is not None:
         facts.append(speculative_to_dict(together))
@@ -205,7 +206,8 @@ def _of_other_packages(used: Collection[str]) -> str:
 def _with_tokenizer(
     target: ModelConfig, folder: Path, skip_damaged: bool
 ) -> tuple[ModelConfig, list[str]]:
-    """The target, whose texts end at the tokenizer's end token as well, and lines about it."""
+    """The target, with texts that end at the tokenizer's end token as well, and lines about
+    that."""
     if not has_tokenizer(folder):
         if not skip_damaged:
             logger.warning("%s holds no tokenizer: prompts will have to be token ids", folder)
@@ -232,8 +234,8 @@ def _plan_draft(
     target: ModelConfig,
     skip_damaged: bool,
 ) -> tuple[EngineDraft, tuple[str, ...]]:
-    """What the engine folder holds of a draft in ``folder``, and lines about what was chosen of its
-    checkpoint."""
+    """The draft that the engine folder will hold in ``folder``, and lines about what was chosen of
+    its checkpoint."""
     check_draft_kind(speculative, found)
     network, choice = speculative.network(found.config)
     speculative.check_network(network)
@@ -246,7 +248,7 @@ def _plan_draft(
 
 
 def _device_part(engine: EngineConfig) -> str:
-    """Nothing for a CPU."""
+    """Words for a device; none for a CPU."""
     if engine.build.device == "cpu":
         return ""
     environment = engine.environment

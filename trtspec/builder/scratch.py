@@ -13,14 +13,14 @@ from pathlib import Path
 
 @contextmanager
 def scratch_folder(output_dir: Path) -> Iterator[Path]:
-    """A new folder beside ``output_dir``, removed in the end unless it was renamed, with those of
-    its parents that were missing and are empty.
+    """A new folder beside ``output_dir``. In the end it is removed unless it was renamed, and so
+    are those of its parents that were made for it and are empty.
 
-    It is locked for as long: a lock ends with its process, on whichever machine or in whichever
-    container that runs. Those that nobody holds are of builds that were killed, and go first.
+    The folder is locked as long as its process runs, on whichever machine or in whichever container
+    that is. Folders without a lock are left from builds that were killed; they are removed first.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     parents = (output_dir.parent, *output_dir.parent.parents)
     missing = [parent for parent in parents if not parent.exists()]
@@ -33,7 +33,7 @@ def scratch_folder(output_dir: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-        with suppress(OSError):  # something lies in it: what was built, or what others made
+        with suppress(OSError):  # the parent is not empty: it holds the result, or files of others
             for parent in missing:
                 parent.rmdir()
 
@@ -45,7 +45,7 @@ def _make(parent: Path, prefix: str) -> tuple[Path, int]:
         folder.mkdir(parents=True)
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_SH)
-        if folder.exists():  # else another build took it for a leftover before it was locked
+        if folder.exists():  # if not, another build removed it before it was locked
             return folder, lock
         os.close(lock)
 
@@ -56,11 +56,11 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
             continue
         try:
             lock = os.open(path, os.O_RDONLY)
-        except OSError:  # gone meanwhile, or somebody else's
+        except OSError:  # gone meanwhile, or not ours to open
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # held by its build, or in a file system where that cannot be known
+        except OSError:  # its build holds it, or this file system has no locks
             continue
         else:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""How long sequences may become where each has a slot of the caches for itself.
+"""How long sequences may become where each has a cache slot of its own.
 
-A slot has room for all of `max_seq_len` from the beginning. A model made for 128k tokens would take
-the memory of a large GPU for a single one, so that a default has to look at the memory there is.
+A slot has room for all of `max_seq_len` from the beginning. A single slot of a model made for 128k
+tokens would take the memory of a large GPU, so the default looks at how much memory there is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 from trtspec.errors import ConfigError
 
 ASSUMED_MEMORY = 24 << 30
-"""Bytes, of a GPU that is not here."""
+"""Bytes of memory of a GPU that is not here."""
 _SHORTEST = 256
 _GIB = 1 << 30
 
@@ -24,10 +24,10 @@ _GIB = 1 << 30
 class SlotLengths:
     """The slots of a target.
 
-    memory: bytes of the device that the engine will run on; None: not known. free: what weights
-    leave of it. token_bytes: of the target's K/V of one token. slack: positions of a slot behind a
-    sequence's tokens. K/V of drafts is left out: it is a small part of the target's, and caches get
-    a part of the memory only.
+    memory: bytes of the device that the engine will run on; None: not known. free: bytes that the
+    weights leave. token_bytes: the target's K/V of one token. slack: positions of a slot behind a
+    sequence's tokens. K/V of drafts is left out: it is small beside the target's, and caches do not
+    get all of the free memory.
     """
 
     memory: int | None
@@ -39,13 +39,14 @@ class SlotLengths:
     def of(
         cls, model: ModelConfig, build: BuildConfig, memory: int | None, rows: int
     ) -> SlotLengths:
-        """``build``: its backend, device and dtypes are resolved. ``rows``: of a verify step."""
+        """``build``: with backend, device and dtypes resolved. ``rows``: those of a verify step."""
         free = (ASSUMED_MEMORY if memory is None else memory) - weight_bytes(model, build)
         return cls(memory, free, kv_bytes_per_token(model, build.dtype), 2 * rows)
 
     def default(self, limit: int, slots: int) -> tuple[int, str | None]:
-        """The model's limit, or the largest power of two at which so many slots fit into the part
-        of the memory that caches get; and why, if it is that."""
+        """The model's limit and None. Where so many ``slots`` of that length do not fit into the
+        part of the memory that caches get: the largest power of two at which they fit, and the
+        reason."""
         room = int(max(self.free, 0) * DEFAULT_FREE_MEMORY_FRACTION)
         longest = room // (slots * self.token_bytes) - self.slack
         if longest >= limit:

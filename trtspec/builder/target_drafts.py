@@ -17,14 +17,14 @@ from trtspec.speculative.registry import method_of, methods
 class TargetDrafts:
     """What a config may name as a draft; see `DraftsAtHand`.
 
-    What is opened is kept: whoever needs a draft's shape, its files or its weights asks here.
+    It keeps what it opens: whoever needs a draft's shape, its files or its weights asks here.
     """
 
     def __init__(
         self, target: ModelConfig, folder: Path | None = None, built: DecodingConfig | None = None
     ) -> None:
-        """``folder``: of the target's checkpoint, where it is at hand. ``built``: what an engine
-        folder holds drafts for."""
+        """``folder``: that of the target's checkpoint, where it is at hand. ``built``: the config
+        that an engine folder holds drafts for."""
         self._target = target
         self._folder = folder
         self._built = built
@@ -49,7 +49,7 @@ class TargetDrafts:
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
         method = method_of(config)
-        # A target's checkpoint is that of a draft model as well: only the method tells them apart.
+        # One checkpoint may hold a target and be a draft model: only the method tells these apart.
         own = method if method.by_target else None
         return self._open(folder or find_model(model), config.token_map, own)
 

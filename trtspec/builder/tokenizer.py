@@ -71,16 +71,16 @@ def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of its own that a checkpoint's tokenizer has; none in a GGUF file, which is known
-    by its weights' files."""
+    """The files of a checkpoint's tokenizer; none for a GGUF file, as the file of the weights holds
+    it."""
     if find_gguf(folder) is not None:
         return []
     return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def save_tokenizer(folder: Path, output_dir: Path) -> None:
-    """Copy the files of a checkpoint's tokenizer, or write those that a GGUF file spells; one that
-    cannot be read is left out."""
+    """Copy the files of a checkpoint's tokenizer, or write those that a GGUF file spells. A
+    tokenizer that cannot be read is left out."""
     if find_gguf(folder) is not None:
         tokenizer = find_tokenizer(folder, skip_damaged=True)
         if tokenizer is not None:
@@ -93,8 +93,8 @@ def save_tokenizer(folder: Path, output_dir: Path) -> None:
 
 
 def further_end(tokenizer: Any, model: ModelConfig) -> int | None:
-    """The token by which a tokenizer ends a text, if the configs of its model do not name it; the
-    text ends there as well, as it does in vLLM. None if they do, or if the model has no such
+    """The token by which a tokenizer ends a text, if the model's configs do not name it: the text
+    ends there as well, as in vLLM. None if the configs name it, or if the model has no such
     token."""
     end = getattr(tokenizer, "eos_token_id", None)
     if not isinstance(end, int) or end in model.eos_token_ids or not 0 <= end < model.vocab_size:
