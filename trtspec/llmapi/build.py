@@ -29,9 +29,9 @@ def build(
 
     Compiles into the user's cache folder, or into ``output_dir``, unless an equal engine is there
     already. `LLM` opens the result with its draft, and with ``speculative_config=False`` without.
-    ``options`` are those of `LLM`; the ones that do not describe the engine have no effect. An
-    engine folder is returned as it is, if it was built as they ask; whether it has the draft is
-    seen when it is opened.
+    ``options`` are those of `LLM`; options that do not describe the engine have no effect. An
+    engine folder is returned as it is, if it was built as the options ask. Whether it has the draft
+    is checked when it is opened.
 
     Raises:
         ConfigError: options that are unknown, out of range or do not fit each other.
@@ -50,7 +50,7 @@ def plan_engine(
     checkpoint: Path, config: LLMConfig, speculation: DecodingConfig | None
 ) -> BuildPlan:
     """What `build` would build, also written to the log."""
-    # With another tokenizer it does not matter whether the checkpoint's own can be read.
+    # Where another tokenizer is given, the checkpoint's own need not be readable.
     skip = config.skip_tokenizer_init or config.tokenizer is not None
     plan = plan_build(
         checkpoint, config.build_config(), speculation, skip, config.verify_checkpoint
@@ -60,10 +60,10 @@ def plan_engine(
 
 
 def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
-    """What may be used of a built engine.
+    """The limits within which a built engine may be used.
 
     Raises:
-        ConfigError: options that it has fixed are others in ``config``.
+        ConfigError: ``config`` differs in options that the engine has fixed.
         EngineError: ``config`` asks for more than it was built for.
     """
     build = engine.build

@@ -28,9 +28,9 @@ class _Generation(Extension):
 
 @lru_cache
 def content_form(template: str) -> ContentForm:
-    """What a chat template takes a message's content for: "parts" if it loops over it anywhere,
-    also by another name that it gave it or as an argument of a macro; otherwise "text". A template
-    that cannot be parsed is "text": rendering it will say what is wrong."""
+    """What form of content a chat template reads: "parts" if it loops over a message's content
+    anywhere, be it by another name or as an argument of a macro; otherwise "text". A template that
+    cannot be parsed counts as "text": rendering it will say what is wrong."""
     try:
         tree = Environment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
     except TemplateError:
@@ -41,11 +41,11 @@ def content_form(template: str) -> ContentForm:
 
 
 def in_form(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[Mapping[str, Any]]:
-    """The messages with every content in that form: parts are joined by line ends, text becomes a
+    """The messages with every content in that form. Parts are joined by line ends; a text becomes a
     single part.
 
     Raises:
-        RequestError: something is no message, or no text; its place is named.
+        RequestError: an entry is no message, or holds something else than text; its place is named.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise RequestError(
@@ -61,7 +61,7 @@ def in_form(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[Ma
             )
         content = message.get("content")
         if content is None and message.get("tool_calls"):
-            turns.append(message)  # its template writes the calls
+            turns.append(message)  # the template writes the tool calls
             continue
         parts = _parts(content, f"{place}.content")
         if form == "parts":
@@ -72,8 +72,8 @@ def in_form(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[Ma
 
 
 def written_as_a_list(messages: Sequence[Mapping[str, Any]], text: str) -> Mapping[str, Any] | None:
-    """The first message of parts whose list a template wrote out as Python does, if there is one:
-    a template may loop over the contents of one role and not of another."""
+    """The first message whose list of parts stands in ``text`` as Python prints lists, if there is
+    one: a template may loop over the contents of one role and not of another."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and str(content) in text:

@@ -26,7 +26,7 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
 def find_drafts(
     engine: EngineConfig, speculation: DecodingConfig | None, at_hand: TargetDrafts
 ) -> tuple[EngineDraft, ...]:
-    """The drafts that the members of a config with a network of their own run, in their order.
+    """The drafts that a config runs: one for each member with a network of its own, in their order.
 
     Raises:
         ConfigError: the engine lacks one of them, or it was built for less than is asked for.
@@ -47,7 +47,7 @@ def _find_draft(
     asked: TreeDecodingConfig,
     at_hand: TargetDrafts,
 ) -> EngineDraft:
-    """The one that is named, or of those for the method the first that fits."""
+    """The draft that is named, else the first that fits among those for the method."""
     if not engine.drafts:
         raise ConfigError(
             "the engine was built without a draft; rebuild it with "

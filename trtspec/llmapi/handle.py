@@ -34,8 +34,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """How far one sequence had come at a step. The output only ever grows, so this is all that a
-    snapshot of that step needs, whenever its reader comes."""
+    """How far one sequence had come at a step. As the output only grows, a snapshot of that step
+    can be made from this at any time."""
 
     index: int
     tokens: int
@@ -49,10 +49,10 @@ class GenerationHandle:
     """Wait for a request (``result()``, ``await handle``) or iterate over its growth.
 
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
-    tokens, the last one finished. A slow reader gets the same snapshots, later: until one is read
-    it costs a few numbers, not a copy. Any number of callers may wait, also one that gave up before
-    (a timeout, a cancelled task); a snapshot goes to one iteration only. Waiting in an event loop
-    takes no thread.
+    tokens, the last one finished. A slow reader gets the same snapshots later; one that is not read
+    yet costs a few numbers, not a copy. Any number of callers may wait, and may wait again after
+    giving up (a timeout, a cancelled task). Each snapshot goes to one iteration only. Waiting in an
+    event loop takes no thread.
 
     A handle belongs to the process that made it: in a forked child, where nothing drives the
     engine, waiting for a request that is not finished raises EngineError.
@@ -65,8 +65,8 @@ class GenerationHandle:
         self._streaming = streaming
         self._abort = abort
         self._changed = threading.Condition()
-        self._marks: deque[_Mark] = deque()  # one a step not read yet
-        self._shown: dict[int, _Mark] = {}  # of each sequence, the last one that was read
+        self._marks: deque[_Mark] = deque()  # one for each step that was not read yet
+        self._shown: dict[int, _Mark] = {}  # for each sequence, the last one that was read
         self._listeners: list[Callable[[], None]] = []
         self._ended = False
         self._process = os.getpid()
@@ -126,8 +126,8 @@ class GenerationHandle:
     async def growth(self) -> AsyncIterator[list[Growth]]:
         """What each sequence gained since the last time, until all have ended.
 
-        Steps that pass while the reader is busy come as one, so that a slow reader costs neither
-        memory nor the worker's time. Needs no ``streaming``.
+        Steps that pass while the reader is busy come as one, so a slow reader costs neither memory
+        nor the worker's time. Needs no ``streaming``.
 
         Raises:
             TrtspecError: the request failed.
@@ -152,7 +152,7 @@ class GenerationHandle:
                 self._ended = True
             elif self._streaming and grown is not None:
                 self._marks.append(_mark(grown, self._output.error))
-            if self._ended or self._streaming:  # a thread that waits for the end sleeps till then
+            if self._ended or self._streaming:  # else waiting threads sleep till the end
                 self._changed.notify_all()
             for listener in self._listeners:
                 listener()
@@ -206,7 +206,8 @@ class GenerationHandle:
                 f"request {self.request_id} runs in process {self._process}, which this one "
                 f"({os.getpid()}) was forked from; wait for it there"
             )
-        # Nobody else is here, and whoever held the old one is not either.
+        # A forked child has this one thread: nobody holds the lock, and the old one may be held for
+        # ever.
         self._changed, self._process = threading.Condition(), os.getpid()
 
     def _grown(self, seen: list[_Seen]) -> tuple[list[Growth], bool] | None:

@@ -83,7 +83,7 @@ class LLM:
         else:
             plan = plan_engine(path, config, wanted)
             wanted = plan.speculation
-            tokenizer = _tokenizer(config, path)  # before a build that would be for nothing
+            tokenizer = _tokenizer(config, path)  # before a build, which would be for nothing
             folder = cached_engine(plan)
             engine = EngineConfig.read(folder)
             drafts = engine.drafts
@@ -93,7 +93,7 @@ class LLM:
         self.config = engine
         self.speculation = wanted
         self.limits = limits
-        end = further_end(tokenizer, engine.target)  # of another tokenizer than the build's
+        end = further_end(tokenizer, engine.target)  # the tokenizer may be another than the build's
         self._ends = engine.target.eos_token_ids + (() if end is None else (end,))
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
@@ -185,10 +185,10 @@ class LLM:
         """Generate the answer to a conversation, or to a list of conversations.
 
         A conversation is a list of ``{"role": ..., "content": ...}``, where the content is a string
-        or a list of ``{"type": "text", "text": ...}``; it becomes a prompt by the tokenizer's chat
-        template, in whichever of the two forms that is written for. ``template_options`` go to the
-        template; ``continue_final_message=True`` lets the model go on with the last message, so
-        there is no generation prompt then.
+        or a list of ``{"type": "text", "text": ...}``; the tokenizer's chat template makes a prompt
+        of it, in whichever of the two forms the template is written for. ``template_options`` go to
+        the template. ``continue_final_message=True`` lets the model go on with the last message,
+        without a generation prompt.
         """
         self._worker.check()
         is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
@@ -287,7 +287,7 @@ class LLM:
             seed = self._random.getrandbits(63) if self._random else draw_seed()
         sequences = []
         for index in range(params.n):
-            # The request id doubles as order of arrival, so every sequence draws its own.
+            # A request id is the order of arrival too, so every sequence draws one of its own.
             request = Request.create(
                 id=output.request_id if index == 0 else next(self._ids),
                 prompt=output.prompt_token_ids,
@@ -310,7 +310,7 @@ class LLM:
         return sequences
 
     def _judged(self, params: SamplingParams) -> Acceptance:
-        """By which rule the drafts of a request are judged."""
+        """The rule that judges the drafts of a request."""
         if self.speculation is None:
             return "lossless"
         if self.speculation.simulate_acceptance is not None:
@@ -340,7 +340,7 @@ class LLM:
 
 
 def _tokenizer(config: LLMConfig, folder: Path) -> Any:
-    """The one in ``folder``, or another that was asked for; None if it is skipped."""
+    """The tokenizer in ``folder``, or another that was asked for; None if it is skipped."""
     if config.skip_tokenizer_init:
         return None
     return load_tokenizer(config.tokenizer or folder)

@@ -61,7 +61,7 @@ class LLMConfig:
 
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
-    are no graphs, but steps are padded as they would be if they are asked for.
+    are no graphs; where they are asked for, steps are padded as they would be with them.
     """
 
     dtype: str = "auto"
@@ -103,7 +103,8 @@ class LLMConfig:
         return BuildConfig(dtype=self.dtype, backend_options=options, **given)
 
     def graph_config(self, device: str) -> CudaGraphConfig | None:
-        """The graphs, or the padding alone, of an engine on that device; None for neither."""
+        """The sizes of an engine's graphs on that device, or of the padding alone; None for
+        neither."""
         asked = self.cuda_graph_config
         if isinstance(asked, CudaGraphConfig):
             return asked

@@ -21,9 +21,9 @@ class CompletionOutput:
     "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
     were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
     ``seed`` repeats this very sequence (with the same sample index). ``first_token_time`` and
-    ``finish_time`` are of `time.monotonic`, ``queue_time`` is the seconds that it waited for its
-    first step; None until then. ``kv_transfer_params`` says where its hidden states were
-    written (``hidden_states_path``), with the method extract_hidden_states.
+    ``finish_time`` are of `time.monotonic`, ``queue_time`` is how many seconds it waited for its
+    first step; None until then. ``kv_transfer_params`` says where its hidden states were written
+    (``hidden_states_path``), with the method extract_hidden_states.
     """
 
     index: int
@@ -69,7 +69,7 @@ class RequestOutput:
 
     @property
     def kv_transfer_params(self) -> Mapping[str, str] | None:
-        """Those of the first sequence; with ``n`` > 1 each has its own."""
+        """The parameters of the first sequence; with ``n`` > 1 each has its own."""
         return self.outputs[0].kv_transfer_params if self.outputs else None
 
     @property
@@ -84,8 +84,8 @@ class EngineLoad:
 
     ``kv_cache_usage`` is the part (0 to 1) of the fuller cache's blocks that requests hold;
     ``step_seconds`` how long the step under way has taken so far. ``num_failed_steps_in_a_row``
-    counts steps that failed as a whole since the last one that did not; ``last_failure`` says why
-    the latest of all did.
+    counts the steps that failed as a whole since the last good one; ``last_failure`` says why the
+    latest failed.
     """
 
     num_running: int

@@ -10,8 +10,8 @@ _used: list[int] = []  # the process that opened an LLM, once one did; a child i
 
 
 def check_process() -> None:
-    """EngineError in a child that was forked from a process with an LLM: calls of a new one would
-    wait for threads of kernels that are not there, or crash."""
+    """EngineError in a child that was forked from a process with an LLM. Calls of a new LLM there
+    would wait for kernel threads that do not exist, or crash."""
     if _used and _used[0] != os.getpid():
         raise EngineError(
             f"this process ({os.getpid()}) was forked from {_used[0]}, which had opened an LLM, "

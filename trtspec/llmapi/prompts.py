@@ -36,7 +36,7 @@ def load_tokenizer(source: str | Path) -> Any:
 def is_single_prompt(prompts: Any) -> bool:
     """True for one prompt, False for a list of prompts; a list of numbers is one prompt.
 
-    What is no list at all counts as one prompt too, which `PromptReader.read` then refuses.
+    Anything that is no list counts as one prompt too; `PromptReader.read` refuses it if need be.
     """
     if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
         return True
@@ -94,7 +94,7 @@ class PromptReader:
         """
         template = self._template(options)
         messages = in_form(messages, content_form(template))
-        # To go on with the last message is to have no header of a new one.
+        # A model that goes on with the last message gets no header of a new one.
         shared = {"add_generation_prompt": not options.get("continue_final_message")}
         try:
             text = self.tokenizer.apply_chat_template(
@@ -134,7 +134,7 @@ class PromptReader:
                 raise RequestError(
                     f"bad_words={words!r} needs a tokenizer, but none was loaded; give token ids"
                 )
-            # A word begins a text or follows a space, and the two are different tokens.
+            # A word at the beginning of a text and a word behind a space are different tokens.
             spelled = [v for word in words for v in (word, " " + word.lstrip())]
             ids = [tuple(self._tokenize(v, add_special_tokens=False)) for v in spelled]
             known = (*params.bad_words_ids, *(i for i in ids if i))
@@ -145,7 +145,7 @@ class PromptReader:
                 "use stop_token_ids"
             )
         if params.stop and self.decoder is not None:
-            # A token that the model does not have never comes.
+            # The model never emits a token beyond its vocabulary.
             named = [
                 token
                 for token, text in self.decoder.special.items()

@@ -67,11 +67,11 @@ def _cache_blocks(
 ) -> list[int]:
     """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
 
-    Each request of a full batch may need its drafts on top of its own tokens.
+    In a full batch each request may need room for its drafts beside its own tokens.
     """
     size = engine.layout.tokens_per_block
     token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in (engine.target, *drafts))
-    if needs.reads_every_row:  # the states of a row are kept as long as its K/V
+    if needs.reads_every_row:  # a row's states are kept as long as its K/V
         states = len(engine.capture_layers) * engine.target.hidden_size
         token_bytes += states * element_bytes(engine.build.dtype)
     batch = limits.max_batch_size

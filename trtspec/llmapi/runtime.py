@@ -75,7 +75,7 @@ def open_runtime(
     needs = _needs(engine, drafts, speculation)
     padding = _Padding.of(graphs, limits, needs)
     sessions = open_sessions(folder, engine, drafts, padding.inner_sizes)
-    # Now that the weights are where they stay: what they leave is for the caches.
+    # The weights are loaded by now: the caches get memory that they leave.
     resources = open_resources(engine, drafts, limits, needs, kv)
     target = _target(engine, resources.target.num_blocks, sessions.target, padding.target)
     caches = iter(resources.draft_caches)
@@ -103,8 +103,8 @@ def open_runtime(
 def _needs(
     engine: EngineConfig, drafts: Sequence[EngineDraft], speculation: DecodingConfig | None
 ) -> DrafterNeeds:
-    """What the drafter needs over these drafts, as they were built: they may be cut to fewer steps,
-    an engine rolls out all that it was built for."""
+    """What the drafter needs over these drafts. A draft may be cut to fewer steps, but its engine
+    always rolls out all that it was built for."""
     if speculation is None:
         return DrafterNeeds()
     needs = drafter_needs(speculation)
@@ -127,7 +127,7 @@ def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
 
 @dataclass(frozen=True)
 class _Padding:
-    """What calls are padded to. inner_sizes: batches, by sessions that pad, and capture, their
+    """What calls are padded to. inner_sizes: batch sizes for sessions that pad, and capture, their
     calls themselves."""
 
     inner_sizes: Sequence[int] = ()
@@ -140,8 +140,8 @@ class _Padding:
         if graphs is None or not sizes:
             return cls()
         pads = graphs.enable_padding
-        # What a draft is fed at once are the rows that were accepted of whatever drafts there were,
-        # and those that were not final when they were fed before.
+        # A draft is fed the accepted rows of a step, whichever drafter made them, and the rows that
+        # were not final when they were fed before.
         again = max([0, *(cache.lookahead - 1 for cache in needs.caches)])
         return cls(
             sizes if pads else (),
@@ -199,7 +199,7 @@ def _caches(engine: EngineConfig, network: ModelConfig, num_blocks: int) -> KVTe
 
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:
-    """The session, on CUDA with graphs for the buckets, unless those are inside it."""
+    """The session; on CUDA with graphs for the buckets, unless it captures its calls itself."""
     if engine.build.device == "cpu" or engine.backend.captures_calls or buckets is None:
         return session
     sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}

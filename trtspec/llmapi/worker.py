@@ -35,8 +35,8 @@ class Worker:
     num_prompt_tokens counts a prompt once, when its first sequence has its first token;
     num_generated_tokens counts what requests emitted.
 
-    The thread lives in the process that made it and is not there in a forked child, where a lock
-    may be held for ever as well: every call asks for the process before it takes one.
+    The thread lives in the process that made it. A forked child has no such thread, and its locks
+    may be held for ever, so every call checks the process before it takes a lock.
     """
 
     def __init__(self, executor: PyExecutor) -> None:
@@ -49,7 +49,7 @@ class Worker:
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
         self._aborts: list[RequestOutput] = []
-        self._transferred: list[int] = []  # request ids whose transfer has ended
+        self._transferred: list[int] = []  # ids of requests whose transfer has ended
         self._closed = False
         self._live: dict[int, LiveSequence] = {}
         self._thread = threading.Thread(target=self._run, name="trtspec-worker", daemon=True)
@@ -63,8 +63,8 @@ class Worker:
 
     @property
     def fault(self) -> EngineError | None:
-        """Why nothing can be served here any more: the thread died, or never was in this process.
-        None while it can."""
+        """Why nothing can be served here any more: the thread died, or this process never had it.
+        None while requests can be served."""
         if self._process != os.getpid():
             return EngineError(
                 f"this LLM belongs to process {self._process}, and this one ({os.getpid()}) was "
@@ -94,8 +94,8 @@ class Worker:
             self._wake.notify()
 
     def abort(self, output: RequestOutput) -> None:
-        """End all sequences of a prompt; one that has ended already is left as it is. In a forked
-        child there are none to end."""
+        """End all sequences of a prompt; those that have ended already are left as they are. In a
+        forked child there are none to end."""
         if self._process != os.getpid():
             return
         with self._wake:
@@ -103,7 +103,7 @@ class Worker:
             self._wake.notify()
 
     def close(self) -> None:
-        """Abort what runs and stop the thread; in a forked child there is neither."""
+        """Abort what runs and stop the thread; a forked child has neither."""
         if self._process != os.getpid():
             return
         with self._wake:
@@ -115,7 +115,7 @@ class Worker:
         try:
             self._loop()
         except BaseException as error:
-            # Whatever it was, it was a bug of ours; but nobody may wait for a thread that is gone.
+            # An error here is a bug of ours. Still, nobody may wait for a thread that is gone.
             logger.exception("the worker died")
             fault = EngineError(f"the engine's worker died: {error!r}; make a new LLM")
             with self._wake:
@@ -171,7 +171,8 @@ class Worker:
             for output in self._executor.step():
                 self._deliver(output)
         except Exception as error:
-            # A bug of ours, as the executor sees to its requests' failures: nobody may hang on it.
+            # The executor handles failures of requests, so this is a bug of ours. Nobody may hang
+            # on it.
             logger.exception("the executor failed")
             failure = EngineError(f"the executor failed: {error}")
             self._executor.metrics.end_step(False, failure)
@@ -219,7 +220,7 @@ class Worker:
 
     def _end_transfer(self, request_id: int) -> None:
         sequence = self._live.get(request_id)
-        if sequence is None:  # aborted meanwhile
+        if sequence is None:  # it was aborted meanwhile
             return
         request = sequence.request
         assert request.transfer is not None and request.finish_reason is not None
