@@ -43,7 +43,8 @@ class OnnxSession:
         how many of the last inputs, and of the last outputs, are the same caches.
 
         Raises:
-            ConfigError: ONNX Runtime is missing. EngineError: the file cannot be loaded.
+            ConfigError: ONNX Runtime is missing.
+            EngineError: the file cannot be loaded.
         """
         onnxruntime = require_onnxruntime()
         options = onnxruntime.SessionOptions()

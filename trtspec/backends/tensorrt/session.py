@@ -55,7 +55,8 @@ class TensorRTSession:
         `TensorRTEngine`.
 
         Raises:
-            ConfigError: TensorRT or cuda-python is missing. EngineError: the engine does not load.
+            ConfigError: TensorRT or cuda-python is missing.
+            EngineError: the engine does not load.
         """
         self._stream = CudaStream()
         self._device = torch.device(device)
