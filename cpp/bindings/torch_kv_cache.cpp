@@ -1,6 +1,6 @@
 // KVCacheManager as torch sees it. Sizes that do not fit come to Python as ValueError, everything
 // else as RuntimeError.
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <trtspec/kv_cache_manager.hpp>

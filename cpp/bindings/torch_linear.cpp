@@ -7,7 +7,9 @@
 
 namespace {
 
-using namespace trtspec;
+using trtspec::check_dim, trtspec::check_dtype, trtspec::check_shape, trtspec::kernel_dtype;
+using trtspec::kPanel, trtspec::LinearParams, trtspec::Prologue;
+using trtspec::optional_dtype, trtspec::optional_tensor, trtspec::run_shim, trtspec::tensor;
 
 // The arguments that both ops share.
 struct LinearArguments {

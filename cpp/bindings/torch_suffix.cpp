@@ -17,7 +17,7 @@ using Floats = std::vector<double>;
 // Drafts one behind the other: sizes, tokens, parents, probabilities, scores, lengths of matches.
 using Drafts = std::tuple<Ints, Ints, Ints, Floats, Floats, Ints>;
 
-std::vector<TokenId> narrowed(const Ints& tokens) {
+std::vector<TokenId> narrow_tokens(const Ints& tokens) {
   std::vector<TokenId> out(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     TORCH_CHECK(tokens[i] >= 0 && tokens[i] <= INT32_MAX, "suffix: token ", tokens[i],
@@ -64,10 +64,10 @@ struct Cache : torch::CustomClassHolder {
   void start(int64_t request) { cache.start(request); }
   bool is_active(int64_t request) { return cache.is_active(request); }
   void append_prompt(int64_t request, const Ints& tokens) {
-    cache.append_prompt(request, narrowed(tokens));
+    cache.append_prompt(request, narrow_tokens(tokens));
   }
   void append_response(int64_t request, const Ints& tokens) {
-    cache.append_response(request, narrowed(tokens));
+    cache.append_response(request, narrow_tokens(tokens));
   }
   Drafts speculate(const Ints& requests, const Ints& max_tokens, double factor, double offset,
                    double min_prob, bool tree) {
@@ -96,15 +96,15 @@ struct Tree : torch::CustomClassHolder {
 
   int64_t add_sequence() { return tree.add_sequence(); }
   void append(int64_t sequence, const Ints& tokens) {
-    tree.append(int32_t(sequence), narrowed(tokens));
+    tree.append(int32_t(sequence), narrow_tokens(tokens));
   }
   void close(int64_t sequence) { tree.close(int32_t(sequence)); }
   void remove(int64_t sequence) { tree.remove(int32_t(sequence)); }
-  int64_t count(const Ints& tokens) { return tree.count(narrowed(tokens)); }
+  int64_t count(const Ints& tokens) { return tree.count(narrow_tokens(tokens)); }
   Drafts speculate(const Ints& context, int64_t sequence, int64_t max_tokens, double factor,
                    double offset, double min_prob, bool grown) {
     Drafts drafts;
-    add(drafts, tree.speculate(narrowed(context),
+    add(drafts, tree.speculate(narrow_tokens(context),
                                options_of(max_tokens, factor, offset, min_prob, grown),
                                int32_t(sequence)));
     return drafts;

@@ -1,6 +1,8 @@
 // TokenTree as torch sees it. A tree that does not fit comes to Python as ValueError, an argument
 // of another type as RuntimeError.
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <trtspec/token_tree.hpp>
@@ -56,7 +58,7 @@ auto checked(Made made) {
 }
 
 // Values that int32 cannot hold are out of every tree's range, and so are what they become.
-std::vector<int32_t> narrowed(const Ints& parents) {
+std::vector<int32_t> narrow_parents(const Ints& parents) {
   std::vector<int32_t> out(parents.size());
   std::transform(parents.begin(), parents.end(), out.begin(), [](int64_t parent) {
     return int32_t(std::clamp<int64_t>(parent, INT32_MIN, INT32_MAX));
@@ -78,7 +80,7 @@ Described make(Ints tokens, const Ints& parents, const std::optional<at::Tensor>
     own.assign(values.begin(), values.end());
   }
   return checked([&] {
-    return described(TokenTree(std::move(tokens), narrowed(parents), std::move(own)));
+    return described(TokenTree(std::move(tokens), narrow_parents(parents), std::move(own)));
   });
 }
 
@@ -216,7 +218,7 @@ Described without(const Pointer& self, const Ints& tokens) {
 }
 
 Described selected(const Pointer& self, const Ints& kept) {
-  return checked([&] { return described(self->tree.select(narrowed(kept))); });
+  return checked([&] { return described(self->tree.select(narrow_parents(kept))); });
 }
 
 // Without scores, by the tree's own.

@@ -17,7 +17,6 @@ namespace {
 
 // The first version of the API with all functions that are used.
 constexpr std::uint32_t kApiVersion = 8;
-constexpr int kErrors = 3;  // of the levels of its log
 constexpr int kDeviceAllocator = 0;
 constexpr int kDefaultMemory = 0;
 
@@ -76,7 +75,7 @@ std::shared_ptr<const OnnxRuntime> OnnxRuntime::load(const std::string& path) {
 }
 
 OnnxRuntime::OnnxRuntime(const ort::AnyFunction* table) : api_(table) {
-  check(api_.create_env(kErrors, "trtspec", &env_));
+  check(api_.create_env(ort::kErrors, "trtspec", &env_));
   check(api_.disable_telemetry(env_));
   check(api_.create_cpu_memory_info(kDeviceAllocator, kDefaultMemory, &memory_));
 }

@@ -13,7 +13,6 @@ namespace trtspec {
 
 namespace {
 
-constexpr int kErrors = 3;  // of the levels of its log
 // Prefix of a weight's name in a graph, which wraps its network.
 constexpr const char* kModel = "model.";
 
@@ -78,7 +77,7 @@ void OnnxSession::load(const std::string& path) {
     api.release_session_options(options);
   };
   const std::unique_ptr<ort::SessionOptions, decltype(release)> options(made, release);
-  runtime_->check(api.set_log_severity(made, kErrors));
+  runtime_->check(api.set_log_severity(made, ort::kErrors));
   runtime_->check(api.set_num_threads(made, at::get_num_threads()));
   for (const auto& [name, value] : initializers_) {
     runtime_->check(api.add_initializer(made, name.c_str(), value.get()));

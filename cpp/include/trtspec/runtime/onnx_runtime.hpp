@@ -16,6 +16,8 @@ namespace trtspec {
 
 namespace ort {
 
+constexpr int kErrors = 3;  // of the levels of its log
+
 struct Allocator;
 struct Env;
 struct MemoryInfo;
