@@ -20,9 +20,11 @@ from safetensors.torch import load_file, save_file
 
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.build import cached_engine
+from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.config.build import BuildConfig
+from trtspec.engine.graphs import engine_graphs
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.speculative.options import parse_speculative_config
 
@@ -49,11 +51,13 @@ def build_one(
     speculation: Mapping[str, Any] | None,
     **options: Any,
 ) -> Path:
-    """The folder of an engine. One build at a time in all processes of the run: a graph that two
-    engines share is not compiled twice, and a build takes all cores itself."""
+    """The folder of an engine. Of engines with one graph of a target, one is built at a time in all
+    processes of the run: so no graph that two of them share is compiled twice."""
     build = BuildConfig("float32", **{**LIMITS, **options})
     plan = plan_build(target, build, parse_speculative_config(speculation))
-    with one_at_a_time(shared_folder(tmp_path_factory, "builds")):
+    target_graph = next(iter(engine_graphs(plan.engine)))
+    key = graph_key(plan.engine, target_graph)
+    with one_at_a_time(shared_folder(tmp_path_factory, f"builds-{key}")):
         return Path(cached_engine(plan))
 
 

@@ -123,6 +123,7 @@ def random_tree(seed: int, count: int) -> TokenTree:
     return TokenTree([rng.randrange(VOCAB) for _ in parents], parents)
 
 
+@pytest.mark.slow
 def test_prefill_decode_and_verify(pair: Pair) -> None:
     """Two prompts, one of them in chunks, more rows than a shared call takes; then single rows
     beside random trees, and a slot used again."""
@@ -135,6 +136,7 @@ def test_prefill_decode_and_verify(pair: Pair) -> None:
     pair.check((0, second, 0, None))
 
 
+@pytest.mark.slow
 def test_float16(models: TinyModels, tmp_path: Path) -> None:
     """Prefill, decode and verify of a target in half precision."""
     pair = Pair(*METHODS["eagle3"](models, tmp_path), dtype="float16")
@@ -144,6 +146,7 @@ def test_float16(models: TinyModels, tmp_path: Path) -> None:
     pair.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tree", "eagle3", "p_eagle", "modules", "ddtree"])
 def test_drafts(models: TinyModels, tmp_path: Path, method: str) -> None:
     """Every node of the rollouts, and the scores: behind two prompts, of which one has been fed in
@@ -186,6 +189,7 @@ def test_a_new_sequence_clears_its_slot() -> None:
         assert cache[[0, 2]].isnan().all()
 
 
+@pytest.mark.slow
 def test_a_call_of_padding_gives_zeros_and_keeps_the_caches(pair: Pair) -> None:
     """As those by which the costs of calls are measured; a sequence beside it goes on unharmed."""
     prompt = random_prompt(720, 9)

@@ -29,6 +29,8 @@ pytest.importorskip("onnxscript")
 
 from .plugin_graph import HOW
 
+pytestmark = pytest.mark.slow
+
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
 TOLERANCE = 2e-5
 Fed = tuple[int, list[int], int, TokenTree | None, bool]

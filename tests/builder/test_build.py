@@ -272,6 +272,7 @@ def test_no_compiler(models: TinyModels, tmp_path: Path, monkeypatch: pytest.Mon
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_graph_that_fails_stops_the_others(
     plan: BuildPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from trtspec.models.signature import Signature
 from trtspec.ops.linear import linear, pack_linear
 from trtspec.ops.linear_int8 import linear_int8, pack_linear_int8
 
+pytestmark = pytest.mark.slow
+
 SIZE, HEAD = 64, 32
 
 

@@ -72,18 +72,19 @@ def parallel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _parallel(build: Build, root: Path, backend: str) -> dict[str, Path]:
-    """PARD with a wide tree, P-EAGLE with a chain."""
-    shapes = {"pard": PARD_TREE, "p_eagle": {"num_speculative_tokens": 3}}
-    return {
-        method: build(root / "target", root / method, {"method": method, **shape}, backend)
-        for method, shape in shapes.items()
-    }
+PARALLEL = {"pard": PARD_TREE, "p_eagle": {"num_speculative_tokens": 3}}
+"""PARD with a wide tree, P-EAGLE with a chain."""
+
+
+def _parallel(build: Build, root: Path, method: str, backend: str) -> Path:
+    speculation = {"method": method, **PARALLEL[method]}
+    return build(root / "target", root / method, speculation, backend)
 
 
 @pytest.fixture(scope="session")
-def parallel_engines(build: Build, parallel_folder: Path) -> dict[str, Path]:
-    return _parallel(build, parallel_folder, "aoti")
+def parallel_engine(build: Build, parallel_folder: Path) -> Callable[[str], Path]:
+    """Of a method in `PARALLEL`."""
+    return lambda method: _parallel(build, parallel_folder, method, "aoti")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +107,8 @@ def onnx_engines(build: Build, parallel_folder: Path, right_heads: RightHeads) -
         "static": (heads.target, heads.eagle1, {"method": "eagle", **STATIC}),
     }
     engines = {name: build(*pair, backend="onnx") for name, pair in wanted.items()}
-    return {**engines, **_parallel(build, parallel_folder, "onnx")}
+    parallel = {method: _parallel(build, parallel_folder, method, "onnx") for method in PARALLEL}
+    return {**engines, **parallel}
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,8 @@ pytest.importorskip("onnxscript")
 
 from ..backends.plugin_graph import HOW
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(810)
 OPTIONS = {
     "max_batch_size": 8,

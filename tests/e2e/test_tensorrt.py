@@ -26,6 +26,8 @@ pytest.importorskip("onnxscript")
 
 from ..backends.fake_tensorrt import as_tensorrt, installed
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(560)
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
 LIMITS: dict[str, Any] = {"max_batch_size": 8, "max_seq_len": 128, "max_num_tokens": 80}
