@@ -48,21 +48,25 @@ def _is_ours() -> bool:
 def _build(folder: Path) -> str:
     """Build the programs; the reason if that is not possible here, else ''. A failure fails the
     test that asked first and all later ones."""
+    # As setup.py, with the tools of the environment first: another CMake compiles all anew.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     compiler = os.environ.get("CXX") or "c++"
-    for tool in ("cmake", compiler):
-        if shutil.which(tool) is None:
+    cmake = shutil.which("cmake", path=path)
+    for tool, found in (("cmake", cmake), (compiler, shutil.which(compiler, path=path))):
+        if found is None:
             return f"{tool} is missing, and {BUILD_VARIABLE} names no build folder"
     # A folder that is there keeps its generator.
     is_new = not (folder / "CMakeCache.txt").is_file()
-    generator = ["-G", "Ninja"] if is_new and shutil.which("ninja") else []
+    generator = ["-G", "Ninja"] if is_new and shutil.which("ninja", path=path) else []
     configure = [
-        "cmake", "-S", str(ROOT), "-B", str(folder), *generator, "-DTRTSPEC_BUILD_TORCH=OFF",
+        str(cmake), "-S", str(ROOT), "-B", str(folder), *generator, "-DTRTSPEC_BUILD_TORCH=OFF",
         "-DTRTSPEC_BUILD_RUNTIME=ON", "-DTRTSPEC_BUILD_TESTS=ON", "-DTRTSPEC_BUILD_PLUGINS=OFF",
         "-UTENSORRT_ROOT", f"-DTRTSPEC_PYTHON={sys.executable}",
     ]  # fmt: skip
-    build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1)]
+    build = [str(cmake), "--build", str(folder), "--parallel", str(os.cpu_count() or 1)]
+    environment = {**os.environ, "PATH": path}
     for command in (configure, [*build, "--target", *PROGRAMS]):
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             tail = (done.stdout + done.stderr)[-4000:]
             raise RuntimeError(f"{' '.join(command)} failed:\n{tail}")
