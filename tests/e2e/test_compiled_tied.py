@@ -1,5 +1,5 @@
-"""One compiled engine of a target with tied embeddings and a draft model's tree, built once: its
-rows, its folder, and what the eager modules give."""
+"""One compiled engine of the embedded target, whose embeddings are tied, and its draft model, of
+another shape: its rows, its folder, and what the eager modules give."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
@@ -20,18 +19,15 @@ from trtspec.errors import EngineError
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
-from ..compiled_engines import build_one
-from ..models.tiny_hf import VOCAB
+from ..compiled_engines import LIMITS, Pairs, build_one, noisy
 from .helpers import (
     PARAMS_40,
-    TinyModels,
     assert_no_leak,
     assert_two_engine_calls,
     assert_way,
     open_llm,
     random_prompt,
     tokens,
-    tree,
 )
 
 pytestmark = pytest.mark.slow
@@ -42,25 +38,29 @@ PENALISED = [
     replace(params, repetition_penalty=1.2, presence_penalty=0.5, top_p=0.9, logit_bias={3: 2.0})
     for params in SAMPLED
 ]
-LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_num_tokens": 64}
+PAIR = Pairs(Path()).pair("chain")
 USUAL = ("ngram", "shallow", "padded")
 """Ways that the others of test_compiled.py leave to their matrix, and such as know shapes."""
 
 
 @pytest.fixture(scope="module")
-def draft(models: TinyModels) -> Path:
-    """A draft of another shape than its target."""
-    torch.manual_seed(3)
-    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3}
-    return models.save(LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **sizes, **heads)), "small")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine, whose graphs other files run too."""
+    return build_one(tmp_path_factory, PAIR.target, PAIR.speculation)
 
 
 @pytest.fixture(scope="module")
-def folder(models: TinyModels, draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine: llama3 rope, tied embeddings, and a draft tree (2, 3, 6)."""
-    target, speculation = models.folder("llama3_tied"), tree(draft, 2, 3, 6)
-    return build_one(tmp_path_factory, target, speculation, **LIMITS, max_seq_len=None)
+def greedy() -> list[list[int]]:
+    """What transformers generates after each of the prompts."""
+    model = AutoModelForCausalLM.from_pretrained(PAIR.target, dtype=torch.float32).eval()
+    texts = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        text = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False
+        )
+        texts.append(text[0, len(prompt) :].tolist())
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +69,22 @@ def llm(folder: Path) -> Iterator[LLM]:
         yield llm
 
 
-def test_greedy_equals_transformers(models: TinyModels, llm: LLM) -> None:
-    expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
-    assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
-    assert tokens([llm.generate(PROMPTS[0], PARAMS_40)]) == expected[:1]
+def test_greedy_equals_transformers(greedy: list[list[int]], llm: LLM) -> None:
+    assert tokens(llm.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == greedy
+    assert tokens([llm.generate(PROMPTS[0], PARAMS_40)]) == greedy[:1]
 
 
 @pytest.mark.parametrize(
     "params", [[PARAMS_40] * 4, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
 )
-def test_equals_eager(
-    models: TinyModels, draft: Path, llm: LLM, params: list[SamplingParams]
-) -> None:
-    """Tokens and even the drafts: the same trees are proposed and accepted."""
+def test_equals_eager(llm: LLM, params: list[SamplingParams]) -> None:
+    """Tokens and even the drafts: the same ones are proposed and accepted."""
     before = llm.get_metrics()
     outputs = llm.generate(PROMPTS, params, use_tqdm=False)
     after = llm.get_metrics()
-    with open_llm(models.folder("llama3_tied"), tree(draft, 2, 3, 6), **LIMITS) as eager:
+    with open_llm(PAIR.target, PAIR.speculation, **LIMITS) as eager:
         expected = eager.generate(PROMPTS, params, use_tqdm=False)
-    with open_llm(models.folder("llama3_tied"), **LIMITS) as plain:
+    with open_llm(PAIR.target, **LIMITS) as plain:
         assert tokens(plain.generate(PROMPTS, params, use_tqdm=False)) == tokens(expected)
     assert tokens(outputs) == tokens(expected)
     assert after["num_accepted_tokens"] > before["num_accepted_tokens"]
@@ -98,8 +95,8 @@ def test_equals_eager(
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_other_ways_with_the_same_engine(folder: Path, draft: Path, llm: LLM, name: str) -> None:
-    assert_way(folder, llm, name, tree(draft, 2, 2, 4), PROMPTS, ([PARAMS_40] * 4, PENALISED))
+def test_other_ways_with_the_same_engine(folder: Path, llm: LLM, name: str) -> None:
+    assert_way(folder, llm, name, PAIR.smaller, PROMPTS, ([PARAMS_40] * 4, PENALISED))
 
 
 def test_two_engine_calls_a_step(llm: LLM) -> None:
@@ -113,7 +110,8 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
         prompt, size = random_prompt(113, 30), 16
 
         def blocks(request: int) -> torch.Tensor:
-            return torch.arange(4 * request, 4 * request + 4, dtype=torch.int32)
+            first = request * llm.config.layout.blocks_per_sequence
+            return first + torch.arange(llm.config.layout.blocks_per_sequence, dtype=torch.int32)
 
         def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
             return RowGroup(tokens, context, blocks(request))
@@ -142,7 +140,7 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
 
 
 def test_compiled_once(
-    models: TinyModels, draft: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, greedy: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second LLM of the checkpoint starts without a compiler; so does one with other weights of
     the same shape, and one with smaller limits that do not shape the graph."""
@@ -151,26 +149,23 @@ def test_compiled_once(
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(graph_cache, "_compile_all", refuse)
-    source = models.folder("llama3_tied")
     options = {"backend": "aoti", **LIMITS}
-    with open_llm(source, tree(draft, 2, 3, 6), **options) as again:
-        expected = [models.greedy("llama3_tied", prompt) for prompt in PROMPTS]
-        assert tokens(again.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == expected
-    other = models.draft("llama3_tied")
+    with open_llm(PAIR.target, PAIR.speculation, **options) as again:
+        assert tokens(again.generate(PROMPTS, PARAMS_40, use_tqdm=False)) == greedy
+    other = noisy(PAIR.target, tmp_path / "other")
     with (
-        open_llm(other, tree(draft, 2, 3, 6), **options) as compiled,
-        open_llm(other, tree(draft, 2, 3, 6), **LIMITS) as eager,
+        open_llm(other, PAIR.speculation, **options) as compiled,
+        open_llm(other, PAIR.speculation, **LIMITS) as eager,
     ):
         texts = tokens(compiled.generate(PROMPTS, PARAMS_40, use_tqdm=False))
-        assert texts == tokens(eager.generate(PROMPTS, PARAMS_40, use_tqdm=False)) != expected
-    open_llm(source, **{**options, "max_batch_size": 2}).shutdown()
+        assert texts == tokens(eager.generate(PROMPTS, PARAMS_40, use_tqdm=False)) != greedy
+    open_llm(PAIR.target, **{**options, "max_batch_size": 2}).shutdown()
 
 
-def test_moved_and_damaged(models: TinyModels, folder: Path, tmp_path: Path) -> None:
+def test_moved_and_damaged(folder: Path, greedy: list[list[int]], tmp_path: Path) -> None:
     moved = Path(shutil.copytree(folder, tmp_path / "moved"))
     with LLM(moved, skip_tokenizer_init=True) as llm:
-        expected = models.greedy("llama3_tied", PROMPTS[0])
-        assert llm.generate(PROMPTS[0], PARAMS_40).outputs[0].token_ids == expected
+        assert llm.generate(PROMPTS[0], PARAMS_40).outputs[0].token_ids == greedy[0]
     for name in ("draft/rollout.pt2", "target/model.pt2"):
         package = moved / name
         package.write_bytes(package.read_bytes()[:50_000])
@@ -180,7 +175,7 @@ def test_moved_and_damaged(models: TinyModels, folder: Path, tmp_path: Path) -> 
 
 def test_nan_fails_its_request_alone(folder: Path, llm: LLM) -> None:
     """Compiled code gives the executor logits that it may change, and NaN stays in its rows."""
-    bans = SamplingParams(bad_words=[[token] for token in range(VOCAB)])
+    bans = SamplingParams(bad_words=[[t] for t in range(llm.config.target.vocab_size)])
     outputs = llm.generate(PROMPTS[:3], [PARAMS_40, bans, PARAMS_40], use_tqdm=False)
     assert isinstance(outputs[1].error, EngineError)
     expected = tokens(llm.generate([PROMPTS[0], PROMPTS[2]], PARAMS_40, use_tqdm=False))
