@@ -145,11 +145,12 @@ def test_a_reader_of_drafts_that_changed_builds_other_engines(
     models: TinyModels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = plan_of(models.folder("llama")).fingerprint
-    changed = shutil.copytree(plan.METHODS, tmp_path / "speculative")
-    reader = changed / "mtp" / "checkpoint.py"
-    monkeypatch.setattr(plan, "METHODS", changed)
+    same, changed = (Path(shutil.copytree(plan.METHODS, tmp_path / name)) for name in "ab")
+    monkeypatch.setattr(plan, "METHODS", same)
     assert plan_of(models.folder("llama")).fingerprint == before
+    reader = changed / "mtp" / "checkpoint.py"
     reader.write_text(reader.read_text() + "# changed\n")
+    monkeypatch.setattr(plan, "METHODS", changed)
     assert plan_of(models.folder("llama")).fingerprint != before
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import checkpoint_converters
@@ -179,10 +180,9 @@ def plan_build(
         extract_layers=extract_layers,
     )
     # A change of a converter may change weights without changing any shape.
-    converters = sorted(Path(checkpoint_converters.__path__[0]).rglob("*.py"))
-    facts: list[object] = [fingerprints, asdict(build), hash_files(converters), other_packages()]
-    # The readers of drafts are among the methods.
-    facts.append(hash_of({str(p.relative_to(METHODS)): p for p in METHODS.rglob("*.py")}))
+    converters = _code_in(Path(checkpoint_converters.__path__[0]))
+    facts: list[object] = [fingerprints, asdict(build), converters, other_packages()]
+    facts.append(_code_in(METHODS))  # the readers of drafts are among them
     used = {*(found.method for found in opened), *(d.speculation.method for d in drafts)}
     facts.append(_of_other_packages(used))
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
@@ -194,6 +194,12 @@ def plan_build(
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative)
+
+
+@cache
+def _code_in(folder: Path) -> str:
+    """Hash of the Python files in a folder, read once: what runs is what was there at first."""
+    return hash_of({str(path.relative_to(folder)): path for path in folder.rglob("*.py")})
 
 
 def _of_other_packages(used: Collection[str]) -> str:
