@@ -135,6 +135,7 @@ class PyExecutor:
             for request in plan.preempted:
                 self._drafter.release(request.id)
             self._drafter.prepare_draft_tokens(plan)
+            self._sampler.shape_drafts(plan, self._drafter.needs.max_depth)
             groups = [_rows(*planned) for planned in zip(plan.items, plan.blocks, strict=True)]
             judged = [item.request for item in plan.items if item.samples]
             return LaunchedStep(plan, groups, self._sampler.launch(self._target, groups, judged))

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
+from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.ops.tree import TokenTree
 
 
@@ -40,6 +41,7 @@ class Request:
     draft: nodes proposed for the step under way; empty outside generation steps.
     num_steps: target verifications so far.
     finish_reason: None while it runs.
+    processors: of its logits, beside those of its options.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
     arrival_time, scheduled_time: when it was made, and when its first rows were scheduled (None
     until then), of `time.monotonic`.
@@ -61,6 +63,7 @@ class Request:
     draft: TokenTree = field(default_factory=TokenTree.empty)
     num_steps: int = 0
     finish_reason: str | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
     transfer: Transfer | None = None
     arrival_time: float = field(default_factory=time.monotonic)
     scheduled_time: float | None = None
@@ -75,6 +78,7 @@ class Request:
         max_seq_len: int,
         sample_index: int = 0,
         eos_token_ids: tuple[int, ...] = (),
+        processors: tuple[LogitsProcessor, ...] = (),
     ) -> Request:
         """A new request over a copy of `prompt`.
 
@@ -99,6 +103,7 @@ class Request:
             max_output_tokens=params.max_output_tokens(len(prompt), max_seq_len),
             sample_index=sample_index,
             eos_token_ids=eos_token_ids,
+            processors=processors,
         )
 
     @property

@@ -1,0 +1,109 @@
+"""RequestProcessors: the logits processors of the requests that run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from trtspec.executor.bans import BadWords, MinTokens
+from trtspec.executor.logit_bias import LogitBias
+from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.penalties import Penalties
+from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
+from trtspec.ops.tree import TokenTree
+
+
+@dataclass
+class _Own:
+    """The processors of a request, and how much of its text they have taken in."""
+
+    processors: tuple[LogitsProcessor, ...]
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class LogitsChange:
+    """What happens to the logits of one request's rows, in the order of its processors; the masks
+    were made before there were logits."""
+
+    tree: TokenTree
+    parts: Sequence[tuple[LogitsProcessor, LogitsMask | None]]
+
+    def apply(self, logits: Tensor) -> None:
+        """Change the request's ``logits [1 + n, V]`` in place."""
+        for processor, mask in self.parts:
+            if mask is not None:
+                mask.apply(logits)
+            processor.apply(logits, self.tree)
+
+
+class RequestProcessors:
+    """Each request's processors: those of its sampling options, then its own."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, _Own] = {}
+
+    def of(self, request: Request) -> tuple[LogitsProcessor, ...]:
+        """The request's processors, which know its text. None: its logits stay as they are."""
+        own = self._requests.get(request.id)
+        if own is None:
+            own = self._requests[request.id] = _Own(_made_for(request))
+        if own.processors and own.num_tokens < len(request.tokens):
+            new = request.tokens[own.num_tokens :]
+            own.num_tokens = len(request.tokens)
+            for processor in own.processors:
+                processor.extend(new)
+        return own.processors
+
+    def changes(self, requests: Sequence[Request]) -> list[LogitsChange | None]:
+        """What will happen to the logits of each request in the step under way; None: nothing."""
+        return [
+            LogitsChange(request.draft, [(p, p.mask(request.draft)) for p in processors])
+            if (processors := self.of(request))
+            else None
+            for request in requests
+        ]
+
+    def shape_drafts(self, plan: StepPlan, max_depth: int) -> None:
+        """Cut from the drafts what processors never let come. Where they force more tokens than
+        were drafted, these are the draft, down to ``max_depth``."""
+        for item in plan.items:
+            if not item.max_nodes:
+                continue
+            request = item.request
+            for processor in self.of(request):
+                request.draft = processor.prune(request.draft)
+                most = min(item.max_nodes, max_depth, request.remaining_tokens - 1)
+                forced = TokenTree.chain(processor.forced()[:most]).without(request.end_tokens)
+                if len(forced) > request.draft.max_depth:
+                    request.draft = forced
+
+    def release(self, request_id: int) -> None:
+        """Forget a request that ended; unknown ids are ignored."""
+        self._requests.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        """The ids of requests that something is kept of."""
+        return self._requests.keys()
+
+
+def _made_for(request: Request) -> tuple[LogitsProcessor, ...]:
+    """Biases come first, then penalties, then bans."""
+    params, prompt = request.params, request.num_prompt_tokens
+    found: list[LogitsProcessor] = []
+    if params.logit_bias:
+        found.append(LogitBias(params.token_biases))
+    penalties = params.repetition_penalty != 1.0, params.presence_penalty, params.frequency_penalty
+    if any(penalties):
+        found.append(Penalties(params, prompt))
+    if params.banned_sequences:
+        found.append(BadWords(params.banned_sequences))
+    if params.min_tokens:
+        ends = () if params.ignore_eos else request.eos_token_ids
+        found.append(MinTokens(params.min_tokens, prompt, (*ends, *params.stop_token_ids)))
+    return (*found, *request.processors)
