@@ -18,5 +18,6 @@ def judge(
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""
     for request, tree in zip(requests, trees, strict=True):
         request.draft = tree
+        sampler.begin(request)
     verdicts = sampler.judge(requests, logits).read()
     return [verdicts[request.id] for request in requests]

@@ -55,6 +55,7 @@ class Text:
     def __init__(self, params: SamplingParams, prompt: list[int]) -> None:
         self.processors = RequestProcessors()
         self.request = Request.create(3, prompt, params, 0, 10_000, eos_token_ids=EOS)
+        self.processors.begin(self.request)
         self.processors.of(self.request)
 
     def grow(self, tokens: list[int]) -> None:
@@ -151,7 +152,7 @@ def test_many_distinct_tokens() -> None:
 def test_needed(options: dict[str, Any], needed: bool) -> None:
     text = Text(SamplingParams(**options), [1])
     assert bool(text.processors.of(text.request)) is needed
-    assert text.processors.live_requests == {text.request.id}
+    assert text.processors.live_requests == ({text.request.id} if needed else set())
     text.processors.release(text.request.id)
     assert not text.processors.live_requests
 
@@ -212,5 +213,7 @@ def test_what_is_forced_is_drafted(
     )
     request.draft = TokenTree.chain(drafted)
     plan = StepPlan((ScheduledRequest(request, 1, 1, True, max_nodes, True),))
-    RequestProcessors().shape_drafts(plan, max_depth)
+    processors = RequestProcessors()
+    processors.begin(request)
+    processors.shape_drafts(plan, max_depth)
     assert request.draft == TokenTree.chain(expected)

@@ -108,6 +108,7 @@ class PyExecutor:
             RequestError: it could never run; both lengths are named.
         """
         self._scheduler.add(request)
+        self._sampler.begin(request)
         self._stops[request.id] = stop
 
     def abort(self, request_id: int) -> None:

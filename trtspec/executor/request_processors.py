@@ -42,17 +42,24 @@ class LogitsChange:
 
 
 class RequestProcessors:
-    """Each request's processors: those of its sampling options, then its own."""
+    """Each request's processors: those of its sampling options, then its own. Requests without any
+    are not kept."""
 
     def __init__(self) -> None:
         self._requests: dict[int, _Own] = {}
+
+    def begin(self, request: Request) -> None:
+        """A request arrives."""
+        processors = _made_for(request)
+        if processors:
+            self._requests[request.id] = _Own(processors)
 
     def of(self, request: Request) -> tuple[LogitsProcessor, ...]:
         """The request's processors, which know its text. None: its logits stay as they are."""
         own = self._requests.get(request.id)
         if own is None:
-            own = self._requests[request.id] = _Own(_made_for(request))
-        if own.processors and own.num_tokens < len(request.tokens):
+            return ()
+        if own.num_tokens < len(request.tokens):
             new = request.tokens[own.num_tokens :]
             own.num_tokens = len(request.tokens)
             for processor in own.processors:
@@ -61,6 +68,8 @@ class RequestProcessors:
 
     def changes(self, requests: Sequence[Request]) -> list[LogitsChange | None]:
         """What will happen to the logits of each request in the step under way; None: nothing."""
+        if not self._requests:
+            return [None] * len(requests)
         return [
             LogitsChange(request.draft, [(p, p.mask(request.draft)) for p in processors])
             if (processors := self.of(request))
@@ -71,7 +80,7 @@ class RequestProcessors:
     def shape_drafts(self, plan: StepPlan, max_depth: int) -> None:
         """Cut from the drafts what processors never let come. Where they force more tokens than
         were drafted, these are the draft, down to ``max_depth``."""
-        for item in plan.items:
+        for item in plan.items if self._requests else ():
             if not item.max_nodes:
                 continue
             request = item.request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -34,6 +34,10 @@ class Sampler:
         self._rows = SamplingRows()
         self._staging: Staging | None = None
 
+    def begin(self, request: Request) -> None:
+        """A request arrives, of which rows will be judged until it is released."""
+        self._processors.begin(request)
+
     def shape_drafts(self, plan: StepPlan, max_depth: int) -> None:
         """See `RequestProcessors.shape_drafts`."""
         self._processors.shape_drafts(plan, max_depth)
@@ -50,7 +54,9 @@ class Sampler:
             columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
             logits, hidden, judgement = target.judge(groups, questions)
-            return Verification(requests, hidden, judgement, _raw(requests, logits))
+            places = _places(requests)
+            raw = _raw(requests, places, logits)
+            return Verification(requests, places, hidden, judgement, raw)
         logits, hidden = target.forward(groups)
         return self._judge(requests, changes, logits, hidden)
 
@@ -79,10 +85,11 @@ class Sampler:
         """All is done where the logits are: one copy of options and trees goes there. Only a rule
         waits for what was sampled."""
         if not requests:
-            return Verification(requests, hidden)
+            return Verification(requests, (), hidden)
         trees = [request.draft for request in requests]
-        raw = _raw(requests, logits)
-        for change, own in zip(changes, _places(requests), strict=True):
+        places = _places(requests)
+        raw = _raw(requests, places, logits)
+        for change, own in zip(changes, places, strict=True):
             if change is not None:
                 change.apply(logits[own])
         if self._staging is None:
@@ -92,25 +99,27 @@ class Sampler:
         sampled = sample(logits, *columns)
         if self._rule is not None and any(map(len, trees)):
             choices = sampled.cpu()
-            for request, own in zip(requests, _places(requests), strict=True):
+            for request, own in zip(requests, places, strict=True):
                 self._rule.force(request, request.draft, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return Verification(requests, hidden, judgement, raw)
+        return Verification(requests, places, hidden, judgement, raw)
 
 
-def _raw(requests: Sequence[Request], logits: Tensor) -> dict[int, Tensor]:
+def _places(requests: Sequence[Request]) -> list[slice]:
+    """Where each request's rows are among those that are judged."""
+    places, first = [], 0
+    for request in requests:
+        end = first + 1 + len(request.draft)
+        places.append(slice(first, end))
+        first = end
+    return places
+
+
+def _raw(requests: Sequence[Request], places: Sequence[slice], logits: Tensor) -> dict[int, Tensor]:
     """The raw model's log probabilities, of the requests that ask for some, by id."""
     return {
         request.id: torch.log_softmax(logits[own], dim=-1)
-        for request, own in zip(requests, _places(requests), strict=True)
+        for request, own in zip(requests, places, strict=True)
         if request.params.logprobs is not None
     }
-
-
-def _places(requests: Sequence[Request]) -> Iterator[slice]:
-    """Where each request's rows are among those that are judged."""
-    first = 0
-    for request in requests:
-        yield slice(first, first + 1 + len(request.draft))
-        first += 1 + len(request.draft)

@@ -20,17 +20,19 @@ class Verification:
     def __init__(
         self,
         requests: Sequence[Request],
+        places: Sequence[slice],
         hidden: Tensor | None = None,
         judgement: Judgement | None = None,
         raw: Mapping[int, Tensor] | None = None,
     ) -> None:
-        """``judgement``: of the rows of ``requests``, None if there are none. ``raw``: log
-        probabilities ``[1 + nodes, V]`` of the requests that want some, by id."""
+        """``judgement``: of the rows of ``requests``, None if there are none; each has its rows at
+        its one of ``places``. ``raw``: log probabilities ``[1 + nodes, V]`` of the requests that
+        want some, by id."""
         self.hidden = hidden
         self._requests = requests
         self._judgement = judgement
         self._raw = raw or {}
-        self._sizes = [1 + len(request.draft) for request in requests]
+        self._places = places
 
     def read(self) -> dict[int, Verdict]:
         """The verdict on each request, by its id. Waits for the device; one copy comes back."""
@@ -38,15 +40,15 @@ class Verification:
             return {}
         sampled, accepted_rows, num_emitted = self._judgement
         # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.
-        accepted_rows = accepted_rows[:, : max(self._sizes)]
+        accepted_rows = accepted_rows[:, : max(own.stop - own.start for own in self._places)]
         sampled, accepted, emitted = to_host([sampled, accepted_rows, num_emitted])
         tokens, rows, counts = sampled.tolist(), accepted.tolist(), emitted.tolist()
         verdicts: dict[int, Verdict] = {}
-        first = 0
-        for i, request in enumerate(self._requests):
-            path = rows[i][: counts[i]]
-            verdicts[request.id] = self._verdict(request, path, [tokens[first + r] for r in path])
-            first += self._sizes[i]
+        judged = zip(self._requests, self._places, rows, counts, strict=True)
+        for request, own, walked, count in judged:
+            path = walked[:count]
+            emits = [tokens[own.start + row] for row in path]
+            verdicts[request.id] = self._verdict(request, path, emits)
         return verdicts
 
     def _verdict(self, request: Request, path: list[int], emits: list[int]) -> Verdict:
