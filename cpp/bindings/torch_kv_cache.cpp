@@ -19,8 +19,8 @@ struct ManagerHolder : torch::CustomClassHolder {
 
   int64_t num_free_blocks() { return manager.num_free_blocks(); }
   int64_t match(const Ints& tokens) { return manager.match(tokens); }
-  // begin, commit and rewind also say how many rows are offered after them: a call of its own for
-  // that would cost more than they do.
+  // begin and commit also say how many rows are offered after them: a call of its own for that would
+  // cost more than they do.
   int64_t begin(int64_t request, const Ints& tokens, int64_t num_cached) {
     manager.begin(request, tokens, num_cached);
     return manager.offered(request);
@@ -57,11 +57,6 @@ struct ManagerHolder : torch::CustomClassHolder {
     manager.commit(request, tokens, first, num_committed);
     return manager.offered(request);
   }
-  // Rows kept, and rows offered.
-  std::tuple<int64_t, int64_t> rewind(int64_t request, int64_t num_tokens) {
-    const int64_t kept = manager.rewind(request, num_tokens);
-    return {kept, manager.offered(request)};
-  }
   void free(int64_t request) { manager.free(request); }
   void check_invariants() { manager.check_invariants(); }
 
@@ -83,7 +78,6 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("room", &ManagerHolder::room)
       .def("reserve", &ManagerHolder::reserve)
       .def("commit", &ManagerHolder::commit)
-      .def("rewind", &ManagerHolder::rewind)
       .def("free", &ManagerHolder::free)
       .def("check_invariants", &ManagerHolder::check_invariants);
 }

@@ -7,14 +7,18 @@
 #include <unordered_set>
 #include <vector>
 
+#include "kv_reuse.hpp"
+
 namespace trtspec {
 
 namespace {
 
 using Tokens = std::span<const std::int64_t>;
 
-constexpr std::int32_t kNone = -1;
-constexpr std::int64_t kNoPrefix = 0;
+using kv_reuse::CachedBlocks;
+using kv_reuse::kNoBlock;
+using kv_reuse::kNoPrefix;
+using kv_reuse::ReuseTable;
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(std::string("KV cache: ") + what);
@@ -36,135 +40,6 @@ std::int64_t at_least(const char* name, std::int64_t value, std::int64_t least) 
 
 // Quotient rounded up, for a dividend of 0 or more.
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-
-// The blocks that belong to nobody but hold content, the oldest first: a list through arrays.
-class CachedBlocks {
- public:
-  explicit CachedBlocks(std::int64_t num_blocks)
-      : end_(std::int32_t(num_blocks)),
-        next_(std::size_t(num_blocks) + 1, kNone),
-        previous_(std::size_t(num_blocks) + 1, kNone) {
-    next_[std::size_t(end_)] = previous_[std::size_t(end_)] = end_;
-  }
-
-  std::int64_t size() const { return size_; }
-  bool contains(std::int32_t block) const { return next_[std::size_t(block)] != kNone; }
-  std::int32_t oldest() const { return next_[std::size_t(end_)]; }
-
-  void append(std::int32_t block) {
-    const std::int32_t newest = previous_[std::size_t(end_)];
-    next_[std::size_t(newest)] = previous_[std::size_t(end_)] = block;
-    previous_[std::size_t(block)] = newest;
-    next_[std::size_t(block)] = end_;
-    ++size_;
-  }
-
-  void remove(std::int32_t block) {
-    std::int32_t& next = next_[std::size_t(block)];
-    std::int32_t& previous = previous_[std::size_t(block)];
-    next_[std::size_t(previous)] = next;
-    previous_[std::size_t(next)] = previous;
-    next = previous = kNone;
-    --size_;
-  }
-
- private:
-  std::int32_t end_;  // the list's two ends meet in an entry behind the last block
-  std::vector<std::int32_t> next_;
-  std::vector<std::int32_t> previous_;
-  std::int64_t size_ = 0;
-};
-
-// The reuse table: blocks by the prefix before them and their tokens, chains through arrays.
-class ReuseTable {
- public:
-  // width: tokens of a key.
-  ReuseTable(std::int64_t num_blocks, std::int64_t width)
-      : width_(std::size_t(width)),
-        keys_(std::make_unique_for_overwrite<std::int64_t[]>(std::size_t(num_blocks) * width_)),
-        entries_(std::size_t(num_blocks)) {
-    std::size_t chains = 16;
-    while (chains < std::size_t(num_blocks)) chains *= 2;
-    chains_.assign(chains, kNone);
-  }
-
-  std::int64_t size() const { return size_; }
-  bool contains(std::int32_t block) const { return prefix(block) != kNoPrefix; }
-  // Identity of the prefix that ends with the block; kNoPrefix for one that is not in the table.
-  std::int64_t prefix(std::int32_t block) const { return entries_[std::size_t(block)].prefix; }
-
-  std::int32_t find(std::int64_t before, Tokens tokens) const {
-    return find_hashed(hash_of(before, tokens), before, tokens);
-  }
-
-  // The block that is found under the key of `block`; for check_invariants.
-  std::int32_t find_own(std::int32_t block) const {
-    const Entry& entry = entries_[std::size_t(block)];
-    return find(entry.before, {key(block), width_});
-  }
-
-  // The block under that key; `block`, entered with a new identity, if there is none.
-  std::int32_t find_or_add(std::int64_t before, Tokens tokens, std::int32_t block) {
-    const std::uint64_t hash = hash_of(before, tokens);
-    const std::int32_t found = find_hashed(hash, before, tokens);
-    if (found != kNone) return found;
-    std::int32_t& chain = chains_[hash & (chains_.size() - 1)];
-    entries_[std::size_t(block)] = {hash, before, ++last_prefix_, chain};
-    std::copy(tokens.begin(), tokens.end(), keys_.get() + std::size_t(block) * width_);
-    chain = block;
-    ++size_;
-    return block;
-  }
-
-  void remove(std::int32_t block) {
-    Entry& entry = entries_[std::size_t(block)];
-    std::int32_t* link = &chains_[entry.hash & (chains_.size() - 1)];
-    while (*link != block) link = &entries_[std::size_t(*link)].next;
-    *link = entry.next;
-    entry = {};
-    --size_;
-  }
-
- private:
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::int64_t before = kNoPrefix;  // identity of the prefix before the block
-    std::int64_t prefix = kNoPrefix;  // and of the one it ends; kNoPrefix: not in the table
-    std::int32_t next = kNone;        // block in the same chain
-  };
-
-  const std::int64_t* key(std::int32_t block) const {
-    return keys_.get() + std::size_t(block) * width_;
-  }
-
-  static std::uint64_t hash_of(std::int64_t before, Tokens tokens) {
-    std::uint64_t hash = 0x9e3779b97f4a7c15u * std::uint64_t(before + 1);
-    for (const std::int64_t token : tokens) {
-      hash = (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;
-    }
-    return hash ^ (hash >> 32);
-  }
-
-  std::int32_t find_hashed(std::uint64_t hash, std::int64_t before, Tokens tokens) const {
-    std::int32_t block = chains_[hash & (chains_.size() - 1)];
-    while (block != kNone) {
-      const Entry& entry = entries_[std::size_t(block)];
-      if (entry.hash == hash && entry.before == before &&
-          std::equal(tokens.begin(), tokens.end(), key(block))) {
-        return block;
-      }
-      block = entry.next;
-    }
-    return kNone;
-  }
-
-  std::size_t width_;
-  std::unique_ptr<std::int64_t[]> keys_;  // [num_blocks, width]
-  std::vector<Entry> entries_;            // of each block
-  std::vector<std::int32_t> chains_;      // first block of each; a power of two
-  std::int64_t last_prefix_ = kNoPrefix;
-  std::int64_t size_ = 0;
-};
 
 // prefixes: for each leading block that was offered for reuse, the identity of the prefix that ends
 // with it.
@@ -218,7 +93,7 @@ struct KVCacheManager::Impl {
     std::int64_t prefix = kNoPrefix;
     for (std::int64_t begin = 0; begin + block_size <= longest; begin += block_size) {
       const std::int32_t block = table.find(prefix, key_at(tokens, begin));
-      if (block == kNone) break;
+      if (block == kNoBlock) break;
       found.push_back(block);
       prefix = table.prefix(block);
     }
@@ -368,7 +243,7 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
   Impl& m = *impl_;
   Sequence& sequence = m.sequence(request);
   const std::int64_t known = first + std::int64_t(tokens.size());
-  require_of(num_committed >= sequence.committed, request, "cannot commit backwards: use rewind");
+  require_of(num_committed >= sequence.committed, request, "cannot commit backwards");
   require_of(num_committed <= std::int64_t(sequence.blocks.size()) * m.block_size, request,
              "commits beyond the reserved rows");
   require_of(first >= 0 && first <= offered(request), request,
@@ -379,28 +254,6 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
     m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
   }
   m.drop_blocks(sequence, ceil_div(num_committed, m.block_size));
-}
-
-std::int64_t KVCacheManager::rewind(std::int64_t request, std::int64_t num_tokens) {
-  Impl& m = *impl_;
-  Sequence& sequence = m.sequence(request);
-  require_of(num_tokens >= 0 && num_tokens <= sequence.committed, request,
-             "can only be rewound to within its committed rows");
-  const std::int64_t num_whole = num_tokens / m.block_size;
-  std::int64_t num_kept = ceil_div(num_tokens, m.block_size);
-  if (num_kept > num_whole) {
-    const std::int32_t block = sequence.blocks[std::size_t(num_whole)];
-    if (m.references[std::size_t(block)] > 1) {
-      num_tokens = num_whole * m.block_size;
-      num_kept = num_whole;
-    } else if (m.reusable(block)) {
-      m.table.remove(block);
-    }
-  }
-  m.drop_blocks(sequence, num_kept);
-  sequence.prefixes.resize(std::min(sequence.prefixes.size(), std::size_t(num_whole)));
-  sequence.committed = num_tokens;
-  return num_tokens;
 }
 
 void KVCacheManager::free(std::int64_t request) {

@@ -67,16 +67,6 @@ void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64
   sequence.committed = sequence.reserved = num_committed;
 }
 
-std::int64_t SlotKVCacheManager::rewind(std::int64_t request, std::int64_t num_tokens) {
-  Sequence& sequence = of(request);
-  if (num_tokens < 0 || num_tokens > sequence.committed) {
-    refuse(request, "has " + std::to_string(sequence.committed) + " rows, not " +
-                        std::to_string(num_tokens) + " to keep");
-  }
-  sequence.committed = sequence.reserved = num_tokens;
-  return num_tokens;
-}
-
 void SlotKVCacheManager::free(std::int64_t request) {
   const std::int32_t slot = of(request).slot;
   sequences_.erase(request);

@@ -71,7 +71,6 @@ void conditions_are_checked() {
   CHECK_THROWS(cache.commit(1, counting(2), 1, 2));  // nobody knows token 0
   cache.commit(1, counting(2), 0, 2);
   CHECK_THROWS(cache.commit(1, counting(2), 0, 1));  // backwards
-  CHECK_THROWS(cache.rewind(1, 3));
   CHECK_EQ(cache.committed(1), 2);
   cache.check_invariants();
 }
@@ -116,20 +115,6 @@ void the_oldest_and_deepest_is_evicted() {
   cache.check_invariants();
 }
 
-void rewinding() {
-  KVCacheManager cache(8, 4);
-  const Tokens tokens = counting(12);
-  run(cache, 1, tokens, 11);
-  cache.begin(2, tokens, 8);
-  CHECK_EQ(cache.rewind(2, 6), 4);  // let go of a shared block
-  CHECK_EQ(cache.match(tokens), 8);
-  cache.free(2);
-  CHECK_EQ(cache.rewind(1, 6), 6);  // its own block leaves the table
-  CHECK_EQ(cache.match(tokens), 4);
-  CHECK_EQ(cache.offered(1), 4);
-  cache.check_invariants();
-}
-
 void lookahead_and_no_reuse() {
   KVCacheManager ahead(8, 4, true, 1);
   run(ahead, 1, counting(4), 4);
@@ -147,7 +132,7 @@ void lookahead_and_no_reuse() {
   none.check_invariants();
 }
 
-// Requests with random texts write rows, commit some, rewind and end. A row's content is all that
+// Requests with random texts write rows, commit some and end. A row's content is all that
 // it depends on: the tokens up to its own, and `lookahead` more.
 class Simulation {
  public:
@@ -165,8 +150,6 @@ class Simulation {
     } else if (rng_() % 8 == 0) {
       cache_.free(request);
       texts_.erase(request);
-    } else if (rng_() % 8 == 0) {
-      rewind(request);
     } else {
       grow(request);
     }
@@ -194,15 +177,6 @@ class Simulation {
     reused_ += cached > 0;
     cache_.begin(request, text, cached);
     texts_[request] = text;
-  }
-
-  void rewind(std::int64_t request) {
-    Tokens& text = texts_[request];
-    const std::int64_t committed = cache_.committed(request);
-    const auto wanted = std::int64_t(rng_() % std::uint64_t(committed + 1));
-    const std::int64_t kept = cache_.rewind(request, wanted);
-    CHECK(kept <= wanted && kept > wanted - block_);
-    text.resize(std::size_t(std::min(wanted + 1 + ahead_, std::int64_t(text.size()))));
   }
 
   void grow(std::int64_t request) {
@@ -262,7 +236,6 @@ int main() {
   conditions_are_checked();
   a_prefix_is_shared();
   the_oldest_and_deepest_is_evicted();
-  rewinding();
   lookahead_and_no_reuse();
   random_schedules();
   return check_result();

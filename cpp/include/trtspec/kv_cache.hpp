@@ -30,7 +30,6 @@ class KVCache {
   virtual bool reserve(std::int64_t request, std::int64_t num_tokens) = 0;
   virtual void commit(std::int64_t request, std::span<const std::int64_t> tokens,
                       std::int64_t first, std::int64_t num_committed) = 0;
-  virtual std::int64_t rewind(std::int64_t request, std::int64_t num_tokens) = 0;
   virtual void free(std::int64_t request) = 0;
   virtual void check_invariants() const = 0;
 };

@@ -76,14 +76,6 @@ class KVCacheManager final : public KVCache {
   // most first + tokens.size().
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
               std::int64_t num_committed) override;
-  // Keeps at most the first num_tokens committed rows; returns how many were kept.
-  //
-  // The kept rows must still be those of the request's tokens, and `lookahead` tokens after them
-  // unchanged. The next write goes to row num_tokens, and a block that others can find is never
-  // rewritten: if that row lies inside a block of the reuse table, the block leaves the table when
-  // this request is its only holder; held by others as well, this request lets go of it, and the
-  // kept length falls to the block's start. Whole blocks behind stay reusable.
-  std::int64_t rewind(std::int64_t request, std::int64_t num_tokens) override;
   // Ends the sequence: blocks in the reuse table stay cached, others are free again.
   void free(std::int64_t request) override;
 

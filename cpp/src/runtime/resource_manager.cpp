@@ -58,13 +58,6 @@ void ResourceManager::commit(const Request& request, std::int64_t target_committ
   if (draft_) draft_->commit(request.id, request.tokens, 0, draft_committed);
 }
 
-std::int64_t ResourceManager::rewind(const Request& request, std::int64_t num_tokens) {
-  const std::int64_t kept =
-      target_->rewind(request.id, std::min(num_tokens, target_committed(request)));
-  if (draft_) draft_->rewind(request.id, std::min(kept, draft_committed(request)));
-  return kept;
-}
-
 void ResourceManager::free(const Request& request) {
   target_->free(request.id);
   if (draft_) draft_->free(request.id);

@@ -33,9 +33,6 @@ class ResourceManager {
   // Rows now valid in each cache, of request.tokens (emitted tokens already appended). Surplus
   // blocks of both go back.
   void commit(const Request& request, std::int64_t target_committed, std::int64_t draft_committed);
-  // Keeps at most num_tokens rows in both caches; returns the target's new length. Either may go
-  // back further (see KVCacheManager::rewind), the draft at least as far as the target.
-  std::int64_t rewind(const Request& request, std::int64_t num_tokens);
   // Returns all blocks of a request.
   void free(const Request& request);
 
