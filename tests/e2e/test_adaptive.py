@@ -99,7 +99,7 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
         union.target_cost.over = lambda rows: 0.01 + row_seconds * rows
         union.target_cost.at = lambda rows: 0.01 + row_seconds * rows
         union.target_cost.observe = lambda rows, seconds: None
-        member.cost.at = lambda requests: 0.002
+        member.costs.whole.at = lambda requests: 0.002
         sizes: list[int] = []
         judge, observe = union.on_accepted, union._controller.observe
 

@@ -13,7 +13,6 @@ import pytest
 
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Outlook
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
@@ -272,23 +271,6 @@ def test_a_whole_rollout_now_and_then_is_not_verified_whole() -> None:
     world.verified.clear()
     world.serve(union, requests, 400)
     assert drafter.first_steps.count(False) >= 8 and max(world.verified) <= 32
-
-
-def test_first_steps_that_keep_more_nodes_say_nothing_of_deeper_ones() -> None:
-    """A whole tree leaves out some of the root's children."""
-    member = Member("1", ChainDrafter(World(COSTS["a knee"]), 4, 0.5, 1e-3))
-
-    def tree(parents: list[int], *chances: float) -> TokenTree:
-        return TokenTree(range(len(parents)), parents, np.log(np.array(chances, np.float32)))
-
-    member._update_profile(tree([-1, 0, 1, 2], 0.6, 0.4, 0.3, 0.2), False)
-    for _ in range(60):
-        member._update_profile(tree([-1, -1, -1], 0.6, 0.2, 0.1), True)
-    assert member._profile == pytest.approx([0.6, 0.4, 0.3, 0.2])
-    assert member._first_profile == pytest.approx([0.6, 0.2, 0.1, 0.0], abs=1e-2)
-    for _ in range(60):  # a text that is easier
-        member._update_profile(tree([-1], 0.9), True)
-    assert member._profile == pytest.approx([0.9, 0.6, 0.45, 0.3], rel=1e-2)
 
 
 def test_an_engine_in_use_is_fed_the_prompt_beside_it() -> None:

@@ -15,6 +15,7 @@ from trtspec.log import logger
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.pace import Around, Pace
 from trtspec.speculative.hybrid.pause import Pause
+from trtspec.speculative.hybrid.routine import Routine, StepsSince
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,6 +78,14 @@ class Choice(NamedTuple):
     first_step_only: bool = False
 
 
+class Repeat(NamedTuple):
+    """A step that is taken like the one before it, with the same engines. verifies_all: all that
+    the only engine drafts is verified."""
+
+    choices: tuple[Choice, ...]
+    verifies_all: bool
+
+
 @dataclass(frozen=True)
 class Trial:
     """A request that drafts were tried with. nodes: those of its tree that were verified. gain:
@@ -117,11 +126,10 @@ class Controller:
         self._otherwise = 0.0  # what the step is worth as it would be otherwise
         self._arounds: dict[int, Around] = {}
         self._steps = 0
-        self._alike_requests = 0  # of steps to be taken like the one weighed last
-        self._alike_left = self._alike = 0  # such steps to come, and since then
-        self._uncounted = 0  # steps since the last one whose nodes were counted
-        self._stands_for = 1  # steps: that whose nodes were counted last, and those before it
-        self._is_whole = False  # in the former, all nodes were worth their rows
+        self._routine = Routine()
+        self._counted = StepsSince()
+        self._stands_for = 1  # steps: the one whose nodes were counted last, and those before it
+        self._is_whole = False  # of the nodes counted last, all were worth their rows
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
@@ -131,29 +139,24 @@ class Controller:
         return {choice.engine for choice in self._in_use}
 
     def rests(self, requests: int) -> bool:
-        """Whether a step in which so many requests generate, for which there is no draft yet, is to
-        be like the one before it, without drafts: weighing it anew would change nothing. Then
-        `plan`, `count` and `report` are left out."""
-        if self._in_use or not self._is_alike(requests):
+        """Whether a step in which so many requests generate, for which there is no draft yet, goes
+        without drafts as the one before it did. Then the step is not weighed."""
+        if self._in_use or not self._routine.goes_on(requests):
             return False
         self._leave_uncounted()
         return True
 
-    def held(self, requests: int) -> tuple[Choice, ...]:
-        """The engines that draft in a step in which so many requests generate, because they did in
-        the one before it: weighing them anew would hardly ever change that. Then `plan` is left
-        out. Of none, it is not."""
-        if not self._in_use or not self._is_alike(requests):
-            return ()
-        return tuple(sorted(self._in_use))
+    def repeat(self, requests: int) -> Repeat | None:
+        """How a step in which so many requests generate is taken if the engines draft that did in
+        the one before it; `plan` is left out then. None: the step has to be weighed."""
+        if not self._in_use or not self._routine.goes_on(requests):
+            return None
+        return Repeat(tuple(sorted(self._in_use)), self._is_whole and len(self._in_use) == 1)
 
-    def verifies_all(self) -> bool:
-        """Whether all that a single engine drafts in a step that `held` was asked of is verified,
-        because it was in the one before it. Then `count` and `report` are left out as well."""
-        if not self._is_whole or len(self._in_use) > 1:
-            return False
+    def verify_all(self) -> None:
+        """All that is drafted in the step under way is verified, as a `Repeat` said. `count` and
+        `report` are left out then."""
         self._leave_uncounted()
-        return True
 
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
@@ -161,9 +164,8 @@ class Controller:
         """Begin a step: which engines draft, where the other drafters gave nodes of the chances
         ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
         request, to see what becomes of it."""
-        steps = 1 + self._alike
+        steps = self._routine.end()
         self._steps += steps
-        self._alike_left = self._alike = 0
         self._tried = []
         while len(self._pauses) < len(engines):
             self._pauses.append(Pause())
@@ -197,10 +199,9 @@ class Controller:
                 pause.left(outlook.seconds)
                 for outlook, pause in zip(engines, self._pauses, strict=True)
             ]
-            self._alike_left = min(int(min(lefts) / usual), _REST)
+            self._routine.set(load.requests, min(int(min(lefts) / usual), _REST))
         elif best and is_settled and len(chosen) == len(best) and not tried:
-            self._alike_left = _HELD
-        self._alike_requests = load.requests
+            self._routine.set(load.requests, _HELD)
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:
@@ -214,7 +215,7 @@ class Controller:
             if worths[best] - worths[most] < _WHOLE * tokens[best]:
                 best = most
         self._is_whole = best == most
-        self._stands_for, self._uncounted = 1 + self._uncounted, 0
+        self._stands_for = self._counted.take()
         if not self._tried and load.rows == load.requests:
             own = float(seconds[best]) / self._target.slowness
             self._pace(load).observe(float(tokens[best]), own, self._stands_for)
@@ -289,17 +290,9 @@ class Controller:
         )
 
     def _leave_uncounted(self) -> None:
-        """The step under way is taken without counting its nodes."""
-        self._uncounted += 1
+        """The nodes of the step under way are not counted."""
+        self._counted.leave_out()
         self._is_trying_rows = False
-
-    def _is_alike(self, requests: int) -> bool:
-        """Whether a step is to be taken like the one weighed last; if so, it is counted."""
-        if self._alike_left <= 0 or requests != self._alike_requests:
-            return False
-        self._alike_left -= 1
-        self._alike += 1
-        return True
 
     def _best(
         self, load: Load, cheap: Floats, engines: Sequence[Outlook]

@@ -128,13 +128,9 @@ class UnionDrafter(Drafter):
         each request those of its nodes that are worth a row."""
         load = step.load
         # Other members' trees differ from step to step, and so does what an engine adds to them.
-        chosen = () if self._cheap else self._controller.held(load.requests)
-        is_usual = not any(map(self._needs_all_steps, chosen))
-        if chosen and is_usual and self._controller.verifies_all():
-            self._verify_all(step, items, chosen[0])
-            return
+        repeat = None if self._cheap else self._controller.repeat(load.requests)
         tried: tuple[int, ...] = ()
-        if not chosen:
+        if repeat is None:
             outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
             cheap = _ranked(trees) if outlooks else None
             chosen, tried = self._controller.plan(load, cheap, outlooks)
@@ -142,6 +138,11 @@ class UnionDrafter(Drafter):
                 outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen
             )
         else:
+            chosen = repeat.choices
+            if repeat.verifies_all and not self._needs_all_steps(chosen[0]):
+                self._controller.verify_all()
+                self._verify_all(step, items, chosen[0])
+                return
             step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
         chosen = tuple(
             choice._replace(first_step_only=False) if self._needs_all_steps(choice) else choice
@@ -214,7 +215,7 @@ class UnionDrafter(Drafter):
 
     def _seconds(self, choice: Choice, requests: int) -> float:
         """What drafting for so many should take."""
-        return self._engines[choice.engine].seconds(requests, choice.first_step_only)
+        return self._engines[choice.engine].costs.seconds(requests, choice.first_step_only)
 
     def _name(self, choice: Choice) -> str:
         name = self._engines[choice.engine].name
