@@ -35,7 +35,7 @@ class CountedEngine:
 
     @property
     def rolls_first_step(self) -> bool:
-        """Whether it can leave a rollout at its first step, in less time than all take."""
+        """Whether a rollout can stop at its first step, and then takes less time."""
         return False
 
     def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float | None:

@@ -18,14 +18,15 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
 MOST_BEHIND = 256
-"""Rows that a draft cache may lack of what the target has accepted. Where nothing is rolled out,
-most requests then end before they have cost the draft anything."""
+"""Rows by which a draft cache may be behind the target's. Where nothing is rolled out, most
+requests then end before they have cost the draft anything."""
 
 
 class RolloutDrafter(Drafter):
-    """What drafters with an engine share: one rollout for all, and trees cut to each request.
+    """The base of drafters with an engine: one rollout drafts for all requests of a step.
 
-    ``needs`` may be for fewer steps or nodes than the engine rolls out: trees are cut.
+    Trees are cut to ``needs``, which may ask for fewer steps or nodes than the engine rolls out,
+    and to what each request can use.
     """
 
     def __init__(self, needs: DrafterNeeds) -> None:
@@ -77,8 +78,8 @@ class RolloutDrafter(Drafter):
 class CachedRolloutDrafter(RolloutDrafter):
     """A drafter whose engine keeps K/V.
 
-    The first pass of a rollout feeds every row that the draft cache lacks, so the rollout's own
-    rows are simply discarded: re-reading an accepted token costs one more row in a pass that reads
+    The rollout's own rows are discarded. The first pass of the next rollout feeds every row that
+    the draft cache lacks: feeding an accepted token again costs one more row in a pass that reads
     all weights anyway.
     """
 

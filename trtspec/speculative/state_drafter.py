@@ -20,7 +20,7 @@ from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafte
 
 
 class _Pending:
-    """States of a request that have not been fed for good: parts, joined only when they are."""
+    """The pending states of a request, in parts that are joined only to be fed."""
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
@@ -48,14 +48,13 @@ def state_needs(config: TreeDecodingConfig) -> DrafterNeeds:
 class StateDrafter(CachedRolloutDrafter):
     """Rolls out a network that reads the target's states behind the newest of them.
 
-    Row p of the draft cache is made of the target's state at position p and of token p + 1; with
-    several MTP modules, of one token more for each further module: of as many as the cache has
-    ``lookahead``. So it can be fed as soon as the target has accepted position p, and is *final*
-    once all those tokens are known. Only final rows are kept, which hold nothing but the target's
-    own states and tokens. States whose rows are not final, or have not been fed, are *pending*; the
-    newest one always is: the first pass of the next rollout needs a row, the one whose output
-    predicts behind the root. A prefill chunk's other rows are fed with the chunk, and so are those
-    that pile up where nothing is rolled out for long.
+    Row p of the draft cache is made of the target's state at position p and of the ``lookahead``
+    tokens behind it: token p + 1, and one more for each further MTP module. A row can be fed once
+    the target has accepted position p, and is *final* once all these tokens are known. Only final
+    rows are kept; they hold nothing but the target's own states and tokens. A state is *pending*
+    while its row is not final or was not fed. The newest state always is: its row predicts behind
+    the root, and the first pass of the next rollout feeds it. The other rows of a prefill chunk are
+    fed with the chunk; rows of a text where nothing is rolled out, once many are pending.
 
     A request whose whole prompt but the root came out of the prefix cache has no pending state: it
     drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
@@ -67,7 +66,7 @@ class StateDrafter(CachedRolloutDrafter):
         # By request, those behind the draft cache's committed.
         self._pending: dict[int, _Pending] = {}
         self._fed: dict[int, int] = {}
-        # Of the rows that are fed up to the newest state, so many read a token not known yet.
+        # How many rows up to the newest state read a token that is not known yet.
         self._not_final = max(cache.lookahead - 1, 0)
 
     @classmethod
@@ -96,8 +95,8 @@ class StateDrafter(CachedRolloutDrafter):
         return groups, torch.cat(states)
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        """Keep the states of accepted rows; feed those of prefill chunks but the newest, and those
-        that have piled up, where that makes rows final."""
+        """Keep the states of accepted rows. Feed those of prefill chunks but the newest, and those
+        that are many, where that makes rows final."""
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []

@@ -24,8 +24,8 @@ def token_needs(config: TreeDecodingConfig) -> DrafterNeeds:
 class TokenDrafter(CachedRolloutDrafter):
     """Rolls out a draft model behind the accepted tokens of every generating request.
 
-    Prompts are fed as the target consumes them, unless drafts are not in use: then they wait, as
-    the text does, for the next rollout, or until much has piled up.
+    A prompt is fed to the draft as the target reads it. Where `StepPlan.feeds_drafts` is False, a
+    prompt waits, as the text does, for the next rollout, or until `MOST_BEHIND` rows are due.
     """
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
@@ -50,8 +50,8 @@ class TokenDrafter(CachedRolloutDrafter):
         return groups, None
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        """Feed prefill chunks to the draft, or what has piled up; return the draft cache's length
-        for each item."""
+        """Feed prefill chunks to the draft, or all rows that are due; return the draft cache's
+        length for each item."""
         lengths: list[tuple[int, ...]] = []
         behind, chunks = [], []  # apart: a call is to be no larger than the target's
         for item in batch.items:
@@ -90,8 +90,8 @@ class TokenDrafter(CachedRolloutDrafter):
         return RowGroup(tokens, start, self._cache.block_table(request))
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
-        """What the draft reads for ``tokens``: ids that only the target's padded embedding has
-        become 0, which costs acceptance and nothing else."""
+        """The ids that the draft reads for ``tokens``. Ids that only the target's padded embedding
+        has become 0, which costs acceptance and nothing else."""
         limit = self._engine.vocab_size
         if max(tokens) < limit:
             return tokens

@@ -20,29 +20,28 @@ from trtspec.speculative.hybrid.routine import Routine, StepsSince
 Floats = npt.NDArray[np.float64]
 
 _START, _KEEP = 0.025, 0.005
-"""How many more tokens must be expected with an engine that has not been in use, or has: to change
-the way of working costs time, and requests whose drafts fare differently end one by one, which
-leaves smaller batches than a step's own figures show."""
+"""The share of more tokens that must be expected before an engine comes into use, and to keep it in
+use: changing the way of working costs time, and requests end one by one, which leaves smaller
+batches than a step's own figures show."""
 
 _WHOLE = 0.01
-"""How many more tokens must be expected of verifying a part of the nodes than of all. With less to
-gain, that a node is not worth its row is often an error of the estimates, and it costs more time to
-tell which are than it saves."""
+"""The share of more tokens that must be expected before a part of the nodes is verified in place of
+all. Smaller gains are often errors of the estimates, and choosing nodes takes time."""
 
 _CLOSE = 0.15
-"""How many more tokens with drafts than without leave it at that: with fewer, what a step without
-drafts takes is looked at once in a while. Rows that were verified say little of fewer rows."""
+"""Tokens a request that drafts must bring beyond a step without any. Where they bring less, a step
+without drafts is taken once in a while, as verified rows say little of fewer rows."""
 
 _WARM_UP = 3  # steps at the start in which everything drafts, and is verified if only that tells
-_REST = 16  # steps that are taken like the one before, without weighing what does not pay
-_HELD = 3  # the same with the engines that pay: what weighs them has left the caches each time
+_REST = 16  # most steps without drafts that follow a weighed one
+_HELD = 3  # steps with the same engines that follow a weighed one: weighing is slow, out of caches
 _SETTLED = 16  # steps that a new way of working must last to be reported
 
 
 @dataclass(frozen=True)
 class Load:
-    """A step before drafting: requests that generate, and rows fed without any draft: one of each,
-    and those of prompts."""
+    """A step before drafting. requests: those that generate. rows: the rows that are fed without
+    drafts: the root of each of these requests, and rows of prompts."""
 
     requests: int
     rows: int
@@ -50,12 +49,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a drafter that costs engine time is expected to give this step.
+    """What an engine is expected to give a step.
 
-    chances [B, W]: those of the best nodes of each request, falling along a row. None: nothing is
-    known of it yet. seconds: what its call should take, with a share of what it has to catch up.
-    upkeep: seconds a step that its use takes besides, by what it is fed of prompts. first_step: the
-    same of the first step of its rollout alone, if it can be left at that.
+    chances [B, W]: of the best nodes of each request, falling along a row. None: nothing is known
+    of the engine yet. seconds: of its call, with a share of the rows that its cache lacks. upkeep:
+    seconds a step for feeding prompts to its cache. first_step: the outlook of a rollout that stops
+    at its first step, if the engine can do so.
     """
 
     chances: Floats | None
@@ -64,7 +63,7 @@ class Outlook:
     first_step: Outlook | None = None
 
     def of(self, first_step_only: bool) -> Outlook:
-        """That of the first step alone, which must be known, or of all."""
+        """The outlook of the first step alone, which must be known, or of the whole rollout."""
         if not first_step_only:
             return self
         assert self.first_step is not None, "what is chosen was offered"
@@ -72,7 +71,8 @@ class Outlook:
 
 
 class Choice(NamedTuple):
-    """An engine that drafts, by its place, and how much of its rollout."""
+    """An engine that drafts. engine: its place among the engines. first_step_only: its rollout
+    stops at the first step."""
 
     engine: int
     first_step_only: bool = False
@@ -88,8 +88,8 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A request that drafts were tried with. nodes: those of its tree that were verified. gain:
-    tokens that it emitted beyond what was expected without the trial. seconds: of drafting."""
+    """A request that an engine drafted for, to see what comes of it. nodes: the verified nodes of
+    its tree. gain: emitted tokens beyond those expected without the trial. seconds: of drafting."""
 
     nodes: int
     gain: float
@@ -99,31 +99,30 @@ class Trial:
 class Controller:
     """Maximises the expected tokens per second of the whole batch.
 
-    A node is worth verifying while its chance exceeds what the time of its row would bring
-    otherwise: the seconds that it adds to the target's call times the tokens per second of late.
-    That is the marginal rule for the best mean speed, in which each step is weighed against the
-    pace of all, not against its own. A draft engine runs where the nodes that it is expected to add
-    are worth more than its call by the same measure. Prompts take the time that they take, so that
-    of steps with some says nothing of the pace.
+    A node is verified while its chance exceeds the price of its row: the seconds that the row adds
+    to the target's call, times the tokens per second of late. This marginal rule gives the best
+    mean speed: each step is weighed against the pace of all steps, not against its own. An engine
+    drafts where the nodes that it is expected to add exceed the price of its call. Steps with
+    prompts say nothing of the pace, as prompts take the same time either way.
 
-    It decides by what earlier steps told and what drafters say of their nodes, never by what
-    becomes of the nodes at hand.
+    Decisions rest on earlier steps and on what drafters say of their nodes, never on what becomes
+    of the nodes at hand. A step is either *weighed*, by `plan`, `count` and `report`, or taken like
+    the step before it, where `rests` or `repeat` says so.
     """
 
     def __init__(self, target: CostCurve, adapts: bool = True, sees_all: bool = True) -> None:
-        """``adapts``: choose what drafts and how many nodes are verified, else all do and are.
-        ``sees_all``: outcomes of nodes that were not verified are known as well; if not, more are
-        verified once in a while."""
+        """``adapts``: False: every engine drafts, and every node is verified. ``sees_all``: False:
+        outcomes are known of verified nodes alone, so that more nodes are verified at times."""
         self._target = target
         self._adapts = adapts
         self._sees_all = sees_all
         self._paces: dict[int, Pace] = {}
         self._pauses: list[Pause] = []
         self._verifying = Pause()
-        self._tried: list[tuple[Pause, Outlook]] = []  # in the step under way, for trying's sake
-        self._in_use: frozenset[Choice] = frozenset()  # that were worth their call of late
-        self._is_trying_rows = False
-        self._otherwise = 0.0  # what the step is worth as it would be otherwise
+        self._tried: list[tuple[Pause, Outlook]] = []  # the trials of the step under way
+        self._in_use: frozenset[Choice] = frozenset()  # the engines that were worth their call
+        self._is_trying_rows = False  # the step verifies a node more than is worth it
+        self._otherwise = 0.0  # what the step would be worth without that node
         self._arounds: dict[int, Around] = {}
         self._steps = 0
         self._routine = Routine()
@@ -135,7 +134,7 @@ class Controller:
 
     @property
     def engines_in_use(self) -> set[int]:
-        """Those that were worth their call when they were last weighed, without a prompt beside."""
+        """The engines that were worth their call when a step without prompts was last weighed."""
         return {choice.engine for choice in self._in_use}
 
     def rests(self, requests: int) -> bool:
@@ -161,9 +160,9 @@ class Controller:
     def plan(
         self, load: Load, cheap: Floats | None, engines: Sequence[Outlook]
     ) -> tuple[tuple[Choice, ...], tuple[int, ...]]:
-        """Begin a step: which engines draft, where the other drafters gave nodes of the chances
-        ``cheap [B, W]`` (each row falling; unread without engines), and which draft for a single
-        request, to see what becomes of it."""
+        """Weigh a step: which engines draft for all requests, and which draft for a single one, as
+        a trial. ``cheap [B, W]``: the chances of the nodes that the other drafters gave, falling
+        along a row; not read without engines."""
         steps = self._routine.end()
         self._steps += steps
         self._tried = []
@@ -205,8 +204,8 @@ class Controller:
         return tuple(chosen), tuple(tried)
 
     def count(self, load: Load, chances: Floats, spent: float) -> int:
-        """How many of the batch's nodes to verify, of which ``chances [n]`` are the falling ones of
-        all; ``spent``: the seconds of drafting them."""
+        """How many nodes of the batch are verified. ``chances [n]``: of all nodes, falling.
+        ``spent``: seconds of drafting them."""
         most = len(chances)
         worths, tokens, seconds = self._worths(load, chances, spent)
         best = most
@@ -243,9 +242,9 @@ class Controller:
         rest: float,
         tried: Trial | None = None,
     ) -> None:
-        """A step without prefill verified `nodes`, for which `spent` seconds were drafted, and
-        emitted that many tokens. `rest`: the seconds around drafting and verifying. `tried`: what
-        became of the request that `plan` had drafts tried with."""
+        """A step without prompts is over. ``nodes``: verified. ``tokens``: emitted. ``spent``:
+        seconds of drafting. ``rest``: seconds around drafting and verifying. ``tried``: what became
+        of the trial that `plan` asked for."""
         if tried is None:
             self._around(load).observe(spent > 0, rest)
         pace = self._tokens_per_second(load)
@@ -265,7 +264,7 @@ class Controller:
             pause.judge(load.requests * tried.gain, pace * (outlook.seconds + rows), own)
 
     def report(self, load: Load, engines: Sequence[str], verified: int) -> None:
-        """Log what a step did if that is another way of working than before, and stays."""
+        """Log which engines draft and whether nodes are verified, if that has changed for good."""
         way = " and ".join(engines) if engines else "no draft engine"
         regime = f"{way}, {'verifying drafts' if verified else 'verifying nothing'}"
         if regime == self._regime:
@@ -297,8 +296,8 @@ class Controller:
     def _best(
         self, load: Load, cheap: Floats, engines: Sequence[Outlook]
     ) -> tuple[list[Choice], bool]:
-        """The engines that are worth their calls, of those that something is known of, and whether
-        a step without them is worth nearly as much."""
+        """The engines that are worth their calls, of those with known chances, and whether a step
+        without them is worth nearly as much."""
         left: dict[Choice, Outlook] = {}
         for i, outlook in enumerate(engines):
             if outlook.chances is not None:
@@ -321,8 +320,8 @@ class Controller:
         return list(best), otherwise - plain < _CLOSE * load.requests
 
     def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], dearer: float) -> float:
-        """What a step with these engines is worth with a share ``dearer`` fewer tokens than
-        are expected of it."""
+        """What a step with these engines is worth, if it brings a share ``dearer`` fewer tokens
+        than expected."""
         chances = cheap
         for outlook in engines:
             assert outlook.chances is not None
@@ -335,8 +334,8 @@ class Controller:
     def _worths(
         self, load: Load, chances: Floats, spent: float, dearer: float = 0.0
     ) -> tuple[Floats, Floats, Floats]:
-        """Of a step that verifies the first 0 to n nodes: what it is worth, the tokens that are
-        expected of it and its seconds, each [n + 1]."""
+        """Of a step that verifies the first 0 to n nodes: its worth, its expected tokens and its
+        seconds, each [n + 1]."""
         count = len(chances) + 1
         tokens = np.full(count, float(load.requests))
         tokens[1:] += chances.cumsum()
@@ -346,18 +345,18 @@ class Controller:
         return tokens - self._tokens_per_second(load) * seconds, tokens, seconds
 
     def _around(self, load: Load) -> Around:
-        """That of about as many requests."""
+        """The times around steps of about as many requests."""
         return self._arounds.setdefault(_batch(load), Around())
 
     def _tokens_per_second(self, load: Load) -> float:
-        """What time brings: the pace of late at the machine's speed of now, but never less than
-        that of steps without drafts, which there may always be; 0 before anything was measured."""
+        """The pace of late, at the machine's present speed. Steps without drafts are always
+        possible, so that it is never below theirs. 0 before anything was measured."""
         pace = self._pace(load).tokens_per_second / self._target.slowness
         plain = self._target.at(load.requests) + self._around(load).seconds(False)
         return max(pace, load.requests / plain if plain else 0.0)
 
     def _pace(self, load: Load) -> Pace:
-        """That of about as many requests."""
+        """The pace of steps of about as many requests."""
         return self._paces.setdefault(_batch(load), Pace())
 
 

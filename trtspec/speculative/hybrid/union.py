@@ -27,9 +27,9 @@ class UnionDrafter(Drafter):
     """Merges the trees of its members by token path and gives the rows of a step to the nodes that
     are likeliest to be accepted, of the whole batch.
 
-    A node's chance is the highest that a member gives its path. Members without an engine draft
-    first, in every step: they cost next to nothing. `Controller` says which engines draft as well,
-    and how many of the nodes are verified.
+    The chance of a node is the highest that a member gives its path. Members without an engine
+    draft first, in every step, as they cost next to nothing. The `Controller` says which engines
+    draft as well, and how many of the nodes are verified.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class UnionDrafter(Drafter):
         has_own_rule: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``adapts``: draft and verify what pays, else as much as there may be. ``has_own_rule``:
-        acceptance follows another rule than the target's own choice."""
+        """``adapts``: draft and verify what pays; False: as much as there may be.
+        ``has_own_rule``: an `AcceptanceRule` accepts drafts, not the target's own choice."""
         self.needs = needs
         self.target_cost = CostCurve()
         self._members = tuple(members)
@@ -113,8 +113,7 @@ class UnionDrafter(Drafter):
         return ids
 
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
-        """Time the engines, before there are requests: steps of up to `max_requests`, of up to
-        `max_rows` in all."""
+        """See `Drafter.profile`: times the target, then the engine of each member."""
         most = min(max_rows, max_requests * (1 + self.needs.max_nodes))
         self.target_cost.profile(lambda rows: target.time_call(min(rows, max_requests), rows), most)
         logger.info("a target step in ms by rows: %s", self.target_cost.table())
@@ -124,8 +123,8 @@ class UnionDrafter(Drafter):
     def _draft(
         self, step: _Step, items: Sequence[ScheduledRequest], trees: list[TokenTree]
     ) -> None:
-        """Have the engines draft beside the trees of the other members where that pays, and give
-        each request those of its nodes that are worth a row."""
+        """Let the engines draft that pay, beside the ``trees`` of the other members, and give each
+        request the nodes that are worth a row."""
         load = step.load
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         repeat = None if self._cheap else self._controller.repeat(load.requests)
@@ -168,7 +167,7 @@ class UnionDrafter(Drafter):
         self._controller.report(load, [self._name(choice) for choice in chosen], step.nodes)
 
     def _verify_all(self, step: _Step, items: Sequence[ScheduledRequest], choice: Choice) -> None:
-        """Have one engine draft, and give each request all that it drafts: no chances are asked."""
+        """Let one engine draft, and give each request its whole tree, without chances."""
         step.spent = self._seconds(choice, len(items))
         began = self._clock()
         member, first_step_only = self._engines[choice.engine], choice.first_step_only
@@ -185,7 +184,8 @@ class UnionDrafter(Drafter):
         trees: list[TokenTree],
         members: Sequence[Member],
     ) -> None:
-        """Add what these members draft for one request to its tree; the one that costs least."""
+        """Add what these members draft for one request to its tree: the request whose drafts cost
+        least."""
         place = min(range(len(items)), key=lambda i: members[0].num_behind(items[i].request))
         step.tried = items[place].request.id
         step.expected = 1.0
@@ -205,16 +205,16 @@ class UnionDrafter(Drafter):
         is_trial: bool = False,
         first_step_only: bool = False,
     ) -> list[TokenTree]:
-        """A member's trees for these items, with the ln of the chances of paths as scores."""
+        """The trees of a member for these items; scores are the ln of the chances of paths."""
         trees = member.draft(items, self._clock, is_trial, first_step_only)
         return member.calibrate(items, trees)
 
     def _needs_all_steps(self, choice: Choice) -> bool:
-        """Whether the whole rollout is to be made in place of its first step."""
+        """Whether the engine makes the whole rollout in place of its first step."""
         return choice.first_step_only and self._engines[choice.engine].needs_all_steps
 
     def _seconds(self, choice: Choice, requests: int) -> float:
-        """What drafting for so many should take."""
+        """Expected seconds of drafting for that many requests."""
         return self._engines[choice.engine].costs.seconds(requests, choice.first_step_only)
 
     def _name(self, choice: Choice) -> str:
@@ -224,7 +224,7 @@ class UnionDrafter(Drafter):
     def _accept(
         self, member: Member, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
-        """Tell a member what was accepted, and whether it is in use."""
+        """Tell a member what was accepted; engines not in use need not feed prompts."""
         if member.has_engine and member not in self._in_use:
             batch = replace(batch, feeds_drafts=False)
         return member.drafter.on_accepted(batch, accepted)
@@ -243,7 +243,7 @@ class UnionDrafter(Drafter):
         return counts
 
     def _close(self, step: _Step, now: float) -> None:
-        """The step is over, as another begins: take note of what it took."""
+        """Another step begins: note what this one took."""
         self._step = None
         if not step.is_pure or step.ended <= 0:
             return
@@ -271,17 +271,17 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 
 
 class _Step:
-    """What happened when in a step; is_pure: no prompt was fed."""
+    """The times and counts of a step. is_pure: no prompt was fed."""
 
     def __init__(self, load: Load, is_pure: bool, began: float) -> None:
         self.load = load
         self.is_pure = is_pure
         self.began = began
         self.drafted = self.judged = self.ended = 0.0
-        self.spent = self.drafting = 0.0  # on engines, as expected and as it was
-        self.nodes = self.tokens = 0
-        self.tried: int | None = None  # the request of a trial, the tokens expected without
-        self.expected = self.trying = 0.0  # trying: seconds
+        self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
+        self.nodes = self.tokens = 0  # verified, emitted
+        self.tried: int | None = None  # the request of a trial
+        self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
         self.trial: Trial | None = None
 
 
