@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
@@ -18,6 +17,12 @@ from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.speculative.options import parse_speculative_config
+
+_missing: ConfigError | None = None
+try:
+    from trtspec.serve import process
+except ConfigError as error:  # its packages are an extra: said once the program is asked to serve
+    _missing = error
 
 API_KEY_VARIABLE = "TRTSPEC_API_KEY"
 _ON_OFF = argparse.BooleanOptionalAction
@@ -100,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (args.model is None) == (args.model_flag is None):
             raise ConfigError("give one model: a folder, an id or an embedded checkpoint's name")
         args.model = args.model or args.model_flag
-        # Imported here, as its packages are optional; a missing one is named.
-        process = importlib.import_module("trtspec.serve.process")
+        if _missing is not None:
+            raise _missing
         options, speculation = llm_options(args), speculative_config(args)
         template = _read(args.chat_template)
         find_model(args.model)  # a wrong name is found before the port is bound
