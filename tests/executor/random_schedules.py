@@ -255,7 +255,8 @@ class Simulation:
     def step(self) -> None:
         batch = self.scheduler.schedule()
         self.check()
-        assert batch.max_rows <= self.scheduler.max_num_tokens
+        fed = sum(item.num_rows + item.max_nodes for item in batch.items)
+        assert fed <= self.scheduler.max_num_tokens
         assert len(batch.items) <= self.scheduler.max_batch_size
         ids = [item.request.id for item in batch.items]
         assert ids == sorted(ids)

@@ -51,14 +51,6 @@ class StepPlan:
     feeds_drafts: bool = True
     first_step_only: bool = False
 
-    def __bool__(self) -> bool:
-        return bool(self.items)
-
-    @property
-    def max_rows(self) -> int:
-        """Most rows that the step can feed to the target, draft nodes included."""
-        return sum(item.num_rows + item.max_nodes for item in self.items)
-
     @property
     def only_generates(self) -> bool:
         """Whether no prompt is fed."""
