@@ -13,7 +13,7 @@ import pytest
 from trtspec import CompletionOutput, RequestOutput
 from trtspec.bench import picture, table
 from trtspec.bench.compare import (
-    Contender,
+    Entrant,
     Round,
     compare_texts,
     first_divergence,
@@ -32,7 +32,7 @@ from trtspec.bench.compare_report import (
 from trtspec.bench.compare_report import (
     __doc__ as SCHEMA,
 )
-from trtspec.bench.methods import NONE, Method
+from trtspec.bench.methods import NONE, BenchMethod
 from trtspec.bench.result_file import save
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
@@ -41,7 +41,7 @@ from trtspec.speculative.options import parse_speculative_config
 from ..e2e.helpers import TinyModels, open_llm, random_prompt
 from .test_floor import RATES
 
-NGRAM = Method(
+NGRAM = BenchMethod(
     "ngram:2 [x]",
     parse_speculative_config({"method": "ngram", "num_speculative_tokens": 2}),
 )
@@ -105,7 +105,7 @@ def test_figures_are_medians_over_rounds() -> None:
     assert figures["acceptance"]["num_steps"] == 6
     assert figures["speculative_config"]["method"] == "ngram"
     assert figures["texts"]["is_promised"] and figures["texts"]["num_divergences"] == 0
-    own = summarize(Method(NONE, None), baseline, baseline, RATES, True)
+    own = summarize(BenchMethod(NONE, None), baseline, baseline, RATES, True)
     assert own["speed_up"] == 1.0 and own["speculative_config"] is None
 
 
@@ -113,7 +113,7 @@ def test_a_floor_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_p
     """It is none until memory is read faster, in the table, the file and the picture."""
     slow = replace(RATES, read_bandwidth=2e9)  # 50 ms for a step of 10
     rounds = [one_round(1.0)]
-    figures = summarize(Method(NONE, None), rounds, rounds, slow, True)
+    figures = summarize(BenchMethod(NONE, None), rounds, rounds, slow, True)
     assert figures["memory_floor_ms"] is figures["memory_floor_share"] is None
     shown = {"batch_size": 1, "temperature": 0.0, "methods": [figures]}
     print_point(shown)
@@ -127,7 +127,7 @@ def test_a_floor_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_memory_is_sampled_between_rounds(models: TinyModels) -> None:
     events: list[str] = []
-    contenders = [Contender(NGRAM, lambda: FakeLLM("a", events))]
+    contenders = [Entrant(NGRAM, lambda: FakeLLM("a", events))]
     run_rounds(contenders, [[1]], SamplingParams(seed=0), 3, lambda: events.append("sample"))
     assert events == ["open a", "a [1]", "close a", "sample"] * 3
 
@@ -137,7 +137,7 @@ def test_turns_by_prompts() -> None:
     of turns one is open at a time."""
     events: list[str] = []
     names = ("a", "b")
-    contenders = [Contender(NGRAM, partial(FakeLLM, name, events)) for name in names]
+    contenders = [Entrant(NGRAM, partial(FakeLLM, name, events)) for name in names]
     prompts = [[0], [1], [2]]
     run_rounds(contenders, prompts, SamplingParams(seed=0), 2, turn_size=2)
     first = ["open a", "open b", "a [0, 1]", "b [0, 1]", "b [2]", "a [2]", "close b", "close a"]
@@ -154,7 +154,7 @@ def test_turns_by_prompts() -> None:
 def test_rounds_that_differ_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     for seconds, shown in (((1.0, 1.2), "1.20"), ((1.0, 1.4), "1.40 !")):
         rounds = [one_round(s) for s in seconds]
-        figures = summarize(Method(NONE, None), rounds, rounds, RATES, True)
+        figures = summarize(BenchMethod(NONE, None), rounds, rounds, RATES, True)
         assert figures["spread"] == pytest.approx(max(seconds))
         print_point({"batch_size": 1, "temperature": 0.0, "methods": [figures]})
         assert shown in capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_texts() -> None:
 def point(**changes: Any) -> dict[str, Any]:
     baseline, rounds = [one_round(1.0)], [one_round(0.5, 2, 1, **changes)]
     methods = [
-        summarize(Method(NONE, None), baseline, baseline, RATES, True),
+        summarize(BenchMethod(NONE, None), baseline, baseline, RATES, True),
         summarize(NGRAM, rounds, baseline, RATES, True),
     ]
     return {"batch_size": 1, "temperature": 0.0, "methods": methods}
@@ -232,8 +232,8 @@ def test_the_picture(tmp_path: Path) -> None:
 def test_no_round_knows_the_one_before(models: TinyModels) -> None:
     """Suffix trees learn from answers; a second round over the same prompts must not."""
     spec = {"method": "suffix", "num_speculative_tokens": 8}
-    method = Method("suffix:8", parse_speculative_config(spec))
-    contender = Contender(method, lambda: open_llm(models.folder("llama"), spec))
+    method = BenchMethod("suffix:8", parse_speculative_config(spec))
+    contender = Entrant(method, lambda: open_llm(models.folder("llama"), spec))
     run_rounds([contender], [random_prompt(1, 20)], SamplingParams(24, ignore_eos=True), 2)
     first, second = contender.rounds
     assert first.tokens == second.tokens and len(first.tokens[0]) == 24

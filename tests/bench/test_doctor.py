@@ -13,7 +13,7 @@ from trtspec.bench.doctor.agreement import matched_depth, measure_agreement
 from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check, describe, has_problem
 from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.doctor.pair_checks import PairFigures, figure_checks, measure_pair
-from trtspec.bench.methods import Method
+from trtspec.bench.methods import BenchMethod
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.build import build
 from trtspec.ops.tree import TokenTree
@@ -99,7 +99,7 @@ def figures(rates: list[int], costs: StepCosts) -> PairFigures:
     for i in range(100):
         metrics.record(1 + sum(i < rate for rate in rates), costs.depth)
     spec = {"method": "ngram", "num_speculative_tokens": costs.depth}
-    method = Method("draft:4", parse_speculative_config(spec))
+    method = BenchMethod("draft:4", parse_speculative_config(spec))
     return PairFigures(method, {0.0: metrics.to_dict(), 1.0: metrics.to_dict()}, costs)
 
 
@@ -133,7 +133,7 @@ def test_a_pair_as_json(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> 
     folder = build(models.folder("llama"), spec, dtype="float32", backend="eager")
     costs = StepCosts(10.0, 12.0, 8.0, 3, 2)
     monkeypatch.setattr("trtspec.bench.doctor.pair_checks.measure_costs", lambda *arguments: costs)
-    method = Method("draft_model:2", parse_speculative_config(spec))
+    method = BenchMethod("draft_model:2", parse_speculative_config(spec))
     found = measure_pair(folder, method, [random_prompt(1, 9)], 8).to_dict()
     assert found["speculative_config"]["method"] == "draft_model"
     assert list(found["agreement"]) == ["0", "1"] == list(found["expected_speed_up"])

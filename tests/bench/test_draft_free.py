@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from trtspec.bench.draft_free import measure, repeating_text
-from trtspec.bench.methods import Method, fitting_methods, read_methods
+from trtspec.bench.methods import BenchMethod, fitting_methods, read_methods
 from trtspec.errors import ConfigError
 
 
-def free() -> list[Method]:
+def free() -> list[BenchMethod]:
     return [method for method in fitting_methods([]) if method.config is not None]
 
 
 @pytest.mark.parametrize("method", free(), ids=lambda method: method.name)
-def test_a_text_that_repeats_is_foreseen(method: Method) -> None:
+def test_a_text_that_repeats_is_foreseen(method: BenchMethod) -> None:
     assert method.config is not None
     cost = measure(method.config, repeating_text(120, 7, 0.0, 1000), 40)
     assert len(cost.steps) == 39 and cost.history > 0

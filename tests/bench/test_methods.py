@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.bench.methods import NONE, Method, fitting_methods, read_methods, usual_methods
+from trtspec.bench.methods import NONE, BenchMethod, fitting_methods, read_methods, usual_methods
 from trtspec.builder.available_drafts import FoundDraft, available_drafts
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.options import parse_speculative_config
@@ -19,7 +19,7 @@ def drafts() -> list[FoundDraft]:
     return available_drafts("trtspec-tiny", [])
 
 
-def options(method: Method) -> dict[str, Any]:
+def options(method: BenchMethod) -> dict[str, Any]:
     config: Any = method.config
     names = ("speculative_model", "topk", "max_draft_len", "num_draft_tokens")
     return {name: getattr(config, name, None) for name in names}
@@ -39,7 +39,7 @@ def test_embedded_drafts_are_found(drafts: list[FoundDraft]) -> None:
 def test_spellings(drafts: list[FoundDraft]) -> None:
     texts = ["ngram:4", "EAGLE3:5", "eagle3:4,5,24", '{"method": "draft_model", "num_steps": 3}']
     none, ngram, chain, tree, json_chain = read_methods(texts, drafts)
-    assert none == Method(NONE, None) and ngram.name == "ngram:4"
+    assert none == BenchMethod(NONE, None) and ngram.name == "ngram:4"
     assert ngram.config is not None and ngram.config.max_draft_len == 4
     head = {"speculative_model": HEAD, "topk": 1, "max_draft_len": 5, "num_draft_tokens": 6}
     assert options(chain) == head and chain.name == "EAGLE3:5"
@@ -117,6 +117,6 @@ def test_what_fits(drafts: list[FoundDraft]) -> None:
 
 def test_only_lossless_methods_promise_their_text() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 2}
-    assert Method("", parse_speculative_config(config)).is_lossless
+    assert BenchMethod("", parse_speculative_config(config)).is_lossless
     forced = {**config, "simulate_acceptance": [0.5]}
-    assert not Method("", parse_speculative_config(forced)).is_lossless
+    assert not BenchMethod("", parse_speculative_config(forced)).is_lossless

@@ -20,7 +20,7 @@ from typing import Any
 
 from trtspec.bench.acceptance import one_for_each
 from trtspec.bench.floor import MachineRates
-from trtspec.bench.methods import Method
+from trtspec.bench.methods import BenchMethod
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.llm import LLM
@@ -60,10 +60,10 @@ class Round:
 
 
 @dataclass
-class Contender:
+class Entrant:
     """A method, what opens its model, and its rounds so far."""
 
-    method: Method
+    method: BenchMethod
     open: Callable[[], LLM]
     rounds: list[Round] = field(default_factory=list)
 
@@ -71,7 +71,7 @@ class Contender:
 class _RoundUnderWay:
     """A contender's model in a round, and what its turns measured."""
 
-    def __init__(self, contender: Contender, prompts: Sequence[list[int]]) -> None:
+    def __init__(self, contender: Entrant, prompts: Sequence[list[int]]) -> None:
         """Open the model and warm it up on the first prompts."""
         self._contender = contender
         self.llm = contender.open()
@@ -105,7 +105,7 @@ class _RoundUnderWay:
 
 
 def run_rounds(
-    contenders: Sequence[Contender],
+    contenders: Sequence[Entrant],
     prompts: Sequence[list[int]],
     params: SamplingParams,
     rounds: int,
@@ -126,7 +126,7 @@ def run_rounds(
 
 
 def _run_round(
-    contenders: Sequence[Contender],
+    contenders: Sequence[Entrant],
     prompts: Sequence[list[int]],
     params: Sequence[SamplingParams],
     turn_size: int,
@@ -145,7 +145,7 @@ def _run_round(
 
 
 def summarize(
-    method: Method,
+    method: BenchMethod,
     rounds: Sequence[Round],
     baseline: Sequence[Round],
     rates: MachineRates,

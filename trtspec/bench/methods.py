@@ -22,7 +22,7 @@ _ADAPTIVE = "+adaptive"
 
 
 @dataclass(frozen=True)
-class Method:
+class BenchMethod:
     """A contender: how it is called in tables, and its config (None: no speculation)."""
 
     name: str
@@ -37,7 +37,7 @@ class Method:
         )
 
 
-def fitting_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
+def fitting_methods(drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
     """No speculation, what needs no draft, and usual shapes for each draft."""
     free = [each for each in methods().values() if not _has_draft(each.name)]
     spellings = [spelling for method in free for spelling in method.usual]
@@ -46,13 +46,13 @@ def fitting_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
     return read_methods(spellings, drafts)
 
 
-def usual_methods(drafts: Sequence[FoundDraft]) -> list[Method]:
+def usual_methods(drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
     """The usual chain for each draft."""
     names = dict.fromkeys(draft.method for draft in drafts)
     return read_methods([_usual(name)[0] for name in names], drafts)[1:]
 
 
-def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[Method]:
+def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
     """What was asked for, behind no speculation, which all are compared with.
 
     A spelling is ``method:K`` (a chain) or ``method:k,D,N`` (a tree), with ``+adaptive`` behind it
@@ -64,7 +64,7 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
         ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
             the same one twice.
     """
-    found = [Method(NONE, None)]
+    found = [BenchMethod(NONE, None)]
     wanted = [(text, _read(text)) for text in spellings if not _is_none(text)]
     as_json = [options.get("method") for text, (options, _) in wanted if _is_json(text)]
     for text, (options, draft_method) in wanted:
@@ -75,7 +75,7 @@ def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list
         for draft in own:
             name = label if len(own) < 2 or draft is None else f"{label} ({Path(draft.name).name})"
             given = options if draft is None else {**options, "model": draft.name}
-            found.append(Method(name, parse_speculative_config(given)))
+            found.append(BenchMethod(name, parse_speculative_config(given)))
     names = [method.name for method in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

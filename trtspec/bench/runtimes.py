@@ -33,7 +33,7 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True)
-class Round:
+class RuntimeRound:
     """Speed, and milliseconds of a step and of what it spends outside the engines."""
 
     tokens_per_second: float
@@ -42,7 +42,7 @@ class Round:
     tokens: list[list[int]]
 
 
-def run_python(engine: Path, method: str, samples: Sequence[Sample]) -> Round:
+def run_python(engine: Path, method: str, samples: Sequence[Sample]) -> RuntimeRound:
     """The samples through `LLM`."""
     speculation: Any = False if method == NONE else None
     options: dict[str, Any] = {"kv_cache_config": {"enable_block_reuse": False}}
@@ -59,10 +59,10 @@ def run_python(engine: Path, method: str, samples: Sequence[Sample]) -> Round:
     times = {name: after[name] - before[name] for name in ("target_ms", "draft_ms", "host_ms")}
     steps = after["num_engine_steps"] - before["num_engine_steps"]
     speed = sum(map(len, tokens)) / seconds
-    return Round(speed, sum(times.values()) / steps, times["host_ms"] / steps, tokens)
+    return RuntimeRound(speed, sum(times.values()) / steps, times["host_ms"] / steps, tokens)
 
 
-def run_cpp(program: Path, engine: Path, method: str, data: Path, folder: Path) -> Round:
+def run_cpp(program: Path, engine: Path, method: str, data: Path, folder: Path) -> RuntimeRound:
     """The data set through trtspec_benchmark.
 
     Raises:
@@ -81,14 +81,14 @@ def run_cpp(program: Path, engine: Path, method: str, data: Path, folder: Path) 
     metrics, steps = found["metrics"], found["metrics"]["num_engine_steps"]
     tokens = [response["tokens"] for response in json.loads(responses.read_text())["responses"]]
     speed = found["figures"]["token_throughput"]
-    return Round(speed, metrics["step_ms"], metrics["host_ms"] / steps, tokens)
+    return RuntimeRound(speed, metrics["step_ms"], metrics["host_ms"] / steps, tokens)
 
 
 def compare(
     engine: Path, program: Path, samples: Sequence[Sample], rounds: int
-) -> dict[tuple[str, str], list[Round]]:
+) -> dict[tuple[str, str], list[RuntimeRound]]:
     """What each runtime measured, by method and runtime."""
-    found: dict[tuple[str, str], list[Round]] = {}
+    found: dict[tuple[str, str], list[RuntimeRound]] = {}
     with TemporaryDirectory() as name:
         folder = Path(name)
         data = folder / "samples.json"

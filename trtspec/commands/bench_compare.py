@@ -12,11 +12,11 @@ from typing import Any
 
 from trtspec.backends.device import free_memory
 from trtspec.backends.shape import WEIGHTS_NAME
-from trtspec.bench.compare import Contender, run_rounds, set_floor, summarize
+from trtspec.bench.compare import Entrant, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
 from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
 from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
-from trtspec.bench.methods import Method
+from trtspec.bench.methods import BenchMethod
 from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import save
 from trtspec.builder.available_drafts import available_drafts
@@ -76,7 +76,7 @@ def run_compare(args: argparse.Namespace) -> int:
     for batch_size in args.batch_sizes:
         for temperature in args.temperatures:
             contenders = [
-                Contender(method, partial(_open, method, built[method.name], batch_size))
+                Entrant(method, partial(_open, method, built[method.name], batch_size))
                 for method in methods
             ]
             size = batch_size if fit else None
@@ -129,7 +129,7 @@ def _fit_together(folders: Sequence[Path], device: str) -> bool:
     return weights <= most
 
 
-def _open(method: Method, folder: Path, batch_size: int) -> LLM:
+def _open(method: BenchMethod, folder: Path, batch_size: int) -> LLM:
     return LLM(
         folder,
         method.config or False,
@@ -140,7 +140,7 @@ def _open(method: Method, folder: Path, batch_size: int) -> LLM:
 
 def _measure(
     args: argparse.Namespace,
-    contenders: Sequence[Contender],
+    contenders: Sequence[Entrant],
     prompts: Sequence[list[int]],
     batch_size: int,
     temperature: float,

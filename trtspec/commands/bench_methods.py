@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.methods import Method, fitting_methods, read_methods
+from trtspec.bench.methods import BenchMethod, fitting_methods, read_methods
 from trtspec.bench.result_file import check_output
 from trtspec.builder.available_drafts import FoundDraft
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS
@@ -56,7 +56,7 @@ def check_method_flags(args: argparse.Namespace) -> None:
 
 def build_methods(
     args: argparse.Namespace, drafts: list[FoundDraft]
-) -> tuple[list[Method], dict[str, Path], dict[str, str]]:
+) -> tuple[list[BenchMethod], dict[str, Path], dict[str, str]]:
     """The methods that were asked for, else all that fit; the engine folder of each by its name;
     and why others that could fit have none."""
     # Nothing may be left out of what was asked for.

@@ -34,7 +34,7 @@ from trtspec.bench.gpu_bringup.part import DONE
 from trtspec.bench.gpu_bringup.parts import PARTS, SHORT
 from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
 from trtspec.bench.machine import commit, machine, versions
-from trtspec.bench.methods import Method, read_methods, usual_methods
+from trtspec.bench.methods import BenchMethod, read_methods, usual_methods
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import (
     ENGINE_OPTIONS,
@@ -113,7 +113,7 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
     return checks, figures
 
 
-def _methods(args: argparse.Namespace) -> list[Method]:
+def _methods(args: argparse.Namespace) -> list[BenchMethod]:
     """The methods to check: those given, or the usual ones; all draft with a network."""
     drafts = available_drafts(args.model, args.draft)
     if args.methods is None:
@@ -129,7 +129,7 @@ def _methods(args: argparse.Namespace) -> list[Method]:
 
 
 def _measure(
-    args: argparse.Namespace, source: PromptSource, method: Method, options: dict[str, Any]
+    args: argparse.Namespace, source: PromptSource, method: BenchMethod, options: dict[str, Any]
 ) -> PairFigures:
     folder = build(args.model, method.config, dtype=args.dtype, max_batch_size=1, **options)
     prompts = [p.token_ids for p in source.encode(load_tokenizer(folder / TOKENIZER_FOLDER))]

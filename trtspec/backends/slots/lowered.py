@@ -130,7 +130,7 @@ class SlotContext(nn.Module):
         return (context, *rows.k_caches, *rows.v_caches)
 
 
-class Method(nn.Module):
+class SlotMethod(nn.Module):
     """One method of a network that needs neither rows nor caches."""
 
     def __init__(self, model: nn.Module, name: str, part: str = "") -> None:

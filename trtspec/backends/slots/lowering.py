@@ -17,9 +17,9 @@ from torch.export import Dim
 from trtspec.backends.parts import MaskKind, Part, PartRole
 from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.lowered import (
-    Method,
     SlotContext,
     SlotFeaturePass,
+    SlotMethod,
     SlotModel,
     SlotPass,
 )
@@ -191,7 +191,7 @@ def _method(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: b
         part_file(network, part),
         network.make,
         sign,
-        lambda module: Method(module, method.name, part.module),
+        lambda module: SlotMethod(module, method.name, part.module),
         inputs=(method.given,),
         outputs=(method.made,),
     )

@@ -11,7 +11,7 @@ from trtspec.bench.doctor.agreement import measure_agreement
 from trtspec.bench.doctor.check import OK, PROBLEM, WARNING, Check
 from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
-from trtspec.bench.methods import Method
+from trtspec.bench.methods import BenchMethod
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.builder.tokenizer import has_tokenizer
@@ -67,7 +67,7 @@ def tokenizer_check(folder: Path) -> Check:
     return Check("tokenizer", OK, detail)
 
 
-def contract_check(model: str, method: Method, build: BuildConfig) -> Check:
+def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check:
     """Whether a draft fits its target: kind, sizes, tokenizer, tree. Nothing is built for it."""
     name = f"{method.name}: contract"
     folder = find_model(model)
@@ -92,7 +92,7 @@ class PairFigures:
     """What was measured of a pair. agreement: by temperature, under the names of
     `trtspec.executor.metrics`, as if every agreeing draft were accepted."""
 
-    method: Method
+    method: BenchMethod
     agreement: Mapping[float, Mapping[str, Any]]
     costs: StepCosts
 
@@ -112,7 +112,7 @@ class PairFigures:
 
 
 def measure_pair(
-    folder: Path, method: Method, prompts: Sequence[Sequence[int]], max_tokens: int
+    folder: Path, method: BenchMethod, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> PairFigures:
     """Agreement at each of `TEMPERATURES`, and what calls take; ``folder``: of the built engine."""
     assert method.config is not None

@@ -21,7 +21,7 @@ from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.bench.floor import measure_machine
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
 from trtspec.bench.gpu_bringup.part import PartFailed, PartSkipped, Place
-from trtspec.bench.methods import Method, read_methods
+from trtspec.bench.methods import BenchMethod, read_methods
 from trtspec.bench.rival import Rival
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
@@ -136,14 +136,14 @@ def models_of(place: Place) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def methods_of(place: Place) -> tuple[Path, list[Method]]:
+def methods_of(place: Place) -> tuple[Path, list[BenchMethod]]:
     """The target, and all methods, no speculation among them."""
     target, head = models_of(place)
     drafts = available_drafts(str(target), [str(head)])
     return target, read_methods(Scale.of(place).methods, drafts)
 
 
-def engine_of(place: Place, backend: Backend, method: Method) -> Path:
+def engine_of(place: Place, backend: Backend, method: BenchMethod) -> Path:
     """The engine folder that a method runs on, which is built if it is not there."""
     scale = Scale.of(place)
     target, methods = methods_of(place)
@@ -162,7 +162,7 @@ def engine_of(place: Place, backend: Backend, method: Method) -> Path:
     )
 
 
-def _children(method: Method) -> int:
+def _children(method: BenchMethod) -> int:
     """Of a node, at most; a build fixes that."""
     config = method.config
     return config.tree.topk if isinstance(config, TreeDecodingConfig) else 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trtspec.bench.methods import Method
+from trtspec.bench.methods import BenchMethod
 from trtspec.bench.peers.process import Job, PeerProcess
 from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
 from trtspec.child_python import PYTHON
@@ -130,7 +130,7 @@ def contenders_of(
     return found
 
 
-def own_contender(method: Method, folder: Path, base: Job) -> Contender:
+def own_contender(method: BenchMethod, folder: Path, base: Job) -> Contender:
     """A method of trtspec over an engine folder."""
     config = speculative_to_dict(method.config) if method.config else None
     job = replace(base, model=str(folder), mode=PLAIN, options={"speculative_config": config})

@@ -7,7 +7,7 @@ from trtspec.models.signature import rollout_signature
 from trtspec.speculative.block.network import DFlashDraft
 from trtspec.speculative.block.rollout import BlockRollout
 from trtspec.speculative.block.shape import DFlashConfig
-from trtspec.speculative.block.stand_in import BlockNetwork
+from trtspec.speculative.block.stand_in import LoweredBlockNetwork
 from trtspec.speculative.draft_kind import (
     DRAFT_MODEL,
     DRAFT_ROLLOUT,
@@ -38,9 +38,9 @@ def _parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
     )
 
 
-def _stand_in(config: DFlashConfig, parts: OpenParts) -> BlockNetwork:
+def _stand_in(config: DFlashConfig, parts: OpenParts) -> LoweredBlockNetwork:
     context, passes, head = parts.rows(_CONTEXT), parts.rows(PASS), parts.session(HEAD)
-    return BlockNetwork(context, passes, head, parts.tensor("token_map"))
+    return LoweredBlockNetwork(context, passes, head, parts.tensor("token_map"))
 
 
 DFLASH_NETWORK = DraftKind(

@@ -1,4 +1,4 @@
-"""BlockNetwork: a network that guesses blocks, made of lowered graphs."""
+"""LoweredBlockNetwork: a network that guesses blocks, made of lowered graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtspec.backends.session import GraphSession
 from trtspec.models.attention import PackedRows
 
 
-class BlockNetwork(nn.Module):
+class LoweredBlockNetwork(nn.Module):
     """A draft network that guesses blocks, for a rollout (see `trtspec.speculative.block.rollout`).
 
     What it makes of the target's states is written first, by a call of its own.

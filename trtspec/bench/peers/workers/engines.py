@@ -10,7 +10,7 @@ PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Engine:
+class PeerEngine:
     """One of them.
 
     module: by which it is found installed. modes: see `protocol.Job`; ways to decode that need no
@@ -26,16 +26,16 @@ class Engine:
 
 _ALONE = (PLAIN, "prompt_lookup")
 
-ENGINES: Mapping[str, Engine] = {
-    "transformers": Engine("transformers", _ALONE, ("draft_model",)),
-    "openvino": Engine(
+ENGINES: Mapping[str, PeerEngine] = {
+    "transformers": PeerEngine("transformers", _ALONE, ("draft_model",)),
+    "openvino": PeerEngine(
         "openvino_genai",
         _ALONE,
         ("draft_model", "eagle3"),
         "optimum-cli export openvino --model <target> <folder>",
     ),
-    "vllm": Engine("vllm", _ALONE, ("draft_model", "eagle3")),
-    "llama_cpp": Engine(
+    "vllm": PeerEngine("vllm", _ALONE, ("draft_model", "eagle3")),
+    "llama_cpp": PeerEngine(
         "llama_cpp",
         _ALONE,
         own_format="llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16",
