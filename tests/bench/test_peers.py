@@ -20,6 +20,7 @@ from trtspec.bench.peers.contender import (
 )
 from trtspec.bench.peers.process import Job, PeerError, PeerProcess
 from trtspec.bench.peers.report import summarize
+from trtspec.bench.peers.round import run_round
 from trtspec.bench.peers.workers.engines import ENGINES
 from trtspec.errors import ConfigError
 from trtspec.speculative.registry import methods
@@ -132,16 +133,34 @@ def test_drafts_of_others_are_those_of_our_methods() -> None:
     assert taken and taken <= set(methods())
 
 
-def test_rounds_and_ratios() -> None:
-    one = Contender("counting", "plain", "counting", sys.executable, JOB)
-    one.run(PROMPTS, 3, 0, warm_up=1)
-    one.run(PROMPTS, 3, 0, warm_up=1)
-    assert len(one.seconds) == 2 and one.version == "1.0"
-    assert one.tokens == [[2, 3, 4], [3, 4, 5]]
+def counting(mode: str = "plain") -> Contender:
+    return Contender("counting", mode, "counting", sys.executable, replace(JOB, mode=mode))
 
+
+def test_a_round_of_turns() -> None:
+    """Seeds go by prompts, however many make a turn; what fails leaves the others alone."""
+    failed: list[Contender] = []
+    one, other, broken, dying = counting(), counting(), counting("refused"), counting("dies")
+    found = [one, broken, dying, other]
+    run_round(found, PROMPTS, 3, 5, 1, 1, lambda who, error: failed.append(who))
+    run_round([one], PROMPTS, 3, 5, 1, 2, lambda who, error: failed.append(who))
+    assert failed == [broken, dying]
+    assert [len(c.seconds) for c in found] == [2, 0, 0, 1]
+    assert one.version == "1.0" and len(one.first_seconds) == 2
+    assert other.tokens == [[7, 8, 9], [9, 10, 11]]  # the second prompt is drawn with seed 6
+    assert one.tokens == [[7, 8, 9], [8, 9, 10]]  # that worker gives the prompts of a call one seed
+
+
+def test_decode_alone() -> None:
+    one = counting()
+    one.tokens, one.seconds, one.first_seconds = [[1] * 5, [2] * 5], [3.0], [1.0]
+    assert one.speeds == [10 / 3] and one.decode_speeds == [8 / 2]
+
+
+def test_rounds_and_ratios() -> None:
     def of(engine: str, mode: str, seconds: list[float], first: int = 1) -> Contender:
         tokens = [[first] * 4, [2] * 4]
-        return Contender(engine, mode, "", "", JOB, "1", seconds, tokens)
+        return Contender(engine, mode, "", "", JOB, "1", seconds, [0.0] * 3, tokens)
 
     found = [
         of(OURS, "plain", [1.0, 9.0, 1.0]),

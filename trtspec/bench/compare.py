@@ -21,6 +21,7 @@ from typing import Any
 from trtspec.bench.acceptance import one_for_each
 from trtspec.bench.floor import MachineRates
 from trtspec.bench.methods import BenchMethod
+from trtspec.bench.turns import spread, turns
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.llm import LLM
@@ -136,9 +137,8 @@ def _run_round(
         for contender in contenders:
             under_way.append(_RoundUnderWay(contender, prompts))
             stack.enter_context(under_way[-1].llm)
-        for turn, first in enumerate(range(0, len(prompts), turn_size)):
-            part = slice(first, first + turn_size)
-            for one in under_way[:: -1 if turn % 2 else 1]:
+        for part, order in turns(under_way, len(prompts), turn_size):
+            for one in order:
                 one.take_turn(prompts[part], params[part])
         for one in under_way:
             one.finish()
@@ -180,11 +180,6 @@ def summarize(
     }
     set_floor(figures, rates)
     return figures
-
-
-def spread(speeds: Sequence[float]) -> float:
-    """How many times faster the fastest round was than the slowest."""
-    return max(speeds) / min(speeds)
 
 
 def set_floor(figures: dict[str, Any], rates: MachineRates) -> None:

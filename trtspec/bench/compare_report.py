@@ -43,6 +43,7 @@ from trtspec.bench.floor import MachineRates, share_text
 from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.picture import check_picture, new_figure, plain, write_picture
 from trtspec.bench.table import print_table
+from trtspec.bench.turns import spread_text
 
 FORMAT, FORMAT_VERSION = "trtspec-bench compare", 1
 HEADERS = (
@@ -50,8 +51,6 @@ HEADERS = (
     "draft", "host", "floor", "spread", "texts",
 )  # fmt: skip
 _MAX_POSITIONS = 8
-UNSTEADY = 1.3
-"""Rounds that differ by more than this say little of a method; their spread is marked."""
 
 
 def make_report(
@@ -87,11 +86,6 @@ def print_point(point: Mapping[str, Any]) -> None:
     """One table: a line a method."""
     rows = [_cells(figures) for figures in point["methods"]]
     print_table(_title(point), HEADERS, rows)
-
-
-def spread_text(spread: float) -> str:
-    """Of the rounds of a figure; marked where they say little."""
-    return f"{spread:.2f}{' !' if spread > UNSTEADY else ''}"
 
 
 def broken_promises(points: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.device import free_memory
 from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.bench.compare import Entrant, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
@@ -19,6 +18,7 @@ from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import save
+from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
 from trtspec.commands.bench_prompts import (
@@ -33,8 +33,6 @@ from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.prompts import load_tokenizer
 
-WEIGHTS_SHARE = 0.6
-"""Of the free memory, for the weights of all methods; the rest is for caches."""
 EXACT_DTYPE = "float32"
 """In other number formats a batch of rows may round differently from one row."""
 
@@ -70,7 +68,8 @@ def run_compare(args: argparse.Namespace) -> int:
     rates = measure_machine(engine.build.device, engine.build.dtype)
     print(rates.describe())
     speed = MemorySpeed(engine.build.device)
-    fit = _fit_together([built[method.name] for method in methods], engine.build.device)
+    files = (f for m in methods for f in built[m.name].glob(f"*/{WEIGHTS_NAME}"))
+    fit = fit_together(sum(file.stat().st_size for file in files), engine.build.device)
 
     points: list[dict[str, Any]] = []
     for batch_size in args.batch_sizes:
@@ -115,18 +114,6 @@ def _check(args: argparse.Namespace) -> PromptSource:
     if args.plot is not None:
         check_picture(args.plot)
     return PromptSource(args)
-
-
-def _fit_together(folders: Sequence[Path], device: str) -> bool:
-    """Whether the models of all methods can be open at a time; if not, a line says so."""
-    weights = sum(file.stat().st_size for f in folders for file in f.glob(f"*/{WEIGHTS_NAME}"))
-    most = int(free_memory(device) * WEIGHTS_SHARE)
-    if weights > most:
-        print(
-            f"methods take turns by whole rounds: their models have {weights / 2**30:.1f} GiB of "
-            f"weights, at most {most / 2**30:.1f} GiB of the free memory are for that"
-        )
-    return weights <= most
 
 
 def _open(method: BenchMethod, folder: Path, batch_size: int) -> LLM:

@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from trtspec.bench.compare import WARM_UP_TOKENS
@@ -20,8 +21,10 @@ from trtspec.bench.peers.contender import (
 from trtspec.bench.peers.process import Job, PeerError
 from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summarize
 from trtspec.bench.peers.report import __doc__ as REPORT
+from trtspec.bench.peers.round import run_round
 from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
 from trtspec.bench.result_file import save
+from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
 from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
@@ -124,17 +127,28 @@ def _measure(
     """Those that finished all rounds. One of trtspec that fails is an error; of others it is said,
     and the rest goes on."""
     left = list(contenders)
+
+    def fail(contender: Contender, error: PeerError) -> None:
+        if contender.engine not in ENGINES:
+            raise error
+        left_out[contender.name] = str(error)
+        print(f"{contender.name} is left out: {error}", flush=True)
+        left.remove(contender)
+
+    fit = fit_together(sum(_model_bytes(c.job) for c in contenders), "cpu")
     for number in range(args.rounds):
-        for contender in left[:: -1 if number % 2 else 1]:
-            try:
-                contender.run(prompts, args.max_tokens, args.seed, WARM_UP_TOKENS)
-            except PeerError as error:
-                if contender.engine not in ENGINES:
-                    raise
-                left_out[contender.name] = str(error)
-                print(f"{contender.name} is left out: {error}", flush=True)
-                left.remove(contender)
+        order = left[:: -1 if number % 2 else 1]
+        for group in [order] if fit else [[contender] for contender in order]:
+            size = group[0].job.batch_size if fit else len(prompts)
+            run_round(group, prompts, args.max_tokens, args.seed, WARM_UP_TOKENS, size, fail)
     return left
+
+
+def _model_bytes(job: Job) -> int:
+    """About what its weights take: the files of its models."""
+    paths = [Path(job.model), *([] if job.draft is None else [Path(job.draft)])]
+    files = (f for path in paths for f in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _report(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.bench.methods import BenchMethod
-from trtspec.bench.peers.process import Job, PeerProcess
+from trtspec.bench.peers.process import Job
 from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
 from trtspec.child_python import PYTHON
 from trtspec.errors import ConfigError
@@ -31,7 +31,8 @@ class Peer:
 
 @dataclass
 class Contender:
-    """One engine and way of speculating, and what its rounds measured."""
+    """One engine and way of speculating, and what its rounds measured. seconds: of each round.
+    first_seconds: of the first tokens alone, prefills that is. tokens: of the last round."""
 
     engine: str
     mode: str
@@ -40,6 +41,7 @@ class Contender:
     job: Job
     version: str = ""
     seconds: list[float] = field(default_factory=list)
+    first_seconds: list[float] = field(default_factory=list)
     tokens: list[list[int]] = field(default_factory=list)
 
     @property
@@ -50,22 +52,18 @@ class Contender:
     def is_plain(self) -> bool:
         return self.mode == PLAIN
 
-    def run(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int, warm_up: int
-    ) -> None:
-        """One round in a fresh process: an engine that learns meets nothing twice, and only one is
-        in memory. `warm_up` tokens of the first prompts come before, untimed."""
-        with PeerProcess(self.worker, self.job, self.python) as process:
-            self.version = process.version
-            process.generate(prompts[:2], warm_up, seed)
-            seconds, self.tokens = process.generate(prompts, max_tokens, seed)
-        self.seconds.append(seconds)
-
     @property
     def speeds(self) -> list[float]:
         """Generated tokens a second of each round, prefills included."""
         count = sum(map(len, self.tokens))
         return [count / seconds for seconds in self.seconds]
+
+    @property
+    def decode_speeds(self) -> list[float]:
+        """The same without the first tokens and their time."""
+        count = sum(map(len, self.tokens)) - len(self.tokens)
+        rounds = zip(self.seconds, self.first_seconds, strict=True)
+        return [count / max(seconds - first, 1e-9) for seconds, first in rounds]
 
 
 def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:

@@ -12,6 +12,8 @@ The JSON file:
     engine, mode, version    who; mode: plain, or how it speculates (a peer's: with how
                              many draft tokens)
     tokens_per_second        generated tokens over the time of a round, prefills included
+    decode_tokens_per_second the same without the first token of each prompt, and the time of these
+    spread                   the fastest round over the slowest, in tokens_per_second
     share                    of that, in trtspec's plain decoding
     num_divergences          prompts whose text is not trtspec's plain one; at a temperature above
                              0 engines draw differently, so it is null for the others
@@ -19,7 +21,9 @@ The JSON file:
 
 and ``ratios``: plain_over_best_plain, trtspec's plain decoding over the fastest plain decoding of a
 peer; best_over_best, its fastest lossless method over the fastest way of any peer; best_over_plain,
-over its own plain decoding. Figures are medians over the rounds.
+over its own plain decoding. Figures are medians over the rounds. In the
+table a spread above 1.3 is marked (!): the machine changed its speed meanwhile. Contenders take
+turns by as many prompts as they serve at a time, where all models fit into memory.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ from typing import Any
 
 from trtspec.bench.peers.contender import OURS, Contender
 from trtspec.bench.table import print_table
+from trtspec.bench.turns import spread, spread_text
 
 FORMAT, FORMAT_VERSION = "trtspec-bench peers", 1
-HEADERS = ("engine", "version", "way", "tokens/s", "x our plain", "texts")
+HEADERS = ("engine", "version", "way", "tokens/s", "x our plain", "decode", "spread", "texts")
 
 
 def summarize(
@@ -52,6 +57,8 @@ def summarize(
                 "mode": contender.mode,
                 "version": contender.version,
                 "tokens_per_second": speed,
+                "decode_tokens_per_second": median(contender.decode_speeds),
+                "spread": spread(contender.speeds),
                 "share": speed / base,
                 "num_prompts": len(plain.tokens),
                 "num_divergences": different if is_comparable else None,
@@ -106,5 +113,7 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
         line["mode"],
         f"{line['tokens_per_second']:.1f}",
         f"{line['share']:.2f}",
+        f"{line['decode_tokens_per_second']:.1f}",
+        spread_text(line["spread"]),
         texts,
     ]

@@ -1,0 +1,79 @@
+"""A round of peers: all take turns by prompts, each in a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from trtspec.bench.peers.contender import Contender
+from trtspec.bench.peers.process import PeerError, PeerProcess
+from trtspec.bench.turns import turns
+
+
+class PeerRound:
+    """A contender's process in a round, and what its turns measured: an engine that learns meets
+    nothing of an earlier round."""
+
+    def __init__(
+        self, contender: Contender, prompts: Sequence[Sequence[int]], seed: int, warm_up: int
+    ) -> None:
+        """Start the process; ``warm_up`` tokens of the first prompts come before, untimed.
+
+        Raises:
+            PeerError: it cannot be started, or its engine fails.
+        """
+        self.contender = contender
+        self.process = PeerProcess(contender.worker, contender.job, contender.python)
+        self._seconds = self._first_seconds = 0.0
+        self._tokens: list[list[int]] = []
+        try:
+            self.process.generate(prompts[:2], warm_up, seed)
+        except BaseException:
+            self.process.close()
+            raise
+
+    def take_turn(self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int) -> None:
+        """Serve these, for their first token alone and then whole; PeerError if the engine
+        fails."""
+        self._first_seconds += self.process.generate(prompts, 1, seed)[0]
+        seconds, tokens = self.process.generate(prompts, max_tokens, seed)
+        self._seconds += seconds
+        self._tokens += tokens
+
+    def finish(self) -> None:
+        """Add the round to those of the contender."""
+        self.contender.version = self.process.version
+        self.contender.tokens = self._tokens
+        self.contender.seconds.append(self._seconds)
+        self.contender.first_seconds.append(self._first_seconds)
+
+
+def run_round(
+    contenders: Sequence[Contender],
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+    seed: int,
+    warm_up: int,
+    turn_size: int,
+    fail: Callable[[Contender, PeerError], None],
+) -> None:
+    """One round, in turns of ``turn_size`` prompts. Of a contender whose engine fails ``fail`` is
+    told, which may raise; the others go on."""
+    with ExitStack() as stack:
+        under_way: list[PeerRound] = []
+        for contender in contenders:
+            try:
+                under_way.append(PeerRound(contender, prompts, seed, warm_up))
+            except PeerError as error:
+                fail(contender, error)
+            else:
+                stack.callback(under_way[-1].process.close)
+        for part, order in turns(under_way, len(prompts), turn_size):
+            for one in order:
+                try:
+                    one.take_turn(prompts[part], max_tokens, seed + part.start)
+                except PeerError as error:
+                    under_way.remove(one)
+                    fail(one.contender, error)
+        for one in under_way:
+            one.finish()
