@@ -129,7 +129,7 @@ def test_drafts_shrink_near_the_end_of_the_output() -> None:
     add(scheduler, 0, prompt=5, max_tokens=4)
     nodes = [run(scheduler).items[0].max_nodes for _ in range(4)]
     assert nodes == [0, 2, 1, 0]
-    assert not scheduler.has_work and not run(scheduler)
+    assert not scheduler.has_work and not run(scheduler).items
 
 
 def test_chunked_prefill_shares_the_row_budget() -> None:
