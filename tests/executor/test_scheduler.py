@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
@@ -350,6 +350,7 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
         st.tuples(st.integers(0, 3), st.integers(1, 12), st.integers(1, 2)), min_size=1, max_size=8
     ),
 )
+@settings(deadline=None)
 def test_every_request_begins_once(blocks: int, arrivals: list[tuple[int, int, int]]) -> None:
     """However often it is refused for want of blocks, or preempted and begun again."""
     scheduler = make(blocks, batch=3, rows=8)
