@@ -37,6 +37,7 @@ def test_what_ended_does_not_go_on() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=30))
+@settings(deadline=None)
 def test_steps_since(done: list[bool]) -> None:
     since, total = StepsSince(), 0
     for is_done in done:
