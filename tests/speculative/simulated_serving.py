@@ -39,6 +39,7 @@ class ChainDrafter:
         self.acceptance, self.says, self.name = acceptance, says, name
         self.first_step_seconds = first_step_seconds
         self.row_seconds = 0.0  # of a row that its cache lacks
+        self.host_seconds = 0.0  # of looking for drafts, on the host
         self.num_calls = 0
         self.first_steps: list[bool] = []  # whether a call was left at that
         self.sizes: list[int] = []  # requests of each call
@@ -50,7 +51,7 @@ class ChainDrafter:
         self.sizes.append(len(batch.items))
         first_step_only = batch.first_step_only
         self.first_steps.append(first_step_only)
-        self.world.now += self.time_call(0, 0, first_step_only)
+        self.world.pass_time(self.time_call(0, 0, first_step_only) + self.host_seconds)
         length = 1 if first_step_only else self.length
         for item in batch.items:
             request = item.request
@@ -99,16 +100,21 @@ class ChainDrafter:
 @dataclass
 class World:
     """target: seconds of a step by its rows. acceptance: of the only drafter; the tokens expected
-    of what it verifies are then counted, not those that chance gives it."""
+    of what it verifies are then counted, not those that chance gives it. slowness: by the time,
+    how many times as long everything takes."""
 
     target: Callable[[int], float]
     acceptance: float | None = None
     now: float = 0.0
     tokens: float = 0.0
     verified: list[int] = field(default_factory=list)
+    slowness: Callable[[float], float] = lambda now: 1.0
 
     def clock(self) -> float:
         return self.now
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds * self.slowness(self.now)
 
     def text(self, request: Request) -> Callable[[int], int]:
         """The tokens that the target emits from here on."""
@@ -125,7 +131,7 @@ class World:
             drafter.prepare_draft_tokens(batch)
             nodes = sum(len(r.draft) for r in requests)
             self.verified.append(nodes)
-            self.now += self.target(len(requests) + nodes)
+            self.pass_time(self.target(len(requests) + nodes))
             accepted = []
             for request in requests:
                 text = self.text(request)
@@ -147,7 +153,7 @@ class World:
                     self.tokens += 1 + float((self.acceptance**request.draft.depths).sum())
                 accepted.append(Accepted(tuple(range(len(emitted))), tuple(emitted)))
             drafter.on_accepted(batch, accepted)
-            self.now += HOST
+            self.pass_time(HOST)
         return (self.tokens - before) / (self.now - began)
 
     def best_fixed(self, drafter: ChainDrafter, requests: int) -> tuple[float, int]:

@@ -18,6 +18,7 @@ from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Tria
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.pace import PromptRows
+from trtspec.speculative.hybrid.rest import Rest
 from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
@@ -28,8 +29,9 @@ class UnionDrafter(Drafter):
     are likeliest to be accepted, of the whole batch.
 
     The chance of a node is the highest that a member gives its path. Members without an engine
-    draft first, in every step, as they cost next to nothing. The `Controller` says which engines
-    draft as well, and how many of the nodes are verified.
+    draft first. Beside engines they do so in every step, as they cost little there; alone, where
+    that pays (see `Rest`). The `Controller` says which engines draft as well, and how many of the
+    nodes are verified.
     """
 
     def __init__(
@@ -54,8 +56,15 @@ class UnionDrafter(Drafter):
         self._clock = clock
         self._step: _Step | None = None
         self._prompt_rows = PromptRows()
+        self._can_rest = adapts and not self._engines and not needs.reads_every_row
+        self._rests: dict[int, Rest] = {}  # by how many requests generate
+        self._is_resting = False
 
     def skips_drafts(self, num_requests: int) -> bool:
+        if self._can_rest and num_requests:
+            self._is_resting = self._rests.setdefault(num_requests, Rest()).rests()
+            return self._is_resting
+        self._is_resting = False
         return not self._cheap and self._controller.rests(num_requests)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -72,7 +81,8 @@ class UnionDrafter(Drafter):
                 if not item.is_generation and len(item.request.tokens) < MOST_BEHIND
             )
         )
-        self._step = step = _Step(load, 0 < len(items) == len(batch.items), began)
+        is_pure = 0 < len(items) == len(batch.items)
+        self._step = step = _Step(load, is_pure, began, self._is_resting)
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
@@ -93,6 +103,10 @@ class UnionDrafter(Drafter):
             if item.request.id == step.tried:
                 gain = len(outcome.tokens) - step.expected
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
+        if self._is_resting:
+            self._tell_of_ended(batch, accepted)
+            step.ended = self._clock()
+            return [()] * len(batch.items)
         for member in self._members:
             member.learn(batch, accepted, self._has_own_rule)
         kept = [self._accept(member, batch, accepted) for member in self._members]
@@ -160,7 +174,7 @@ class UnionDrafter(Drafter):
             self._try(step, items, trees, [self._engines[i] for i in tried])
         step.drafting = self._clock() - began
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
-        counts = self._share(load, trees, step.spent)
+        counts = self._share(step, trees)
         for item, draft in zip(items, TokenTree.best_each(trees, counts), strict=True):
             item.request.draft = draft
         step.nodes = sum(counts)
@@ -229,13 +243,23 @@ class UnionDrafter(Drafter):
             batch = replace(batch, feeds_drafts=False)
         return member.drafter.on_accepted(batch, accepted)
 
-    def _share(self, load: Load, trees: Sequence[TokenTree], spent: float) -> list[int]:
+    def _tell_of_ended(self, batch: StepPlan, accepted: Sequence[Accepted]) -> None:
+        """Tell resting members of requests that end now, whose texts they may keep. Of others they
+        take in what they lack when they are next asked."""
+        ended = [i for i, item in enumerate(batch.items) if item.request.is_finished]
+        if ended:
+            batch = replace(batch, items=tuple(batch.items[i] for i in ended))
+            for member in self._members:
+                member.drafter.on_accepted(batch, [accepted[i] for i in ended])
+
+    def _share(self, step: _Step, trees: Sequence[TokenTree]) -> list[int]:
         """How many nodes of each tree are verified."""
         sizes = [len(tree) for tree in trees]
         scores = np.concatenate([_scores(tree) for tree in trees])
         order = np.argsort(-scores, kind="stable")
         chances = np.exp(scores[order].astype(np.float64))
-        count = self._controller.count(load, chances, spent)
+        count = self._controller.count(step.load, chances, step.spent)
+        step.promised = float(chances[:count].sum())
         if count == len(chances):
             return sizes
         owners = np.repeat(np.arange(len(trees)), sizes)[order[:count]]
@@ -251,7 +275,13 @@ class UnionDrafter(Drafter):
         self.target_cost.observe(load.rows + step.nodes, verifying)
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
-        rest = own - verifying - step.drafting + min(now - step.ended, own / 2)
+        between = min(now - step.ended, own / 2)
+        if self._can_rest:
+            requests = step.load.requests
+            rests = self._rests.setdefault(requests, Rest())
+            tokens = 1 + step.promised / requests
+            rests.observe(not step.is_resting, tokens, own + between)
+        rest = own - verifying - step.drafting + between
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
         )
@@ -271,15 +301,17 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 
 
 class _Step:
-    """The times and counts of a step. is_pure: no prompt was fed."""
+    """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked."""
 
-    def __init__(self, load: Load, is_pure: bool, began: float) -> None:
+    def __init__(self, load: Load, is_pure: bool, began: float, is_resting: bool) -> None:
         self.load = load
         self.is_pure = is_pure
+        self.is_resting = is_resting
         self.began = began
         self.drafted = self.judged = self.ended = 0.0
         self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
         self.nodes = self.tokens = 0  # verified, emitted
+        self.promised = 0.0  # drafts that should be accepted, by the chances of the verified ones
         self.tried: int | None = None  # the request of a trial
         self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
         self.trial: Trial | None = None

@@ -1,0 +1,132 @@
+"""Rest: drafters without an engine are not asked where that does not pay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from trtspec.speculative.hybrid.rest import Rest
+
+from .simulated_serving import ChainDrafter, World, requests_of, union_of
+
+PLAIN = 5e-3
+STEPS = 4000
+
+
+def asked(rest: Rest, steps: int, tokens: Callable[[int], float], ratio: float) -> list[bool]:
+    """Whether each step drafted, if one that does takes ``ratio`` times as long."""
+    drafted = []
+    for step in range(steps):
+        drafts = not rest.rests()
+        drafted.append(drafts)
+        rest.observe(drafts, tokens(step) if drafts else 1.0, ratio if drafts else 1.0)
+    return drafted
+
+
+def test_what_does_not_pay_rests() -> None:
+    drafted = asked(Rest(), STEPS, lambda step: 1.05, 1.1)
+    assert sum(drafted) < 0.08 * STEPS
+    assert sum(drafted[:128]) < 30
+    assert any(drafted[-80:])  # it is tried for ever
+
+
+def test_what_pays_is_always_asked() -> None:
+    drafted = asked(Rest(), STEPS, lambda step: 1.3, 1.1)
+    assert STEPS - sum(drafted) < 0.02 * STEPS
+
+
+def test_a_text_that_begins_to_repeat_is_noticed() -> None:
+    drafted = asked(Rest(), STEPS, lambda step: 3.0 if step >= 2000 else 1.0, 1.1)
+    first = drafted.index(True, 2000)
+    assert first < 2080 and sum(drafted[first:]) > 0.95 * (STEPS - first)
+
+
+def test_a_text_that_no_longer_repeats_is_noticed() -> None:
+    drafted = asked(Rest(), STEPS, lambda step: 1.0 if step >= 2000 else 3.0, 1.1)
+    assert sum(drafted[2300:]) < 0.1 * (STEPS - 2300)
+
+
+def test_a_pause_of_the_machine_is_no_cost() -> None:
+    rest = Rest()
+    for step in range(400):
+        drafts = not rest.rests()
+        seconds = 30.0 if drafts and step % 7 == 0 else 1.05 if drafts else 1.0
+        rest.observe(drafts, 1.6, seconds)
+    assert rest.pays
+
+
+def steady(now: float) -> float:
+    return 1.0
+
+
+def in_steps(now: float) -> float:
+    """Slower for seconds at a time."""
+    return (1.0, 2.2, 1.5, 3.0)[int(now / 3.1) % 4]
+
+
+def in_bursts(now: float) -> float:
+    """Slower for a few steps, at times that look random."""
+    return 1.0 if random.Random(int(now * 8)).random() < 0.6 else 2.5
+
+
+class Host(ChainDrafter):
+    """An index: it takes host time in every step, and its acceptance changes with the text."""
+
+    def __init__(self, world: World, acceptances: Sequence[float], seconds: float) -> None:
+        super().__init__(world, 4, acceptances[0], says=acceptances[0])
+        self.acceptances, self.host_seconds = acceptances, seconds
+
+    def num_right(self, request: object) -> int:
+        place = len(request.tokens) // 400 % len(self.acceptances)  # type: ignore[attr-defined]
+        self.acceptance = self.says = self.acceptances[place]
+        return super().num_right(request)  # type: ignore[arg-type]
+
+
+def speed(
+    acceptances: Sequence[float], slowness: Callable[[float], float], how: str, batch: int
+) -> float:
+    world = World(lambda rows: PLAIN * (1 + 0.01 * rows), slowness=slowness)
+    drafter = Host(world, acceptances, 0.08 * PLAIN)
+    union = union_of(world, [drafter], adapts=how == "adaptive")
+    union.profile_with(world.target, 64)
+    if how == "none":
+        union.skips_drafts = lambda num_requests: True  # type: ignore[method-assign]
+        drafter.host_seconds = 0.0
+    return world.serve(union, requests_of(batch), STEPS)
+
+
+@pytest.mark.parametrize("slowness", [steady, in_steps, in_bursts])
+@pytest.mark.parametrize("acceptances", [(0.05,), (0.2,), (0.7,), (0.05, 0.05, 0.8, 0.05)])
+def test_never_much_slower_than_the_best_of_none_and_always(
+    acceptances: Sequence[float], slowness: Callable[[float], float]
+) -> None:
+    best = max(speed(acceptances, slowness, how, 1) for how in ("none", "always"))
+    assert speed(acceptances, slowness, "adaptive", 1) > 0.97 * best
+
+
+def test_texts_are_taken_in_when_a_request_ends_at_rest() -> None:
+    """Of resting members only those requests are told that end."""
+    world = World(lambda rows: PLAIN)
+    drafter = Host(world, (0.01,), PLAIN)
+    union = union_of(world, [drafter])
+    union.profile_with(world.target, 8)
+    told: list[int] = []
+    plainly = drafter.on_accepted
+
+    def on_accepted(batch, accepted):  # type: ignore[no-untyped-def]
+        told.append(len(batch.items))
+        return plainly(batch, accepted)
+
+    drafter.on_accepted = on_accepted  # type: ignore[method-assign]
+    requests = requests_of(2)
+    world.serve(union, requests, 100)
+    while not union.skips_drafts(2):
+        world.serve(union, requests, 1)
+    told.clear()
+    world.serve(union, requests, 2)
+    assert told == []
+    requests[0].finish_reason = "stop"
+    world.serve(union, requests, 1)
+    assert told == [1]
