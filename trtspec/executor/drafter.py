@@ -18,10 +18,10 @@ from trtspec.executor.step_plan import StepPlan
 class DraftCacheNeeds:
     """What a drafter asks of one KV cache of its own.
 
-    slots: rows a rollout writes beyond the request's own tokens. lookahead: how many tokens after
-    a kept row it depends on, besides those up to it (`KVCacheManager`): 1 if it is made of the
-    target's state at its position and of the token after that. from_tokens: its rows are made of
-    the request's tokens alone, so that those it lacks can be fed at any time.
+    slots: rows that a rollout writes beyond the request's own tokens. lookahead: how many tokens
+    behind its position a kept row depends on (`KVCacheManager`): 1 for a row made of the target's
+    state at its position and of the next token. from_tokens: rows are made of the request's tokens
+    alone, so that missing rows can be fed at any time.
     """
 
     slots: int = 0
@@ -40,10 +40,10 @@ class DrafterNeeds:
     """What a drafter may use in a step, per request; all are maxima, all 0 for no speculation.
 
     max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
-    caches: the KV caches of its own, in the order in which it is given them and answers for them.
-    reads_hidden: whether it is told the target's hidden states. reads_every_row: whether it must be
-    told the states of every row of a request, and keeps them while the request runs; then no row
-    may come out of the prefix cache. has_draft_engine: whether it drafts with the network of the
+    caches: the drafter's own KV caches, in the order in which `on_accepted` answers for them.
+    reads_hidden: whether the drafter reads the target's hidden states. reads_every_row: whether it
+    needs the states of every row of a request, and keeps them while the request runs; then no row
+    may come out of the prefix cache. has_draft_engine: whether it drafts with a network of the
     engine folder.
     """
 

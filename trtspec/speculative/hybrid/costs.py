@@ -11,30 +11,33 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 PROFILE_SECONDS = 2.0
-"""What profiling one curve may take; sizes beyond go on as the last ones rise."""
+"""Most seconds of profiling one curve. Beyond the last profiled size the curve goes on at its mean
+slope."""
 
 _MOST_SET_UPS, _SETTLED = 4, 0.7
-"""First calls set things up: so many at most, until one takes more than this share of the last."""
+"""First calls set things up: at most that many, until a call takes more than that share of the one
+before it."""
 
 _CURVE_WEIGHT = 0.02
 _SLOWNESS_WEIGHT = 0.1
-_LEAST_SLOWNESS, _MOST_SLOWNESS = 0.5, 1.5  # what differs more was profiled on a busy machine
-_PROFILED_WEIGHT = 0.1  # of a point that was only profiled, in calls that are seen of one
-_WIDEST_GAP = 1.6  # of sizes that are read between; what is seen in a wider one is a point itself
-_OUTLIER = 3.0  # times what was expected; more counts as so much
-_OUTDATED = 8  # observations by which the curve hardly changes
+_LEAST_SLOWNESS, _MOST_SLOWNESS = 0.5, 1.5  # beyond, the profile was made on a busy machine
+_PROFILED_WEIGHT = 0.1  # of a profiled point, in observed calls
+_WIDEST_GAP = 1.6  # ratio of neighbouring points; a size observed in a wider gap becomes a point
+_OUTLIER = 3.0  # times the expected seconds; a longer call counts as that long
+_OUTDATED = 8  # observations between two drawings of the curve
 _LARGEST = 1 << 16
 
 
 class Slowness:
-    """What an engine's calls take now, as a multiple of what they took: the machine's own."""
+    """The present speed of the machine: what an engine's calls take now, as a multiple of what
+    they took when they were profiled."""
 
     def __init__(self) -> None:
         self.value = 1.0
         self._num_observed = 0
 
     def observe(self, seconds: float, known: float) -> float:
-        """A call that should have taken ``known`` seconds took that many; returns those that count:
+        """A call took ``seconds``, ``known`` at a slowness of 1. Returns the seconds that count, as
         a pause of the machine is no cost of the call."""
         if self._num_observed:
             seconds = min(seconds, _OUTLIER * known * self.value)
@@ -50,14 +53,14 @@ class CostCurve:
     """Expected seconds of a call as a function of its size: rows of a verify step, requests of a
     draft.
 
-    A running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), made non-decreasing and read by linear
-    interpolation; the first calls that are seen of a size count most, whatever the profile said.
-    A machine that is shared, or gets warm, makes all calls slower or faster, in a moment: a factor
-    of its own follows that, so that a size which is not used now is judged by today's speed.
+    The curve has a running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), made non-decreasing and
+    read by linear interpolation. The first observed calls of a size outweigh its profile. A machine
+    that is shared, or gets warm, changes the speed of all calls at once: `Slowness` follows it, so
+    that sizes without recent calls are judged by the present speed too.
     """
 
     def __init__(self, slowness: Slowness | None = None) -> None:
-        """``slowness``: that of the engine, which other kinds of its calls have as well."""
+        """``slowness``: of the engine, shared by the curves of its other kinds of calls."""
         self._points: list[int] = []  # sizes, rising
         self._seconds: list[float] = []  # of these, at a slowness of 1
         self._seen: list[float] = []  # calls of these
@@ -67,7 +70,7 @@ class CostCurve:
 
     @property
     def slowness(self) -> float:
-        """What calls take now, as a multiple of the curve: the machine's own."""
+        """What calls take now, as a multiple of the curve."""
         return self._slowness.value
 
     @property
@@ -75,9 +78,9 @@ class CostCurve:
         return bool(self._points)
 
     def profile(self, timed: Callable[[int], float | None], largest: int) -> None:
-        """Measure calls of the sizes up to `largest`, the smallest first: `timed` makes a call of a
-        size and returns its seconds, or None if it cannot. Each is the better of two, within about
-        PROFILE_SECONDS in all."""
+        """Measure calls of the sizes up to `largest`, the smallest first, within about
+        PROFILE_SECONDS; of two calls of a size the faster one counts. `timed`: makes a call of a
+        size and returns its seconds; None: it cannot."""
         settling = timed(1)
         for _ in range(_MOST_SET_UPS):
             if settling is None:
@@ -99,7 +102,7 @@ class CostCurve:
         points = self._points
         high = bisect_left(points, size)
         if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
-            # What was expected here says nothing of other sizes.
+            # The curve was a guess here, so that the call says nothing of other sizes.
             self._set(size, seconds / self.slowness)
             return
         seconds = self._slowness.observe(seconds, self._known(size))
@@ -131,7 +134,7 @@ class CostCurve:
         return float(self._curve[size])
 
     def _set(self, size: int, seconds: float) -> None:
-        """Make a point of it."""
+        """Put a point there, or replace the one that is."""
         place = bisect_left(self._points, size)
         if place < len(self._points) and self._points[place] == size:
             self._seconds[place] = seconds
@@ -142,7 +145,7 @@ class CostCurve:
         self._curve = self._curve[:0]
 
     def _bend(self, size: int, own: float) -> None:
-        """Draw the points on both sides of a size towards what it took, at a slowness of 1."""
+        """Move the points on both sides of a size towards ``own`` seconds, at a slowness of 1."""
         points, seconds = self._points, self._seconds
         high = bisect_left(points, size)
         low = max(high - 1, 0)
@@ -155,7 +158,7 @@ class CostCurve:
             seconds[place] += weight * part * (own - between)
 
     def _draw(self, size: int) -> None:
-        """Read the points into the curve, for sizes up to twice that one."""
+        """Compute the curve from its points, for sizes up to twice ``size``."""
         sizes = np.arange(2 * max(size, self._points[-1] if self._points else 1) + 1)
         if not self._points:
             self._curve = np.zeros(len(sizes))

@@ -24,11 +24,11 @@ _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always poss
 class Drift:
     """How acceptance has lately differed from what was expected, as an exponent.
 
-    Counts rows whose next token was drafted for: how many had it among their drafts, and how many
-    were expected to. If these are h and x of 1, a chance p has lately been p ** (ln h / ln x):
-    exponents turn the chances along a path alike. Rows count less as newer ones come; while there
-    are few, those of `parent` stand in, or nothing has changed. A difference within the noise of so
-    many rows does not count.
+    A row with drafts *hits* if one of them carries its next token. With shares h of rows that hit
+    and x that were expected to, a chance p has lately been p ** (ln h / ln x); an exponent changes
+    the chances along a path alike. Older rows count less. While there are few rows, those of
+    `parent` stand in; without a parent, nothing has changed. A difference within the noise of the
+    rows does not count.
     """
 
     def __init__(self, memory: float, trust: float, parent: Drift | None = None) -> None:
@@ -39,7 +39,7 @@ class Drift:
         self._exponent: float | None = None
 
     def observe(self, rows: int, hits: int, expected: float) -> None:
-        """That many rows more, of which `hits` had their token drafted and `expected` should."""
+        """Add that many rows, of which `hits` hit and `expected` were expected to."""
         kept = self._kept**rows
         self._rows = kept * self._rows + rows
         self._hits = kept * self._hits + hits
@@ -62,7 +62,7 @@ class Drift:
         return math.log(hits) / math.log(expected)
 
     def _rates(self) -> tuple[float, float]:
-        """The shares of rows that hit and that were expected to."""
+        """The shares of rows that hit and of those that were expected to."""
         if self._parent is not None:
             hits, expected = self._parent._rates()
         else:
@@ -75,13 +75,13 @@ class Drift:
 
 
 class AcceptanceEstimator:
-    """Calibrates what one drafter says of its nodes by what became of earlier ones.
+    """Calibrates the scores of one drafter by what became of its earlier nodes.
 
-    The chance of a node, once its parent is accepted, is looked up by its depth and by the
-    probability that the drafter gives it there, in levels (`TokenTree.calibrated`). It is the share
-    of such nodes that were accepted; while there are few, drawn towards that of the level at all
-    depths, and that in turn towards the drafter's own figure. Old observations fade. The chance of
-    a path is the product along it.
+    A node whose parent is accepted has a cell by its depth and by the probability that the drafter
+    gives it, in levels (`TokenTree.calibrated`). Its chance is the share of nodes in the cell that
+    were accepted. Where a cell has few nodes, the share is drawn towards that of its level at all
+    depths, and that share towards the drafter's own figure. Old observations fade. The chance of a
+    path is the product along it.
     """
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ class AcceptanceEstimator:
         self._update()
 
     def calibrate(self, trees: Sequence[TokenTree], exponents: Sequence[float]) -> list[TokenTree]:
-        """Trees with their drafter's scores, with the ln of the estimated chance of every path as
-        their scores instead. `exponents`: see `Drift`."""
+        """The trees with the ln of the estimated chances of their paths as scores, in place of the
+        drafter's scores. `exponents`: of each tree, see `Drift`."""
         if self._num_new * _MOST_NEW > self._num_observed:
             self._update()
         return TokenTree.calibrated(trees, self._gains, exponents)
@@ -104,12 +104,12 @@ class AcceptanceEstimator:
     def observe(
         self, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None = None
     ) -> tuple[int, int, float]:
-        """The target emitted `tokens` behind the root of `tree`, which has its drafter's scores. Of
-        children of rows that it went through it is known whether they were right, also of those
-        that were not verified; with `verified`, only nodes of that tree count.
+        """The target emitted `tokens` behind the root of `tree`, which has its drafter's scores.
+        The children of each row on the way are known to be right or wrong, verified or not; with
+        `verified`, only nodes of that tree count.
 
-        Returns for `Drift.observe`: the rows gone through that had drafts, how many of these were
-        right, and how many should have been, by what was expected of them.
+        Returns for `Drift.observe`: the rows on the way that had drafts, how many of these hit, and
+        how many were expected to.
         """
         reached, taken, cells = tree.outcomes(tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
         if not reached:

@@ -13,17 +13,16 @@ _PROMPT_TRUST = 64.0  # steps without any, as if they had been seen at the start
 
 
 class Pace:
-    """Tokens a second of steps with one number of requests, as a running mean of what is expected
-    of each: an estimate that is wrong then errs alike in what it is compared with. The seconds are
-    those that it would take at a `CostCurve.slowness` of 1: a machine that gets slower or faster
-    changes nothing about what pays."""
+    """Tokens a second of steps with one number of requests: a running mean of what is *expected* of
+    each step, so that wrong estimates err alike on both sides of a comparison. Seconds are those at
+    a `CostCurve.slowness` of 1: the machine's speed changes nothing about what pays."""
 
     def __init__(self) -> None:
         self._steps = 0
         self._tokens = self._seconds = 0.0
 
     def observe(self, tokens: float, seconds: float, steps: int) -> None:
-        """That of a step, and of so many like it in all."""
+        """Add a step that stands for ``steps`` steps like it."""
         self._steps += steps
         weight = min(max(steps / self._steps, steps / _PACE_MEMORY), 1.0)
         self._tokens += weight * (tokens - self._tokens)
@@ -36,8 +35,8 @@ class Pace:
 
 
 class Around:
-    """Seconds of steps with one number of requests around drafting and verifying, as a running
-    mean: of those in which an engine drafts, and of the others, which have less to do."""
+    """Seconds of steps with one number of requests around drafting and verifying: a running mean of
+    steps in which an engine drafts, and one of the others, which have less to do."""
 
     def __init__(self) -> None:
         self._steps = {True: 0, False: 0}
@@ -45,7 +44,8 @@ class Around:
         self._drafting = 0  # steps with drafts since one without
 
     def observe(self, drafting: bool, seconds: float) -> None:
-        """Those of a step; a pause of the machine, or of its users, counts as little more."""
+        """Add a step. A pause of the machine, or of its users, is cut to a little more than the
+        mean."""
         mean = self._means[drafting]
         if mean > 0:
             seconds = min(seconds, _LONG_AROUND * mean)
@@ -56,12 +56,12 @@ class Around:
 
     @property
     def needs_plain(self) -> bool:
-        """Whether what a step without drafts takes is known from too long ago, or not at all."""
+        """Whether the last step without drafts was too long ago, or there was none."""
         return self._drafting >= (_PLAIN_AFTER if self._steps[False] else _PLAIN_FIRST)
 
     def seconds(self, drafting: bool) -> float:
-        """What is expected. Steps without drafts count as free until one was seen, so one soon is;
-        then as no slower than those with drafts, however long ago it was seen."""
+        """The expected seconds. A step without drafts counts as free until there was one, so that
+        there soon is; from then on as no slower than a step with drafts."""
         if not self._steps[True]:
             return self._means[False]
         return self._means[True] if drafting else min(self._means.values())
@@ -74,12 +74,12 @@ class PromptRows:
         self._rows, self._steps = 0.0, _PROMPT_TRUST  # that still count
 
     def observe(self, rows: int) -> None:
-        """Those of a step."""
+        """Add a step's rows of prompts."""
         kept = 1 - 1 / _PROMPT_MEMORY
         self._rows = kept * self._rows + rows
         self._steps = kept * self._steps + 1
 
     @property
     def mean(self) -> float:
-        """Of late."""
+        """Rows of prompts in a step, of late."""
         return self._rows / self._steps
