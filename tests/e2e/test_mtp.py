@@ -210,6 +210,7 @@ def test_a_folder_knows_its_modules_by_any_name(
     with LLM(engine, {"method": "qwen3_next_mtp", **smaller}, skip_tokenizer_init=True) as llm:
         greedy = [models.greedy("llama", prompt, 20) for prompt in PROMPTS]
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == greedy
-    assert json.loads((engine / "config.json").read_text())["draft"]["kind"] == "mtp"
+    (draft,) = json.loads((engine / "config.json").read_text())["drafts"]
+    assert draft["network"]["kind"] == "mtp"
     with pytest.raises(ConfigError, match="num_steps=5 was asked for"):
         LLM(engine, mtp(num_speculative_tokens=5, topk=4), skip_tokenizer_init=True)
