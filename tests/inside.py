@@ -65,6 +65,13 @@ def session(engine: Any) -> Any:
     return engine._sessions.model
 
 
+def sessions(engine: Any) -> list[Any]:
+    """All that an engine calls."""
+    own = getattr(engine, "_sessions", None)
+    found = [own.model, own.step, own.rollout] if own else [engine._rollout]
+    return [each for each in found if each is not None]
+
+
 def rollout(engine: Any) -> Any:
     """What a draft's engine calls for a whole rollout."""
     own = getattr(engine, "_sessions", None)
@@ -86,9 +93,7 @@ def slot_session(network: Any) -> Any:
 
 def weights(engine: Any) -> list[dict[str, Any]]:
     """The tensors of each graph of a compiled engine, by name."""
-    own = getattr(engine, "_sessions", None)
-    sessions = [own.model, own.step, own.rollout] if own else [engine._rollout]
-    return [session._weights for session in sessions if hasattr(session, "_weights")]
+    return [s._weights for s in sessions(engine) if hasattr(s, "_weights")]
 
 
 def hidden_width(engine: Any) -> int:

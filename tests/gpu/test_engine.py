@@ -93,7 +93,7 @@ def open_gpu(models: TinyModels, config: Any, **options: Any) -> LLM:
 
 def graph_sessions(llm: LLM) -> list[CudaGraphSession]:
     engines: list[Any] = [inside.target(llm), *inside.drafts(llm)]
-    sessions = [session for e in engines for session in vars(e).values()]
+    sessions = [session for engine in engines for session in inside.sessions(engine)]
     return [session for session in sessions if isinstance(session, CudaGraphSession)]
 
 
