@@ -29,3 +29,7 @@ class RequestError(TrtspecError, ValueError):
 
 class PromptTooLongError(RequestError):
     """The prompt leaves no room for an output token."""
+
+
+class TrainingError(TrtspecError):
+    """A training cannot go on; what it has so far is kept, and the message says where."""

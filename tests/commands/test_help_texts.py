@@ -17,7 +17,7 @@ import trtspec
 from trtspec import LLM
 from trtspec.backends.registry import backends
 from trtspec.bench.methods import read_methods
-from trtspec.commands import bench, build, doctor, serve
+from trtspec.commands import bench, build, doctor, serve, train
 from trtspec.config.build import DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.errors import ConfigError
@@ -58,6 +58,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "bench": bench.make_parser,
     "serve": serve.make_parser,
     "doctor": doctor.make_parser,
+    "train": train.make_parser,
     "quickstart": quickstart,
 }
 LISTS = {

@@ -11,6 +11,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_reader import DraftReader
+from trtspec.speculative.recipe import TrainingRecipe
 from trtspec.speculative.widener import Widener
 
 
@@ -42,6 +43,8 @@ class DraftMethod:
     ``Guest`` of checkpoint_converters; None: they never do. by_target: whether they are looked for
     there alone.
 
+    recipe: how a draft of its own is trained; None: not here.
+
     usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. forgetful:
     options by which it keeps nothing of requests that have ended, for benchmarks that ask the same
     in every round. widener: how its checkpoints grow with their target, for cost fixtures; None:
@@ -60,6 +63,7 @@ class DraftMethod:
     reader: DraftReader | None = None
     in_target: Any = None
     by_target: bool = False
+    recipe: TrainingRecipe | None = None
     usual: Sequence[str] = ()
     forgetful: Mapping[str, Any] = field(default_factory=dict)
     widener: Widener | None = None

@@ -26,8 +26,8 @@ def unrolled_attention(
     length = query.shape[2]
     step = key.shape[2] // length - 1
     groups = query.shape[1] // key.shape[1]
-    keys = key.repeat_interleave(groups, 1).split(length, 2)
-    values = value.repeat_interleave(groups, 1).split(length, 2)
+    keys = torch.split(key.repeat_interleave(groups, 1), length, 2)
+    values = torch.split(value.repeat_interleave(groups, 1), length, 2)
     query = query * scaling
     seen = torch.ones(length, length, dtype=torch.bool).tril(-step)
     seen[:step, 0] = True  # a row without any key would become NaN

@@ -1,0 +1,149 @@
+"""What the target is asked to write, what is kept of it, and that a kill changes none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import ConfigError, TrainingError
+from trtspec.llmapi.llm import LLM
+from trtspec.train.openings import (
+    BaseOpenings,
+    ChatOpenings,
+    GivenPrompts,
+    Openings,
+    question_head,
+)
+from trtspec.train.self_writer import ROUND, TEMPERATURES, SelfWriter
+from trtspec.train.text_store import TextStore
+
+from .scripted_llm import END, ScriptedLLM, WordTokenizer, own_words
+
+Write = Callable[[Sequence[int], SamplingParams], list[int]]
+
+
+def writer(
+    folder: Path,
+    openings: Callable[[LLM], Openings] = ChatOpenings,
+    write: Write = own_words,
+    fails_at: int | None = None,
+) -> tuple[SelfWriter, TextStore, ScriptedLLM]:
+    store = TextStore(folder)
+    store.begin()
+    llm = ScriptedLLM(folder, write, fails_at)
+    made = openings(cast(LLM, llm))
+    return SelfWriter(cast(LLM, llm), made, store, seed=7, max_tokens=64), store, llm
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_questions_then_answers(tmp_path: Path) -> None:
+    write, store, llm = writer(tmp_path)
+    write.write(1)
+    questions, answers = llm.requests[:ROUND], llm.requests[ROUND:]
+    assert len(answers) == ROUND == len(store.texts)
+    assert {tuple(prompt) for prompt, _ in questions} == {(2,)}, (
+        "the template up to the user's turn"
+    )
+    assert all(params.temperature == 1.0 for _, params in questions)
+    assert len({params.seed for _, params in llm.requests}) == 2 * ROUND
+    assert [params.temperature for _, params in answers] == list(TEMPERATURES) * (ROUND // 4)
+    for (prompt, params), (asked, drawn), text in zip(answers, questions, store.texts, strict=True):
+        assert prompt == [2, *own_words(asked, drawn)[:-1], 3]
+        assert params.max_tokens == 64 - len(prompt)
+        assert text.prompt == len(prompt)
+        assert text.tokens == len(prompt) + len(own_words(prompt, params)) - 1
+    names = {text.file for text in store.texts}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"rounds.jsonl"}
+
+
+def test_killed_between_rounds_or_within(tmp_path: Path) -> None:
+    """Goes on with the same texts as one that was never cut short."""
+    write, whole, _ = writer(tmp_path / "whole")
+    write.write(12_000)
+    assert whole.num_rounds == 3
+    for fails_at in (ROUND + 3, 2 * ROUND, 3 * ROUND + 7):
+        folder = tmp_path / f"cut-{fails_at}"
+        write, store, _ = writer(folder, fails_at=fails_at)
+        with pytest.raises(TrainingError, match=r"no space left.*tokens are kept in.*same command"):
+            write.write(12_000)
+        assert store.num_rounds == fails_at // (2 * ROUND)
+        (folder / "random-99.safetensors").write_text("of a process that was killed")
+        again, store, _ = writer(folder)
+        again.write(12_000)
+        assert files(folder) == files(tmp_path / "whole")
+    write, more, _ = writer(tmp_path / "whole")
+    write.write(16_000)
+    assert more.texts[: len(whole.texts)] == whole.texts, "more tokens are added to those there"
+
+
+def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
+    """Duplicates, questions without an end and loops; each is counted under its rule."""
+
+    def write(prompt: Sequence[int], params: SamplingParams) -> list[int]:
+        index = (params.seed or 0) % 2**40 // 2
+        if len(prompt) > 1:
+            return [9] * 50 if index % 8 == 0 else own_words(prompt, params)
+        if index % 4 == 1:
+            return own_words(prompt, params)[:-1]
+        return [40, 41, 42, 43, 44, END] if index % 4 == 2 else own_words(prompt, params)
+
+    made, store, _ = writer(tmp_path, write=write)
+    made.write(1)
+    quarter = ROUND // 4
+    assert store.dropped == {
+        "unfinished": quarter, "duplicate": quarter - 1, "loop": ROUND // 8,
+    }  # fmt: skip
+    assert len(store.texts) == ROUND - sum(store.dropped.values())
+    assert len(list(tmp_path.iterdir())) == len(store.texts) + 1
+
+
+def test_a_target_that_writes_nothing_worth_keeping(tmp_path: Path) -> None:
+    made, store, _ = writer(tmp_path, write=lambda prompt, params: [9] * 50)
+    with pytest.raises(TrainingError, match=r"of the last 384 texts.*unfinished.*--from_base"):
+        made.write(1000)
+    assert store.num_rounds == 3
+
+
+def test_base_model(tmp_path: Path) -> None:
+    """From the beginning of a text: 32 sampled tokens, then on from there."""
+    made, store, llm = writer(
+        tmp_path, BaseOpenings, lambda p, s: (own_words(p, s)[:-1] * 2)[: s.max_tokens]
+    )
+    made.write(1)
+    assert all(prompt == [0] and params.max_tokens == 32 for prompt, params in llm.requests[:ROUND])
+    assert llm.requests[ROUND][0] == [0, *(own_words([0], llm.requests[0][1])[:-1] * 2)[:32]]
+    assert store.texts[0].prompt == 33
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_given_prompts(tmp_path: Path, chat: bool) -> None:
+    """Each once; the writer stops when they are used up, however many tokens are wanted."""
+    prompts = [f"w{i} w{i + 1}" for i in range(2, 2 + ROUND + 10)]
+    prompts[5] = prompts[4]
+    made, store, llm = writer(tmp_path, lambda llm: GivenPrompts(llm, prompts, chat))
+    made.write(10**9)
+    assert len(store.texts) == len(prompts) - 1 == len(llm.requests)
+    assert llm.requests[0][0] == ([2, 2, 3, 3] if chat else [2, 3])
+    assert store.dropped == {"duplicate": 1}
+
+
+def test_templates_that_will_not_do() -> None:
+    assert question_head(WordTokenizer()) == "<user>"
+    without, hides = WordTokenizer(), WordTokenizer()
+    without.chat_template = None
+    with pytest.raises(ConfigError, match="no chat template; let the target write on"):
+        question_head(without)
+
+    def nothing(messages: Any, **_: Any) -> str:
+        return "<user>"
+
+    hides.apply_chat_template = nothing  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="does not say where a user's turn begins"):
+        question_head(hides)

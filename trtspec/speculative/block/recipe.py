@@ -1,0 +1,70 @@
+"""How a DFlash network is trained: blocks behind random anchors of a text, all guessed at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtspec.config.model import ModelConfig
+from trtspec.speculative.recipe import (
+    HeadRequest,
+    TrainingRecipe,
+    decoder_sizes,
+    layer_weights,
+)
+
+_LAYERS = (2, 5)
+"""Fewest and most layers of a network; between them one for each `_TARGET_LAYERS` of the target."""
+_TARGET_LAYERS = 8
+_BLOCK = 8
+
+
+def capture_layers(target: ModelConfig) -> tuple[int, ...]:
+    """As many outputs as the network has layers, at even distances from the second layer to the
+    third last, as DFlash's authors choose them."""
+    count = target.num_layers
+    least, most = _LAYERS
+    wanted = min(max(least, count // _TARGET_LAYERS), most, count)
+    first, last = min(1, count - 1), max(min(1, count - 1), count - 3)
+    if last - first + 1 < wanted:
+        return tuple(range(count - wanted, count))
+    return tuple(round(first + i * (last - first) / max(1, wanted - 1)) for i in range(wanted))
+
+
+def settings(request: HeadRequest) -> dict[str, Any]:
+    target, block = request.target, request.depth + 1
+    layers = capture_layers(target)
+    architecture = {
+        **decoder_sizes(target),
+        "num_hidden_layers": len(layers),
+        "target_layer_ids": list(layers),
+        "rms_norm_eps": target.norm.eps,
+        "rope_theta": target.ropes[0].theta,
+    }
+    return {
+        "dflash_architecture_config": architecture,
+        "dflash_offline": True,
+        "dflash_block_size": block,
+        # As many rows of blocks as rows of text.
+        "dflash_num_anchors": max(1, request.window // block),
+        "dflash_mask_token_id": request.mask_token,
+        "dflash_use_torch_compile": False,
+    }
+
+
+def body_weights(target: ModelConfig) -> int:
+    hidden, layers = target.hidden_size, len(capture_layers(target))
+    return layers * (hidden * hidden + layer_weights(target, hidden))
+
+
+DFLASH_RECIPE = TrainingRecipe(
+    algorithm="dflash",
+    settings=settings,
+    module="dflash_module",
+    capture_layers=capture_layers,
+    body_weights=body_weights,
+    depth=_BLOCK - 1,
+    depth_setting=None,
+    cuts_vocabulary=False,
+    row_multiple=_BLOCK,
+    memory_bound=("_compute_loss",),
+)

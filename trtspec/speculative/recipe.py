@@ -1,0 +1,81 @@
+"""TrainingRecipe: how a head of a method is trained for a target, as data that `train` drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.model import ModelConfig
+
+_HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class HeadRequest:
+    """What a head is to be: ``target``: whose states it will read. ``vocabulary``: how many of the
+    target's tokens it may propose. ``depth``: tokens of its longest draft. ``mask_token``: the id
+    that stands for tokens not known yet, in networks that read one. ``window``: most rows of a text
+    that it is trained on at once."""
+
+    target: ModelConfig
+    vocabulary: int
+    depth: int
+    mask_token: int
+    window: int
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """A method's part of a training; network, loss and export are NVIDIA ModelOpt's.
+
+    algorithm: what ModelOpt calls the network. settings: of its conversion. module: the attribute
+    of a converted model that is the head. capture_layers: the outputs of the target that the head
+    reads, ascending. body_weights: elements of all its matrices but a vocabulary head, for plans.
+    depth: tokens of the longest draft, unless asked otherwise.
+
+    depth_setting: the attribute that says how many positions one pass unrolls, so that training can
+    begin with one; None: they cost the same pass. cuts_vocabulary: the head has a vocabulary of its
+    own, and may propose a part of the target's tokens. row_multiple: windows have a multiple of so
+    many rows. memory_bound: functions of the converted model that pass over the vocabulary and are
+    worth fusing.
+    """
+
+    algorithm: str
+    settings: Callable[[HeadRequest], dict[str, Any]]
+    module: str
+    capture_layers: Callable[[ModelConfig], tuple[int, ...]]
+    body_weights: Callable[[ModelConfig], int]
+    depth: int
+    depth_setting: str | None
+    cuts_vocabulary: bool
+    row_multiple: int
+    memory_bound: tuple[str, ...]
+
+
+def decoder_sizes(target: ModelConfig) -> dict[str, int]:
+    """Sizes of a plain decoder layer like the target's, by the keys of Hugging Face configs. Where
+    the target has no layer with plain attention or a dense feed-forward part: heads of 64 elements,
+    8/3 of the hidden size."""
+    hidden = target.hidden_size
+    attention = next((s.mixer for s in target.layers if isinstance(s.mixer, AttentionSpec)), None)
+    dense = next((s.ffn for s in target.layers if isinstance(s.ffn, DenseSpec)), None)
+    heads = max(1, hidden // _HEAD_DIM)
+    return {
+        "num_attention_heads": attention.num_heads if attention else heads,
+        "num_key_value_heads": attention.num_kv_heads if attention else heads,
+        "head_dim": attention.head_dim if attention else _HEAD_DIM,
+        "intermediate_size": dense.intermediate_size if dense else hidden * 8 // 3 // 16 * 16,
+    }
+
+
+def layer_weights(target: ModelConfig, attention_inputs: int) -> int:
+    """Elements of the matrices of a layer of `decoder_sizes` whose queries, keys and values read
+    ``attention_inputs`` elements."""
+    sizes, hidden = decoder_sizes(target), target.hidden_size
+    queries = sizes["num_attention_heads"] * sizes["head_dim"]
+    keys = sizes["num_key_value_heads"] * sizes["head_dim"]
+    attention = attention_inputs * (queries + 2 * keys) + queries * hidden
+    return attention + 3 * hidden * sizes["intermediate_size"]

@@ -1,0 +1,64 @@
+"""The model card of a trained head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.train.measure import Measured
+from trtspec.train.plan import TrainingPlan
+from trtspec.train.trainer import HeldOut, Schedule
+from trtspec.train.vocabulary import DraftVocabulary
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is said of a head. ``step``: the last one that was trained. ``measured``: by the engine,
+    or why not. ``versions``: of packages, as they call themselves."""
+
+    plan: TrainingPlan
+    title: str
+    command: str
+    schedule: Schedule
+    step: int
+    data: str
+    vocabulary: DraftVocabulary
+    held_out: HeldOut
+    measured: Measured | str
+    versions: str
+
+    def text(self) -> str:
+        plan, schedule = self.plan, self.schedule
+        target = plan.target
+        size = self.vocabulary.size(target.config.vocab_size)
+        layers = list(plan.recipe.capture_layers(target.config))
+        measured = self.measured if isinstance(self.measured, str) else self.measured.describe()
+        agreement = ", ".join(f"{rate:.3f}" for rate in self.held_out.agreement)
+        config, drafts = plan.options.method, plan.depth
+        proposes = (
+            f"{size:,} of {target.config.vocab_size:,} tokens, {self.vocabulary.coverage:.2%} of "
+            "the data"
+        )
+        return f"""# {self.title}
+
+A {config} draft of {target.name}, trained by trtspec-train, in the layout of NVIDIA ModelOpt's
+export, bfloat16. It reads the outputs of the target's layers {layers}; the embedding is the
+target's.
+
+```python
+LLM("<{target.name}>", speculative_config={{"method": "{config}", "model": "<this folder>",
+                                       "num_speculative_tokens": {drafts}}})
+```
+
+| | |
+|---|---|
+| Target | {target.name}, fingerprint {target.fingerprint} |
+| Data | {self.data} |
+| Trained | {self.step:,} of {schedule.steps:,} steps of about {schedule.rows:,} tokens |
+| Proposes | {proposes} |
+| Held-out loss | {self.held_out.loss:.3f} nats |
+| Held-out agreement | {agreement} (by position, the text given; among the tokens it proposes) |
+| Acceptance length | {measured} |
+| Seeds | {schedule.seed} for data, weights and order |
+| Command | `{self.command}` |
+| Made with | {self.versions} |
+"""

@@ -1,0 +1,89 @@
+"""Checkpoints of a training: whole or not at all, and only for the training that they are of."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtspec.errors import ConfigError, TrainingError
+
+MADE_FOR = "made_for.json"
+_STATE = "state.pt"
+
+
+def claim(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make ``folder`` that of a training with these facts, or find that it is.
+
+    Raises:
+        ConfigError: it holds another training's state; what differs is named, both values of it.
+        OSError: it cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / MADE_FOR
+    wanted = json.loads(json.dumps(facts))
+    if not path.exists():
+        write_whole(path, (json.dumps(wanted, indent=1) + "\n").encode())
+        return
+    found = json.loads(path.read_text())
+    differ = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+    if differ:
+        what = "; ".join(f"{key} {found.get(key)!r}, not {wanted.get(key)!r}" for key in differ)
+        raise ConfigError(
+            f"{folder} holds the state of another training: {what}; give another --state folder, "
+            "or remove this one"
+        )
+
+
+def save_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Replace the state in ``folder``; TrainingError if there is no room: the older one stays."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    try:
+        write_whole(folder / _STATE, buffer.getvalue())
+    except OSError as error:
+        raise TrainingError(
+            f"the training's state ({buffer.tell() / 1e6:.0f} MB) cannot be written to {folder}: "
+            f"{error}; the state before is kept: make room and run the same command again to go on "
+            "from there"
+        ) from error
+
+
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """What was saved last; None if nothing was.
+
+    Raises:
+        TrainingError: it cannot be read.
+    """
+    path = folder / _STATE
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise TrainingError(
+            f"{path} is no whole state of a training ({type(error).__name__}); remove it to train "
+            "from the beginning"
+        ) from error
+    return state
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under another name and rename it once it is on disk. OSError leaves nothing."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,26 @@
+"""Head: what the training loop asks of a network in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from trtspec.train.windows import Window
+
+
+class Head(Protocol):
+    """module: the network; its parameters that want gradients are trained."""
+
+    module: nn.Module
+
+    def loss(self, window: Window, depth: int) -> tuple[Tensor, Sequence[float]]:
+        """The loss (nats, summed over positions) of drafts of at most ``depth`` tokens, and how
+        often the head's choice is the target's at each position that was unrolled."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the checkpoint into a folder that is there."""
+        ...

@@ -1,0 +1,142 @@
+"""TrainingPlan: what a training will take, printed before it begins."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trtspec.config.build import BuildConfig
+from trtspec.engine.memory import weight_bytes
+from trtspec.errors import ConfigError
+from trtspec.speculative.recipe import TrainingRecipe
+from trtspec.train.options import TrainOptions
+from trtspec.train.target import TrainingTarget
+
+_EFFICIENCY = 0.2
+"""Share of the speed of a large product that steps reach, as measured: the rest is passes over the
+vocabulary, norms and attention."""
+_THROWN_AWAY = 1.3
+"""Tokens written for each one that is kept: questions are written, then read again."""
+_OPTIMIZER_COPIES = 3
+_ELEMENT = 4
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Estimates. ``new_tokens``: still to be written by the target; ``tokens``: to train on in a
+    pass. ``vocabulary``: rows of the draft's head, at most. ``gflops``: what this machine computes
+    in a large bfloat16 product now."""
+
+    options: TrainOptions
+    recipe: TrainingRecipe
+    target: TrainingTarget
+    source: str
+    folder: Path
+    tokens: int
+    new_tokens: int
+    vocabulary: int
+    depth: int
+    gflops: float
+
+    @property
+    def head_weights(self) -> int:
+        """Elements that are trained."""
+        config = self.target.config
+        own = self.vocabulary * config.hidden_size if self.recipe.cuts_vocabulary else 0
+        return self.recipe.body_weights(config) + own
+
+    @property
+    def operations(self) -> float:
+        """Of training, for a token of a pass: 6 for each weight and unrolled position, and what the
+        teacher's logits take."""
+        config = self.target.config
+        logits = self.vocabulary * config.hidden_size
+        passes = (1 + self.depth) / 2 if self.recipe.depth_setting else 1
+        return 6 * passes * (self.recipe.body_weights(config) + logits) + 2 * logits
+
+    @property
+    def writing_minutes(self) -> float:
+        weights = weight_bytes(self.target.config, BuildConfig(dtype="bfloat16")) / 2
+        return self._minutes(self.new_tokens * _THROWN_AWAY * 2 * weights)
+
+    @property
+    def training_minutes(self) -> float:
+        return self._minutes(self.tokens * self.options.passes * self.operations)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the training itself: the target's outside, the head with gradients and optimizer, and
+        what a step keeps over the vocabulary."""
+        config = self.target.config
+        outside = config.vocab_size * config.hidden_size * (1 if config.head.tied else 2)
+        trained = self.head_weights * (2 + _OPTIMIZER_COPIES)
+        unrolled = self.depth if self.recipe.depth_setting else 1
+        logits = self.options.step_tokens * self.vocabulary * (1 + 2 * unrolled)
+        return _ELEMENT * (outside + trained + logits)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Still to be written: states of new texts, two checkpoints, the head."""
+        config = self.target.config
+        states = len(self.recipe.capture_layers(config)) + 1
+        width = 2 if config.dtype != "float32" else _ELEMENT
+        texts = self.new_tokens * states * config.hidden_size * width
+        return texts + self.head_weights * (2 * _OPTIMIZER_COPIES * _ELEMENT + 2)
+
+    def check(self) -> None:
+        """ConfigError if the disk has no room for it."""
+        there = self.folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if free < self.disk_bytes:
+            raise ConfigError(
+                f"the training needs {_gb(self.disk_bytes)} below {self.folder}, {_gb(free)} are "
+                "free; make room, lower --tokens, or give another --state folder"
+            )
+
+    def describe(self) -> str:
+        """The plan as text."""
+        options, config = self.options, self.target.config
+        own = self.recipe.cuts_vocabulary
+        rows = f"at most {self.vocabulary} of {config.vocab_size}" if own else "all"
+        lines = [
+            f"target    {self.target.path} ({config.describe()})",
+            f"draft     {options.method}: {self.head_weights / 1e6:.1f} M weights to train, drafts "
+            f"of {self.depth}, {rows} tokens, reads layers "
+            f"{list(self.recipe.capture_layers(config))}",
+            f"data      {self.source}",
+            f"tokens    {self.tokens:,} in a pass ({self.new_tokens:,} still to be written), "
+            f"{options.passes:g} passes",
+            f"time      about {self.writing_minutes:.0f} min to write, {self.training_minutes:.0f} "
+            f"min to train, at {self.gflops:.0f} GFLOP/s in a large product now "
+            f"({self.operations / 1e6:.0f} MFLOP a token and pass)",
+            f"memory    {_gb(self.memory_bytes)} to train, beside the engine's while it writes",
+            f"disk      {_gb(self.disk_bytes)} below {self.folder}",
+            f"output    {options.output}",
+        ]
+        return "\n".join(lines)
+
+    def _minutes(self, operations: float) -> float:
+        return operations / (self.gflops * 1e9 * _EFFICIENCY) / 60
+
+
+def measure_gflops(device: str, seconds: float = 0.3) -> float:
+    """The best of a few products ``[2048, 1024] x [1024, 2048]`` in bfloat16, in 10^9 operations a
+    second."""
+    a = torch.randn(2048, 1024, device=device).to(torch.bfloat16)
+    b = torch.randn(1024, 2048, device=device).to(torch.bfloat16)
+    best, end = float("inf"), time.monotonic() + seconds
+    while time.monotonic() < end or best == float("inf"):
+        began = time.perf_counter()
+        (a @ b)[0, 0].item()
+        best = min(best, time.perf_counter() - began)
+    return 2 * 2048 * 1024 * 2048 / best / 1e9
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.2f} GB"

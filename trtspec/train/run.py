@@ -1,0 +1,275 @@
+"""train_draft: from a target to a draft for it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from trtspec.builder.locate import cache_root
+from trtspec.builder.scratch import scratch_folder
+from trtspec.errors import ConfigError, TrainingError, TrtspecError
+from trtspec.log import logger
+from trtspec.speculative.recipe import HeadRequest
+from trtspec.speculative.registry import method_name, methods
+from trtspec.train.card import Card
+from trtspec.train.checkpoint import claim
+from trtspec.train.data import (
+    RECORDED,
+    check_states,
+    find_source,
+    held_out_prompts,
+    mask_token,
+    recorded_paths,
+    write_texts,
+)
+from trtspec.train.head import Head
+from trtspec.train.measure import Measured, measure
+from trtspec.train.modelopt_head import ModelOptHead, require_modelopt
+from trtspec.train.options import TrainOptions
+from trtspec.train.plan import TrainingPlan, measure_gflops
+from trtspec.train.target import TrainingTarget
+from trtspec.train.text_store import TextStore
+from trtspec.train.trainer import Schedule, Trainer, steps_of
+from trtspec.train.vocabulary import DraftVocabulary, choose
+from trtspec.train.windows import RecordedTexts
+from trtspec.version import __version__
+
+_FUSES_FROM = 300
+"""Steps from which on fusing what passes over the vocabulary pays for compiling it."""
+_MEASURED_PROMPTS = 16
+_MOST_DRAFTED = 16_384
+"""Rows of a draft's head that a plan counts with, where the data will choose."""
+
+
+@dataclass(frozen=True)
+class _Data:
+    texts: RecordedTexts
+    store: TextStore | None
+    description: str
+
+
+def make_plan(options: TrainOptions) -> TrainingPlan:
+    """Everything that is decided before data is written; nothing is written for it.
+
+    Raises:
+        CheckpointError: the target cannot be read.
+        ConfigError: options that do not fit it, or each other.
+    """
+    method = methods()[method_name(options.method)]
+    recipe = method.recipe
+    assert recipe is not None, "the options were checked"
+    target = TrainingTarget.open(options.model)
+    layers = recipe.capture_layers(target.config)
+    source = find_source(options, target, layers)
+    folder = _state_folder(options, target)
+    if source.kind == RECORDED:
+        assert options.hidden_states is not None
+        paths = recorded_paths(options.hidden_states)
+        tokens = RecordedTexts(paths, layers, target.config.num_layers).num_tokens
+        new = 0
+    else:
+        here = folder / f"texts-{source.key}"
+        written = TextStore(here).num_tokens
+        tokens, new = max(options.tokens, written), max(0, options.tokens - written)
+    vocabulary = target.config.vocab_size
+    if recipe.cuts_vocabulary:
+        given = options.draft_vocab_size
+        vocabulary = min(vocabulary, given or (_MOST_DRAFTED if given is None else vocabulary))
+    elif options.draft_vocab_size:
+        raise ConfigError(
+            f"--draft_vocab_size {options.draft_vocab_size}: a draft for {method.name} uses the "
+            "target's own vocabulary head; leave it out"
+        )
+    return TrainingPlan(
+        options=options,
+        recipe=recipe,
+        target=target,
+        source=source.description,
+        folder=folder,
+        tokens=tokens,
+        new_tokens=new,
+        vocabulary=vocabulary,
+        depth=options.depth or recipe.depth,
+        gflops=measure_gflops(_device(options)),
+    )
+
+
+def train_draft(plan: TrainingPlan, argv: Sequence[str] = ()) -> Path:
+    """Write the texts, train on them, measure and write the head. A call that was cut short goes
+    on where it was. ``argv``: the command, for the card.
+
+    Raises:
+        ConfigError: ModelOpt is not installed; the state is another target's, or in use.
+        TrainingError: what was done is kept; the message says how to go on.
+    """
+    require_modelopt()
+    plan.check()
+    options, target = plan.options, plan.target
+    facts = {"target": target.name, "fingerprint": target.fingerprint}
+    try:
+        claim(plan.folder, facts)
+        with _locked(plan.folder):
+            data = _data(plan)
+            return _train(plan, data, argv)
+    except OSError as error:
+        raise TrainingError(
+            f"{plan.folder} or {options.output.parent} cannot be written to: {error}; what was "
+            "done before is kept: run the same command again to go on"
+        ) from error
+
+
+def _data(plan: TrainingPlan) -> _Data:
+    options, target = plan.options, plan.target
+    layers = plan.recipe.capture_layers(target.config)
+    source = find_source(options, target, layers)
+    if source.kind == RECORDED:
+        assert options.hidden_states is not None
+        texts = RecordedTexts(
+            recorded_paths(options.hidden_states), layers, target.config.num_layers
+        )
+        check_states(texts, target)
+        return _Data(texts, None, f"{texts.num_tokens:,} tokens {source.description}")
+    store = TextStore(plan.folder / f"texts-{source.key}")
+    if not options.finish:
+        write_texts(options, target, source, layers, store)
+    texts = RecordedTexts(store.paths, layers, target.config.num_layers)
+    check_states(texts, target)
+    return _Data(
+        texts,
+        store,
+        f"{texts.num_tokens:,} tokens in {len(store.texts):,} texts {source.description}",
+    )
+
+
+def _train(plan: TrainingPlan, data: _Data, argv: Sequence[str]) -> Path:
+    options, target, recipe = plan.options, plan.target, plan.recipe
+    texts, vocabulary = data.texts, _vocabulary(plan, data.texts)
+    size = vocabulary.size(target.config.vocab_size)
+    logger.info(
+        "the draft may propose %d of %d tokens, %.2f %% of the data",
+        *(size, target.config.vocab_size, 100 * vocabulary.coverage),
+    )
+    length, rows, seed = options.window_tokens, options.step_tokens, options.seed
+    schedule = Schedule(
+        steps=steps_of(texts, options.passes, length, rows, seed),
+        length=length,
+        rows=rows,
+        depth=plan.depth,
+        deepens=recipe.depth_setting is not None,
+        rate=options.learning_rate,
+        vocabulary_rate=options.vocabulary_rate,
+        seed=seed,
+        row_multiple=recipe.row_multiple,
+    )
+    folder = plan.folder / f"{options.method}-{_training_key(schedule, vocabulary, texts)}"
+    folder.mkdir(exist_ok=True)
+    request = HeadRequest(target.config, size, plan.depth, mask_token(target), length)
+    head: Head = ModelOptHead(
+        recipe,
+        request,
+        target,
+        vocabulary.ids,
+        seed,
+        _device(options),
+        compiles=schedule.steps >= _FUSES_FROM and not options.finish,
+    )
+    trainer = Trainer(head, texts, schedule, folder)
+    if options.finish and trainer.step == 0:
+        raise ConfigError(
+            f"--finish: there is no checkpoint of this training in {plan.folder}; leave it out, or "
+            "give the options that the training was begun with"
+        )
+    if not options.finish:
+        trainer.run()
+    held_out = trainer.held_out()
+    logger.info("held out: %s", held_out.describe())
+    with scratch_folder(options.output) as fresh:
+        head.export(fresh)
+        card = Card(
+            plan=plan,
+            title=options.output.name,
+            command=shlex.join(["trtspec-train", *argv]),
+            schedule=schedule,
+            step=trainer.step,
+            data=data.description,
+            vocabulary=vocabulary,
+            held_out=held_out,
+            measured=_measured(plan, data, fresh),
+            versions=f"trtspec {__version__}, torch {torch.__version__}, nvidia-modelopt "
+            f"{version('nvidia-modelopt')}",
+        )
+        (fresh / "README.md").write_text(card.text())
+        if options.output.is_dir():
+            options.output.rmdir()
+        fresh.rename(options.output)
+    logger.info("wrote %s", options.output)
+    return options.output
+
+
+def _measured(plan: TrainingPlan, data: _Data, head: Path) -> Measured | str:
+    options = plan.options
+    if options.no_measure:
+        return "not measured (--no_measure)"
+    config = {"method": options.method, "model": str(head), "num_speculative_tokens": plan.depth}
+    prompts = held_out_prompts(data.texts, data.store, _MEASURED_PROMPTS)
+    try:
+        measured = measure(
+            options.model, config, prompts, max_batch_size=8, backend=options.backend
+        )
+    except TrtspecError as error:  # hours of training are worth more than a figure
+        logger.warning("the head cannot be measured: %s", error)
+        return f"not measured: {error}"
+    logger.info("acceptance length: %s", measured.describe())
+    return measured
+
+
+def _vocabulary(plan: TrainingPlan, texts: RecordedTexts) -> DraftVocabulary:
+    config = plan.target.config
+    if not plan.recipe.cuts_vocabulary:
+        return DraftVocabulary(None, 1.0)
+    ids = (texts.token_ids(text) for text in texts.trained)
+    always = config.eos_token_ids
+    return choose(ids, config.vocab_size, always, plan.options.draft_vocab_size)
+
+
+def _training_key(schedule: Schedule, vocabulary: DraftVocabulary, texts: RecordedTexts) -> str:
+    """Of all that decides the weights beside target and method."""
+    ids = None if vocabulary.ids is None else vocabulary.ids.tolist()
+    shape = (schedule.steps, schedule.length, schedule.rows, schedule.depth, schedule.seed)
+    facts = (*shape, schedule.rate, schedule.vocabulary_rate, ids, texts.lengths)
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()
+
+
+def _state_folder(options: TrainOptions, target: TrainingTarget) -> Path:
+    if options.state is not None:
+        return options.state
+    return cache_root() / "training" / f"{target.name}-{target.fingerprint[:12]}"
+
+
+def _device(options: TrainOptions) -> str:
+    if options.device != "auto":
+        return options.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """ConfigError if another process trains in the folder."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another training is at work in {folder}; wait for it, or give another --state "
+                "folder"
+            ) from error
+        yield

@@ -1,0 +1,179 @@
+"""SelfWriter: the target writes the texts that its draft will learn from, and their states with
+them, in rounds."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import TrainingError
+from trtspec.llmapi.llm import LLM
+from trtspec.log import logger
+from trtspec.speculative.hidden_states.files import HIDDEN_STATES_PATH
+from trtspec.train.openings import Openings
+from trtspec.train.rules import RULES, fault, key_of
+from trtspec.train.text_store import SUFFIX, StoredText, TextStore
+
+ROUND = 128
+"""Texts begun in a round."""
+TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
+"""Of the texts in turn: half greedy, half sampled. Beginnings are sampled at 1."""
+LEAST_TOKENS = 16
+_POOR_ROUNDS, _WORTH = 3, 0.05
+
+
+class SelfWriter:
+    """``llm`` records the states of every request into the folder of ``store``. A round depends on
+    its number and ``seed`` alone, so that a training that was cut short goes on as if it had not
+    been. ``max_tokens``: of a text, prompt and answer."""
+
+    def __init__(
+        self, llm: LLM, openings: Openings, store: TextStore, seed: int, max_tokens: int
+    ) -> None:
+        self._llm, self._openings, self._store = llm, openings, store
+        self._seed, self._max_tokens = seed, max_tokens
+        ends = set(llm.config.target.eos_token_ids)
+        self._special = set(getattr(llm.tokenizer, "all_special_ids", ())) | ends
+
+    def write(self, num_tokens: int) -> None:
+        """Rounds until the store holds so many tokens, or the prompts are used up.
+
+        Raises:
+            TrainingError: the disk is full; or round after round hardly a text is worth keeping.
+        """
+        store, began, first = self._store, time.monotonic(), self._store.num_tokens
+        poor = 0
+        while store.num_tokens < num_tokens:
+            before = len(store.texts)
+            if not self._round():
+                break
+            poor = 0 if len(store.texts) - before >= _WORTH * ROUND else poor + 1
+            if poor == _POOR_ROUNDS:
+                raise TrainingError(
+                    f"of the last {poor * ROUND} texts that the target began, less than "
+                    f"{_WORTH:.0%} a round were worth keeping (dropped: {_counts(store.dropped)}); "
+                    "let it write on from its beginning (--from_base), give --prompts, or "
+                    "--hidden_states recorded while it served"
+                )
+            seconds = time.monotonic() - began
+            speed = (store.num_tokens - first) / seconds
+            left = max(0, num_tokens - store.num_tokens) / max(speed, 1e-9) / 60
+            logger.info(
+                "texts: %d of %d tokens in %d texts, %.0f tokens/s, %.0f min left; dropped %s",
+                *(store.num_tokens, num_tokens, len(store.texts), speed, left),
+                _counts(store.dropped),
+            )
+
+    def _round(self) -> bool:
+        """Whether there was anything to begin with."""
+        first = self._store.num_rounds * ROUND
+        dropped: Counter[str] = Counter()
+        prompts = self._begin(first, dropped)
+        if prompts is None:
+            return False
+        limits = [max(1, self._max_tokens - len(prompt)) for _, prompt, _ in prompts]
+        params = [
+            SamplingParams(
+                max_tokens=limit,
+                temperature=TEMPERATURES[index % len(TEMPERATURES)],
+                seed=self._seed_of(2 * index + 1),
+            )
+            for (index, _, _), limit in zip(prompts, limits, strict=True)
+        ]
+        kept: list[StoredText] = []
+        outputs = self._generate([prompt for _, prompt, _ in prompts], params)
+        for (index, prompt, key), output in zip(prompts, outputs, strict=True):
+            path = Path(output.kv_transfer_params[HIDDEN_STATES_PATH])
+            reason = self._fault(output, LEAST_TOKENS, must_end=False)
+            if reason is not None:
+                dropped[reason] += 1
+                path.unlink()
+                continue
+            name = f"{index:09}{SUFFIX}"
+            path.replace(self._store.folder / name)
+            rows = len(prompt) + len(output.outputs[0].token_ids) - 1
+            kept.append(StoredText(name, rows, len(prompt), key))
+            self._store.keys.add(key)
+        self._store.add_round(kept, dropped)
+        return True
+
+    def _begin(self, first: int, dropped: Counter[str]) -> list[tuple[int, list[int], str]] | None:
+        """(number, prompt, key) of the texts of a round; None if there are no prompts left."""
+        beginning = self._openings.beginning
+        numbers = range(first, first + ROUND)
+        begun: list[Any] = [None] * ROUND
+        if beginning is not None:
+            params = [
+                SamplingParams(
+                    max_tokens=beginning.max_tokens, temperature=1.0, seed=self._seed_of(2 * index)
+                )
+                for index in numbers
+            ]
+            begun = self._generate([beginning.prompt] * ROUND, params)
+            for output in begun:
+                Path(output.kv_transfer_params[HIDDEN_STATES_PATH]).unlink()
+        prompts: list[tuple[int, list[int], str]] = []
+        new: set[str] = set()
+        for index, output in zip(numbers, begun, strict=True):
+            ids: Sequence[int] = ()
+            text = ""
+            if beginning is not None:
+                reason = self._fault(output, beginning.least, beginning.must_end)
+                if reason is not None:
+                    dropped[reason] += 1
+                    continue
+                ids, text = self._written(output), output.outputs[0].text
+            opening = self._openings.prompt(index, ids, text)
+            if opening is None:
+                break
+            prompt, words = opening
+            key = key_of(words)
+            if key in self._store.keys or key in new:
+                dropped["duplicate"] += 1
+            elif len(prompt) + LEAST_TOKENS > self._max_tokens:
+                dropped["long"] += 1
+            else:
+                new.add(key)
+                prompts.append((index, prompt, key))
+        ran_out = beginning is None and not prompts and not dropped
+        return None if ran_out else prompts
+
+    def _generate(self, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> list[Any]:
+        if not prompts:
+            return []
+        outputs: list[Any] = self._llm.generate(prompts, list(params), use_tqdm=False)
+        failed = next((output.error for output in outputs if output.error is not None), None)
+        if failed is not None:
+            for output in outputs:
+                with suppress(OSError, TypeError, KeyError):
+                    Path(output.kv_transfer_params[HIDDEN_STATES_PATH]).unlink()
+            raise TrainingError(
+                f"the target could not go on writing ({failed}); {self._store.num_tokens} tokens "
+                f"are kept in {self._store.folder}: run the same command again to go on"
+            ) from failed
+        return outputs
+
+    def _fault(self, output: Any, least: int, must_end: bool) -> str | None:
+        completion = output.outputs[0]
+        ended = completion.finish_reason == "stop"
+        ids = self._written(output)
+        return fault(ids, completion.text, self._special, least, must_end, ended)
+
+    def _written(self, output: Any) -> list[int]:
+        """Its tokens without the one that ended it."""
+        completion = output.outputs[0]
+        ids: list[int] = list(completion.token_ids)
+        return ids[:-1] if completion.finish_reason == "stop" and ids else ids
+
+    def _seed_of(self, number: int) -> int:
+        return (self._seed << 40) + number
+
+
+def _counts(dropped: Counter[str]) -> str:
+    known = [name for name in RULES if dropped[name]]
+    return ", ".join(f"{dropped[name]} {name}" for name in known) or "nothing"

@@ -1,0 +1,58 @@
+"""TrainingTarget: what training needs of a target beside its recorded states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from trtspec.builder.checkpoints import load_target
+from trtspec.builder.locate import find_model
+from trtspec.config.model import ModelConfig
+from trtspec.engine.folder import is_engine_folder
+from trtspec.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrainingTarget:
+    """Config and the weights outside the layers, float32: ``embedding [V, H]``, ``head [V, H]``
+    (the embedding itself where they are tied) and ``norm [H]``, the last one. ``fingerprint``:
+    hash of the checkpoint."""
+
+    path: Path
+    config: ModelConfig
+    embedding: Tensor
+    head: Tensor
+    norm: Tensor
+    fingerprint: str
+
+    @classmethod
+    def open(cls, model: str | Path) -> TrainingTarget:
+        """From a checkpoint, as `LLM` takes it.
+
+        Raises:
+            CheckpointError: it cannot be read.
+            ConfigError: it is an engine folder, or its head is of a kind that is not trained for.
+        """
+        path = find_model(model)
+        if is_engine_folder(path):
+            raise ConfigError(
+                f"{path} is an engine folder, which holds packed weights; give the checkpoint that "
+                "it was built from"
+            )
+        found = load_target(path)
+        config, tensors = found.config, found.tensors
+        if config.norm.kind != "rms" or config.norm.one_plus or config.head.bias:
+            raise ConfigError(
+                f"{path}: drafts are trained for targets with a plain RMS norm before a head "
+                f"without a bias; this one has {config.norm} and {config.head}"
+            )
+        embedding = tensors["embed.weight"].float()
+        head = embedding if config.head.tied else tensors["head.weight"].float()
+        return cls(path, config, embedding, head, tensors["norm.weight"].float(), found.fingerprint)
+
+    @cached_property
+    def name(self) -> str:
+        return self.path.stem if self.path.is_file() else self.path.name

@@ -1,0 +1,35 @@
+"""Teacher: the target's next-token logits, from its recorded states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trtspec.train.target import TrainingTarget
+
+
+class Teacher:
+    """The last norm and the head of a target, in bfloat16 products. ``rows``: the ids ``[n] i64``
+    whose logits are wanted; None: all."""
+
+    def __init__(self, target: TrainingTarget, rows: Tensor | None, device: str) -> None:
+        head = target.head if rows is None else target.head[rows]
+        self._head = head.to(device, torch.bfloat16)
+        self._norm = target.norm.to(device)
+        self._eps = target.config.norm.eps
+        self._spec = target.config.head
+
+    @torch.no_grad()
+    def logits(self, states: Tensor, normed: bool) -> Tensor:
+        """Of the target's last states ``[..., H]``, behind its final norm or before it:
+        ``[..., n] bf16``."""
+        if not normed:
+            wide = states.float()
+            scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
+            states = wide * scale * self._norm
+        logits = states.to(torch.bfloat16) @ self._head.T
+        if self._spec.scale != 1.0:
+            logits = logits * self._spec.scale
+        if self._spec.soft_cap is not None:
+            logits = self._spec.soft_cap * torch.tanh(logits / self._spec.soft_cap)
+        return logits

@@ -1,0 +1,84 @@
+"""TextStore: the recorded texts of a training, in a folder that survives a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_MANIFEST = "rounds.jsonl"
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class StoredText:
+    """``file`` lies in the folder, with ``tokens`` rows of states, the first ``prompt`` of which
+    are a prompt; ``key``: see `trtspec.train.rules.key_of`."""
+
+    file: str
+    tokens: int
+    prompt: int
+    key: str
+
+
+class TextStore:
+    """Texts come in rounds. A round counts once its line stands in the manifest. To read is to
+    change nothing; whoever writes calls `begin` first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts: list[StoredText] = []
+        self.dropped: Counter[str] = Counter()
+        self.num_rounds = 0
+        self._manifest = folder / _MANIFEST
+        self._whole = self._read()
+        self.keys = {text.key for text in self.texts}
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(text.tokens for text in self.texts)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.folder / text.file for text in self.texts]
+
+    def begin(self) -> None:
+        """Make the folder, or remove what a round that was cut short left in it. OSError: it cannot
+        be written to."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = {text.file for text in self.texts}
+        for path in self.folder.iterdir():
+            if path.name != _MANIFEST and path.name not in known:
+                path.unlink()
+        if self._manifest.exists():
+            with self._manifest.open("r+b") as file:
+                file.truncate(self._whole)
+
+    def add_round(self, texts: Sequence[StoredText], dropped: Mapping[str, int]) -> None:
+        """Count the next round; its files lie in the folder."""
+        line = json.dumps({"texts": [asdict(text) for text in texts], "dropped": dict(dropped)})
+        # In one call and on disk: a line that a kill cuts is no line.
+        with self._manifest.open("a") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._count(texts, dropped)
+
+    def _read(self) -> int:
+        """The bytes of the manifest's whole lines; a kill may have cut the last one."""
+        if not self._manifest.exists():
+            return 0
+        data = self._manifest.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            entry = json.loads(line)
+            self._count([StoredText(**text) for text in entry["texts"]], entry["dropped"])
+        return len(whole)
+
+    def _count(self, texts: Sequence[StoredText], dropped: Mapping[str, int]) -> None:
+        self.texts += texts
+        self.dropped.update(dropped)
+        self.num_rounds += 1
