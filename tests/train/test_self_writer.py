@@ -66,20 +66,20 @@ def test_questions_then_answers(tmp_path: Path) -> None:
 def test_killed_between_rounds_or_within(tmp_path: Path) -> None:
     """Goes on with the same texts as one that was never cut short."""
     write, whole, _ = writer(tmp_path / "whole")
-    write.write(12_000)
+    write.write(25_000)
     assert whole.num_rounds == 3
     for fails_at in (ROUND + 3, 2 * ROUND, 3 * ROUND + 7):
         folder = tmp_path / f"cut-{fails_at}"
         write, store, _ = writer(folder, fails_at=fails_at)
         with pytest.raises(TrainingError, match=r"no space left.*tokens are kept in.*same command"):
-            write.write(12_000)
+            write.write(25_000)
         assert store.num_rounds == fails_at // (2 * ROUND)
         (folder / "random-99.safetensors").write_text("of a process that was killed")
         again, store, _ = writer(folder)
-        again.write(12_000)
+        again.write(25_000)
         assert files(folder) == files(tmp_path / "whole")
     write, more, _ = writer(tmp_path / "whole")
-    write.write(16_000)
+    write.write(35_000)
     assert more.texts[: len(whole.texts)] == whole.texts, "more tokens are added to those there"
 
 
@@ -106,7 +106,7 @@ def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_target_that_writes_nothing_worth_keeping(tmp_path: Path) -> None:
     made, store, _ = writer(tmp_path, write=lambda prompt, params: [9] * 50)
-    with pytest.raises(TrainingError, match=r"of the last 384 texts.*unfinished.*--from_base"):
+    with pytest.raises(TrainingError, match=r"of the last 768 texts.*unfinished.*--from_base"):
         made.write(1000)
     assert store.num_rounds == 3
 

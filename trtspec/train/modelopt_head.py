@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,8 @@ class ModelOptHead:
         speculative = require_modelopt()
         torch.manual_seed(seed)
         model = _base(target)
-        speculative.convert(model, [(recipe.algorithm, recipe.settings(request))])
+        with redirect_stdout(io.StringIO()):  # it tells where it found what it was given
+            speculative.convert(model, [(recipe.algorithm, recipe.settings(request))])
         self.module: nn.Module = getattr(model, recipe.module)
         self._model, self._recipe, self._device = model, recipe, device
         self._teacher = Teacher(target, draft_ids, device)

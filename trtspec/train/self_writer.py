@@ -19,7 +19,7 @@ from trtspec.train.openings import Openings
 from trtspec.train.rules import RULES, fault, key_of
 from trtspec.train.text_store import SUFFIX, StoredText, TextStore
 
-ROUND = 128
+ROUND = 256
 """Texts begun in a round."""
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Of the texts in turn: half greedy, half sampled. Beginnings are sampled at 1."""

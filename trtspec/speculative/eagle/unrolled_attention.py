@@ -29,13 +29,13 @@ def unrolled_attention(
     keys = torch.split(key.repeat_interleave(groups, 1), length, 2)
     values = torch.split(value.repeat_interleave(groups, 1), length, 2)
     query = query * scaling
-    seen = torch.ones(length, length, dtype=torch.bool).tril(-step)
+    seen = torch.ones(length, length, dtype=torch.bool, device=query.device).tril(-step)
     seen[:step, 0] = True  # a row without any key would become NaN
-    scores = [(query @ keys[0].transpose(2, 3)).float().masked_fill(~seen, -torch.inf)]
+    scores = [(query @ keys[0].transpose(2, 3)).masked_fill_(~seen, -torch.inf)]
     for block in range(1, step + 1):
         shifted = keys[block].roll(step - block, 2)
-        scores.append((query * shifted).sum(-1, keepdim=True).float())
-    weights = torch.cat(scores, -1).softmax(-1).to(value.dtype)
+        scores.append((query * shifted).sum(-1, keepdim=True))
+    weights = torch.cat(scores, -1).softmax(-1, dtype=torch.float32).to(value.dtype)
     out = weights[..., :length] @ values[0]
     for block in range(1, step + 1):
         out = out + weights[..., length + block - 1, None] * values[block].roll(step - block, 2)
