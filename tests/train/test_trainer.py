@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from trtspec.errors import ConfigError, TrainingError
 from trtspec.train.checkpoint import claim, load_state
+from trtspec.train.stop import asked_to_stop
 from trtspec.train.trainer import Trainer, steps_of
 
 from .toy_training import ToyHead, schedule, texts
@@ -79,6 +81,24 @@ def test_run_in_parts_and_again(tmp_path: Path) -> None:
     again = Trainer(ToyHead(), data, schedule(), folder)
     again.run()
     assert again.step == 12 and (folder / "state.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+    """The step under way is done and kept; the process's own handlers are back afterwards."""
+
+    class Told(ToyHead):
+        def loss(self, window: Any, depth: int) -> Any:
+            if len(self.depths) == 4:
+                os.kill(os.getpid(), number)
+            return super().loss(window, depth)
+
+    data, folder, before = texts(tmp_path / "texts"), tmp_path / "whole", signal.getsignal(number)
+    with asked_to_stop() as stops:
+        trainer = Trainer(Told(), data, schedule(), folder)
+        trainer.run(stops=stops)
+    assert trainer.step == 5 == Trainer(ToyHead(), data, schedule(), folder).step
+    assert signal.getsignal(number) == before
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

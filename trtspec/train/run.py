@@ -36,6 +36,7 @@ from trtspec.train.measure import Measured, measure
 from trtspec.train.modelopt_head import ModelOptHead, require_modelopt
 from trtspec.train.options import TrainOptions
 from trtspec.train.plan import TrainingPlan, measure_gflops
+from trtspec.train.stop import asked_to_stop
 from trtspec.train.target import TrainingTarget
 from trtspec.train.text_store import TextStore
 from trtspec.train.trainer import Schedule, Trainer, steps_of
@@ -189,7 +190,14 @@ def _train(plan: TrainingPlan, data: _Data, argv: Sequence[str]) -> Path:
             "give the options that the training was begun with"
         )
     if not options.finish:
-        trainer.run()
+        with asked_to_stop() as stops:
+            trainer.run(stops=stops)
+        if trainer.step < schedule.steps:
+            raise TrainingError(
+                f"stopped after step {trainer.step} of {schedule.steps}; what is done is kept in "
+                f"{folder}: run the same command again to go on, or with --finish to write the "
+                "head as it is"
+            )
     held_out = trainer.held_out()
     logger.info("held out: %s", held_out.describe())
     with scratch_folder(options.output) as fresh:

@@ -72,8 +72,14 @@ class Trainer:
             logger.info("training goes on after step %d of %d", self.step, schedule.steps)
         self._batches = itertools.islice(self._passes(), self.step, None)
 
-    def run(self, until: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Train to the end, or to step ``until``; the state is saved then, and on the way.
+    def run(
+        self,
+        until: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train to the end, or to step ``until``, or until ``stops`` says so; the state is saved
+        then, and on the way.
 
         Raises:
             TrainingError: the disk is full.
@@ -84,12 +90,13 @@ class Trainer:
             return
         began = saved = clock()
         tokens, losses, rates = 0, list[float](), list[Sequence[float]]()
-        while self.step < end:
+        is_last = False
+        while not is_last:
             loss, agreement, count = self._one()
             tokens += count
             losses.append(loss)
             rates.append(agreement)
-            is_last = self.step == end
+            is_last = self.step == end or stops()
             if self.step % schedule.log_every == 0 or is_last:
                 now = clock()
                 deepest = [r for r in rates if len(r) == len(agreement)]
