@@ -23,6 +23,8 @@ from trtspec.train.text_store import TextStore
 
 from .scripted_llm import END, ScriptedLLM, WordTokenizer, own_words
 
+SMALL = 16
+"""Texts of a round where hardly any token is missing."""
 Write = Callable[[Sequence[int], SamplingParams], list[int]]
 
 
@@ -46,14 +48,14 @@ def files(folder: Path) -> dict[str, str]:
 def test_questions_then_answers(tmp_path: Path) -> None:
     write, store, llm = writer(tmp_path)
     write.write(1)
-    questions, answers = llm.requests[:ROUND], llm.requests[ROUND:]
-    assert len(answers) == ROUND == len(store.texts)
+    questions, answers = llm.requests[:SMALL], llm.requests[SMALL:]
+    assert len(answers) == SMALL == len(store.texts)
     assert {tuple(prompt) for prompt, _ in questions} == {(2,)}, (
         "the template up to the user's turn"
     )
     assert all(params.temperature == 1.0 for _, params in questions)
-    assert len({params.seed for _, params in llm.requests}) == 2 * ROUND
-    assert [params.temperature for _, params in answers] == list(TEMPERATURES) * (ROUND // 4)
+    assert len({params.seed for _, params in llm.requests}) == 2 * SMALL
+    assert [params.temperature for _, params in answers] == list(TEMPERATURES) * (SMALL // 4)
     for (prompt, params), (asked, drawn), text in zip(answers, questions, store.texts, strict=True):
         assert prompt == [2, *own_words(asked, drawn)[:-1], 3]
         assert params.max_tokens == 64 - len(prompt)
@@ -63,24 +65,26 @@ def test_questions_then_answers(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == names | {"rounds.jsonl"}
 
 
-def test_killed_between_rounds_or_within(tmp_path: Path) -> None:
+def test_killed_between_rounds_or_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goes on with the same texts as one that was never cut short."""
+    monkeypatch.setattr("trtspec.train.self_writer.ROUND", 32)
     write, whole, _ = writer(tmp_path / "whole")
-    write.write(25_000)
-    assert whole.num_rounds == 3
-    for fails_at in (ROUND + 3, 2 * ROUND, 3 * ROUND + 7):
+    write.write(3000)
+    assert whole.num_begun == 32 + 32 + SMALL, "no more than are needed in the last round"
+    for fails_at in (35, 64, 103):
         folder = tmp_path / f"cut-{fails_at}"
         write, store, _ = writer(folder, fails_at=fails_at)
         with pytest.raises(TrainingError, match=r"no space left.*tokens are kept in.*same command"):
-            write.write(25_000)
-        assert store.num_rounds == fails_at // (2 * ROUND)
+            write.write(3000)
+        assert store.num_begun == 32 * (fails_at // 64)
         (folder / "random-99.safetensors").write_text("of a process that was killed")
         again, store, _ = writer(folder)
-        again.write(25_000)
+        again.write(3000)
         assert files(folder) == files(tmp_path / "whole")
     write, more, _ = writer(tmp_path / "whole")
-    write.write(35_000)
+    write.write(5000)
     assert more.texts[: len(whole.texts)] == whole.texts, "more tokens are added to those there"
+    assert more.num_tokens >= 5000
 
 
 def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
@@ -96,19 +100,19 @@ def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
 
     made, store, _ = writer(tmp_path, write=write)
     made.write(1)
-    quarter = ROUND // 4
+    quarter = SMALL // 4
     assert store.dropped == {
-        "unfinished": quarter, "duplicate": quarter - 1, "loop": ROUND // 8,
+        "unfinished": quarter, "duplicate": quarter - 1, "loop": SMALL // 8,
     }  # fmt: skip
-    assert len(store.texts) == ROUND - sum(store.dropped.values())
+    assert len(store.texts) == SMALL - sum(store.dropped.values())
     assert len(list(tmp_path.iterdir())) == len(store.texts) + 1
 
 
 def test_a_target_that_writes_nothing_worth_keeping(tmp_path: Path) -> None:
     made, store, _ = writer(tmp_path, write=lambda prompt, params: [9] * 50)
-    with pytest.raises(TrainingError, match=r"of the last 768 texts.*unfinished.*--from_base"):
+    with pytest.raises(TrainingError, match=r"in each of 3 rounds.*unfinished.*--from_base"):
         made.write(1000)
-    assert store.num_rounds == 3
+    assert not store.texts and store.num_begun > 3 * SMALL
 
 
 def test_base_model(tmp_path: Path) -> None:
@@ -117,8 +121,8 @@ def test_base_model(tmp_path: Path) -> None:
         tmp_path, BaseOpenings, lambda p, s: (own_words(p, s)[:-1] * 2)[: s.max_tokens]
     )
     made.write(1)
-    assert all(prompt == [0] and params.max_tokens == 32 for prompt, params in llm.requests[:ROUND])
-    assert llm.requests[ROUND][0] == [0, *(own_words([0], llm.requests[0][1])[:-1] * 2)[:32]]
+    assert all(prompt == [0] and params.max_tokens == 32 for prompt, params in llm.requests[:SMALL])
+    assert llm.requests[SMALL][0] == [0, *(own_words([0], llm.requests[0][1])[:-1] * 2)[:32]]
     assert store.texts[0].prompt == 33
 
 

@@ -10,7 +10,7 @@ from trtspec.train.text_store import StoredText, TextStore
 def fill(store: TextStore, number: int) -> None:
     text = StoredText(f"{number}.safetensors", 10 + number, 3, f"key{number}")
     (store.folder / text.file).write_bytes(b"states")
-    store.add_round([text], {"short": number})
+    store.add_round(4, [text], {"short": number})
 
 
 def test_kill_between_files_and_line(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_kill_between_files_and_line(tmp_path: Path) -> None:
         manifest.write_bytes(cut)
         kept = 2 if cut == whole[:-1] else 3
         again = TextStore(tmp_path / "texts")
-        assert again.num_rounds == kept and again.num_tokens == sum(10 + i for i in range(kept))
+        assert again.num_begun == 4 * kept and again.num_tokens == sum(10 + i for i in range(kept))
         assert manifest.read_bytes() == cut, "reading changes nothing"
     again.begin()
     assert sorted(path.name for path in store.folder.iterdir()) == [

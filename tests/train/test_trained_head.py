@@ -116,8 +116,8 @@ def test_a_small_head(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     prompts = ["def main(", "import os\n", "class Stack:\n    def push(self, item):\n"]
     params = SamplingParams(max_tokens=48)
     speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
-    with open_llm(TARGET, speculation) as llm:
+    with open_llm(TARGET, speculation, skip_tokenizer_init=False) as llm:
         drafted = tokens(llm.generate(prompts, params))
         assert llm.get_metrics()["acceptance_length"] > 1.6
-    with open_llm(TARGET) as plain:
+    with open_llm(TARGET, skip_tokenizer_init=False) as plain:
         assert tokens(plain.generate(prompts, params)) == drafted

@@ -20,7 +20,8 @@ from trtspec.train.rules import RULES, fault, key_of
 from trtspec.train.text_store import SUFFIX, StoredText, TextStore
 
 ROUND = 256
-"""Texts begun in a round."""
+"""Most texts begun in a round: with many, batches are seldom half empty; a kill loses a round."""
+_LEAST_ROUND = 16
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Of the texts in turn: half greedy, half sampled. Beginnings are sampled at 1."""
 LEAST_TOKENS = 16
@@ -28,7 +29,7 @@ _POOR_ROUNDS, _WORTH = 3, 0.05
 
 
 class SelfWriter:
-    """``llm`` records the states of every request into the folder of ``store``. A round depends on
+    """``llm`` records the states of every request into the folder of ``store``. A text depends on
     its number and ``seed`` alone, so that a training that was cut short goes on as if it had not
     been. ``max_tokens``: of a text, prompt and answer."""
 
@@ -49,16 +50,17 @@ class SelfWriter:
         store, began, first = self._store, time.monotonic(), self._store.num_tokens
         poor = 0
         while store.num_tokens < num_tokens:
-            before = len(store.texts)
-            if not self._round():
+            before, missing = len(store.texts), num_tokens - store.num_tokens
+            size = min(ROUND, max(_LEAST_ROUND, -(-2 * missing // self._max_tokens)))
+            if not self._round(size):
                 break
-            poor = 0 if len(store.texts) - before >= _WORTH * ROUND else poor + 1
+            poor = 0 if len(store.texts) - before >= _WORTH * size else poor + 1
             if poor == _POOR_ROUNDS:
                 raise TrainingError(
-                    f"of the last {poor * ROUND} texts that the target began, less than "
-                    f"{_WORTH:.0%} a round were worth keeping (dropped: {_counts(store.dropped)}); "
-                    "let it write on from its beginning (--from_base), give --prompts, or "
-                    "--hidden_states recorded while it served"
+                    f"in each of {poor} rounds less than {_WORTH:.0%} of what the target wrote was "
+                    f"worth keeping (dropped: {_counts(store.dropped)}); let it write on from its "
+                    "beginning (--from_base), give --prompts, or --hidden_states recorded while it "
+                    "served"
                 )
             seconds = time.monotonic() - began
             speed = (store.num_tokens - first) / seconds
@@ -69,11 +71,11 @@ class SelfWriter:
                 _counts(store.dropped),
             )
 
-    def _round(self) -> bool:
+    def _round(self, size: int) -> bool:
         """Whether there was anything to begin with."""
-        first = self._store.num_rounds * ROUND
         dropped: Counter[str] = Counter()
-        prompts = self._begin(first, dropped)
+        first = self._store.num_begun
+        prompts = self._begin(range(first, first + size), dropped)
         if prompts is None:
             return False
         limits = [max(1, self._max_tokens - len(prompt)) for _, prompt, _ in prompts]
@@ -99,14 +101,15 @@ class SelfWriter:
             rows = len(prompt) + len(output.outputs[0].token_ids) - 1
             kept.append(StoredText(name, rows, len(prompt), key))
             self._store.keys.add(key)
-        self._store.add_round(kept, dropped)
+        self._store.add_round(size, kept, dropped)
         return True
 
-    def _begin(self, first: int, dropped: Counter[str]) -> list[tuple[int, list[int], str]] | None:
+    def _begin(
+        self, numbers: range, dropped: Counter[str]
+    ) -> list[tuple[int, list[int], str]] | None:
         """(number, prompt, key) of the texts of a round; None if there are no prompts left."""
         beginning = self._openings.beginning
-        numbers = range(first, first + ROUND)
-        begun: list[Any] = [None] * ROUND
+        begun: list[Any] = [None] * len(numbers)
         if beginning is not None:
             params = [
                 SamplingParams(
@@ -114,7 +117,7 @@ class SelfWriter:
                 )
                 for index in numbers
             ]
-            begun = self._generate([beginning.prompt] * ROUND, params)
+            begun = self._generate([beginning.prompt] * len(numbers), params)
             for output in begun:
                 Path(output.kv_transfer_params[HIDDEN_STATES_PATH]).unlink()
         prompts: list[tuple[int, list[int], str]] = []

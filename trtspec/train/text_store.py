@@ -32,7 +32,7 @@ class TextStore:
         self.folder = folder
         self.texts: list[StoredText] = []
         self.dropped: Counter[str] = Counter()
-        self.num_rounds = 0
+        self.num_begun = 0
         self._manifest = folder / _MANIFEST
         self._whole = self._read()
         self.keys = {text.key for text in self.texts}
@@ -57,15 +57,18 @@ class TextStore:
             with self._manifest.open("r+b") as file:
                 file.truncate(self._whole)
 
-    def add_round(self, texts: Sequence[StoredText], dropped: Mapping[str, int]) -> None:
-        """Count the next round; its files lie in the folder."""
-        line = json.dumps({"texts": [asdict(text) for text in texts], "dropped": dict(dropped)})
+    def add_round(
+        self, begun: int, texts: Sequence[StoredText], dropped: Mapping[str, int]
+    ) -> None:
+        """Count a round of so many texts that were begun; files of those kept lie in the folder."""
+        kept = [asdict(text) for text in texts]
+        line = json.dumps({"begun": begun, "texts": kept, "dropped": dict(dropped)})
         # In one call and on disk: a line that a kill cuts is no line.
         with self._manifest.open("a") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._count(texts, dropped)
+        self._count(begun, texts, dropped)
 
     def _read(self) -> int:
         """The bytes of the manifest's whole lines; a kill may have cut the last one."""
@@ -75,10 +78,11 @@ class TextStore:
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
             entry = json.loads(line)
-            self._count([StoredText(**text) for text in entry["texts"]], entry["dropped"])
+            kept = [StoredText(**text) for text in entry["texts"]]
+            self._count(entry["begun"], kept, entry["dropped"])
         return len(whole)
 
-    def _count(self, texts: Sequence[StoredText], dropped: Mapping[str, int]) -> None:
+    def _count(self, begun: int, texts: Sequence[StoredText], dropped: Mapping[str, int]) -> None:
         self.texts += texts
         self.dropped.update(dropped)
-        self.num_rounds += 1
+        self.num_begun += begun
