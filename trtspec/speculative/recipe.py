@@ -12,6 +12,9 @@ from trtspec.config.model import ModelConfig
 
 _HEAD_DIM = 64
 
+ATTENTION = "trtspec_training"
+"""What transformers calls a recipe's own attention."""
+
 
 @dataclass(frozen=True)
 class HeadRequest:
@@ -40,7 +43,8 @@ class TrainingRecipe:
     begin with one; None: they cost the same pass. cuts_vocabulary: the head has a vocabulary of its
     own, and may propose a part of the target's tokens. row_multiple: windows have a multiple of so
     many rows. memory_bound: functions of the converted model that pass over the vocabulary and are
-    worth fusing.
+    worth fusing. attention: of the network's layers, as transformers calls its functions; settings
+    name it `ATTENTION`. None: transformers' own.
     """
 
     algorithm: str
@@ -53,6 +57,7 @@ class TrainingRecipe:
     cuts_vocabulary: bool
     row_multiple: int
     memory_bound: tuple[str, ...]
+    attention: Callable[..., Any] | None = None
 
 
 def decoder_sizes(target: ModelConfig) -> dict[str, int]:

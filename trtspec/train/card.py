@@ -40,9 +40,9 @@ class Card:
         )
         return f"""# {self.title}
 
-A {config} draft of {target.name}, trained by trtspec-train, in the layout of NVIDIA ModelOpt's
-export, bfloat16. It reads the outputs of the target's layers {layers}; the embedding is the
-target's.
+A draft for {target.name} (method `{config}`), trained by trtspec-train, in the layout of NVIDIA
+ModelOpt's export, bfloat16. It reads the outputs of the target's layers {layers}; the embedding is
+the target's.
 
 ```python
 LLM("<{target.name}>", speculative_config={{"method": "{config}", "model": "<this folder>",

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from trtspec.optional import import_optional
-from trtspec.speculative.recipe import HeadRequest, TrainingRecipe
+from trtspec.speculative.recipe import ATTENTION, HeadRequest, TrainingRecipe
 from trtspec.train.rotary import Rotary
 from trtspec.train.target import TrainingTarget
 from trtspec.train.teacher import Teacher
@@ -52,6 +53,8 @@ class ModelOptHead:
         compiles: bool = False,
     ) -> None:
         speculative = require_modelopt()
+        if recipe.attention is not None:
+            ALL_ATTENTION_FUNCTIONS.register(ATTENTION, recipe.attention)
         torch.manual_seed(seed)
         model = _base(target)
         with redirect_stdout(io.StringIO()):  # it tells where it found what it was given

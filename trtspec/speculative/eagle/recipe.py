@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
 from trtspec.config.model import ModelConfig
 from trtspec.speculative.eagle.unrolled_attention import unrolled_attention
 from trtspec.speculative.recipe import (
+    ATTENTION,
     HeadRequest,
     TrainingRecipe,
     decoder_sizes,
     layer_weights,
 )
 
-_ATTENTION = "trtspec_unrolled"
 _LOSS_DECAY = 0.9
 """Weight of the loss of a position over that of the one before."""
 
@@ -27,7 +25,6 @@ def capture_layers(target: ModelConfig) -> tuple[int, ...]:
 
 
 def settings(request: HeadRequest) -> dict[str, Any]:
-    ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, unrolled_attention)
     target = request.target
     rope = {"rope_type": "default", "rope_theta": target.ropes[0].theta}
     end = target.eos_token_ids[0] if target.eos_token_ids else None
@@ -43,7 +40,7 @@ def settings(request: HeadRequest) -> dict[str, Any]:
         "rms_norm_eps": target.norm.eps,
         "rope_theta": rope["rope_theta"],
         "rope_scaling": rope,
-        "_attn_implementation": _ATTENTION,
+        "_attn_implementation": ATTENTION,
     }
     return {
         "eagle_architecture_config": architecture,
@@ -72,4 +69,5 @@ EAGLE3_RECIPE = TrainingRecipe(
     cuts_vocabulary=True,
     row_multiple=1,
     memory_bound=("_prepare_eagle_inputs", "_eagle_loss"),
+    attention=unrolled_attention,
 )
