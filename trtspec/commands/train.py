@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_training(
         "--draft_vocab_size",
         type=int,
-        help="tokens that the draft may propose; 0: all (default: as many as cover the data)",
+        help="tokens that the draft may propose; 0: all (default: as many as make drafts fastest)",
     )
     for name, text in (
         ("window_tokens", "most tokens of a text that are trained on at once"),

@@ -36,7 +36,7 @@ class Card:
         config, drafts = plan.options.method, plan.depth
         proposes = (
             f"{size:,} of {target.config.vocab_size:,} tokens, {self.vocabulary.coverage:.2%} of "
-            "the data"
+            "a text"
         )
         return f"""# {self.title}
 

@@ -15,6 +15,7 @@ from trtspec.errors import ConfigError
 from trtspec.speculative.recipe import TrainingRecipe
 from trtspec.train.options import TrainOptions
 from trtspec.train.target import TrainingTarget
+from trtspec.train.vocabulary import DraftCost
 
 _EFFICIENCY = 0.2
 """Share of the speed of a large product that steps reach, as measured: the rest is passes over the
@@ -50,6 +51,17 @@ class TrainingPlan:
         return self.recipe.body_weights(config) + own
 
     @property
+    def cost(self) -> DraftCost:
+        """What passes of target and draft read."""
+        config = self.target.config
+        body = self.recipe.body_weights(config)
+        return DraftCost(self._target_weights, body, config.hidden_size, self.depth)
+
+    @property
+    def _target_weights(self) -> int:
+        return weight_bytes(self.target.config, BuildConfig(dtype="bfloat16")) // 2
+
+    @property
     def operations(self) -> float:
         """Of training, for a token of a pass: 6 for each weight and unrolled position, and what the
         teacher's logits take."""
@@ -60,8 +72,7 @@ class TrainingPlan:
 
     @property
     def writing_minutes(self) -> float:
-        weights = weight_bytes(self.target.config, BuildConfig(dtype="bfloat16")) / 2
-        return self._minutes(self.new_tokens * _THROWN_AWAY * 2 * weights)
+        return self._minutes(self.new_tokens * _THROWN_AWAY * 2 * self._target_weights)
 
     @property
     def training_minutes(self) -> float:
@@ -103,11 +114,14 @@ class TrainingPlan:
         """The plan as text."""
         options, config = self.options, self.target.config
         own = self.recipe.cuts_vocabulary
-        rows = f"at most {self.vocabulary} of {config.vocab_size}" if own else "all"
+        asked = self.options.draft_vocab_size is not None or not own
+        rows = f"{self.vocabulary} of {config.vocab_size}"
+        if not asked and self.vocabulary < config.vocab_size:
+            rows = f"as few of {config.vocab_size} as the data needs (here {self.vocabulary})"
         lines = [
             f"target    {self.target.path} ({config.describe()})",
             f"draft     {options.method}: {self.head_weights / 1e6:.1f} M weights to train, drafts "
-            f"of {self.depth}, {rows} tokens, reads layers "
+            f"of {self.depth}, proposes {rows} tokens, reads layers "
             f"{list(self.recipe.capture_layers(config))}",
             f"data      {self.source}",
             f"tokens    {self.tokens:,} in a pass ({self.new_tokens:,} still to be written), "

@@ -156,7 +156,7 @@ def _train(plan: TrainingPlan, data: _Data, argv: Sequence[str]) -> Path:
     texts, vocabulary = data.texts, _vocabulary(plan, data.texts)
     size = vocabulary.size(target.config.vocab_size)
     logger.info(
-        "the draft may propose %d of %d tokens, %.2f %% of the data",
+        "the draft may propose %d of %d tokens, %.2f %% of a text",
         *(size, target.config.vocab_size, 100 * vocabulary.coverage),
     )
     length, rows, seed = options.window_tokens, options.step_tokens, options.seed
@@ -245,8 +245,9 @@ def _vocabulary(plan: TrainingPlan, texts: RecordedTexts) -> DraftVocabulary:
     if not plan.recipe.cuts_vocabulary:
         return DraftVocabulary(None, 1.0)
     ids = (texts.token_ids(text) for text in texts.trained)
-    always = config.eos_token_ids
-    return choose(ids, config.vocab_size, always, plan.options.draft_vocab_size)
+    return choose(
+        ids, config.vocab_size, config.eos_token_ids, plan.options.draft_vocab_size, plan.cost
+    )
 
 
 def _training_key(schedule: Schedule, vocabulary: DraftVocabulary, texts: RecordedTexts) -> str:
