@@ -1,8 +1,11 @@
-"""Whether files can be written somewhere: asked before work begins, and without leaving a trace."""
+"""Files that appear whole, and whether they can be written somewhere: asked before work begins, and
+without leaving a trace."""
 
 from __future__ import annotations
 
+import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,6 +23,22 @@ def check_folder(folder: Path) -> None:
             pass
     finally:
         probe.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under another name beside it, and rename it once it is on disk: it appears whole
+    or not at all. OSError leaves nothing but what was there before."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
 
 
 def check_file(path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError
-from trtspec.writable import check_file
+from trtspec.writable import check_file, write_whole
 
 
 def check_output(path: Path) -> None:
@@ -22,10 +21,8 @@ def check_output(path: Path) -> None:
 
 def save(path: Path, result: Mapping[str, Any]) -> None:
     """Write a file, or leave the old one whole. ConfigError if that cannot be done."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     try:
-        draft.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ConfigError(f"{path} cannot be written: {error}") from error

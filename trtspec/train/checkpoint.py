@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trtspec.errors import ConfigError, TrainingError
+from trtspec.writable import write_whole
 
 MADE_FOR = "made_for.json"
 _STATE = "state.pt"
@@ -72,18 +71,3 @@ def load_state(folder: Path) -> dict[str, Any] | None:
             "from the beginning"
         ) from error
     return state
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name and rename it once it is on disk. OSError leaves nothing."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        raise

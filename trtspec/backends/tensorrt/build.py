@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from trtspec.backends.tensorrt.package import (
 from trtspec.backends.tensorrt.plugins import load_plugins
 from trtspec.errors import BuildError
 from trtspec.log import logger
-from trtspec.writable import check_folder
+from trtspec.writable import check_folder, write_whole
 
 REPORT_NAME = "layers.txt"
 """What TensorRT made of the graphs, in the engine folder."""
@@ -228,9 +227,7 @@ def _save_timing_cache(cache: Any, options: TensorRTConfig) -> None:
         return
     path = Path(options.timing_cache)
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_bytes(cache.serialize())
-    scratch.replace(path)
+    write_whole(path, bytes(cache.serialize()))
 
 
 class _Bar:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from trtspec.bench.gpu_bringup.part import Part, PartResult, Place
+from trtspec.writable import write_whole
 
 FORMAT, FORMAT_VERSION = "trtspec gpu bring-up", 1
 JSON_NAME, PAGE_NAME = "report.json", "report.md"
@@ -32,8 +32,8 @@ def write_report(
         "minutes": minutes,
         "parts": [result.to_dict() for result in results],
     }
-    _write(place.output / JSON_NAME, json.dumps(data, indent=1) + "\n")
-    _write(place.output / PAGE_NAME, page(place, parts, results))
+    write_whole(place.output / JSON_NAME, (json.dumps(data, indent=1) + "\n").encode())
+    write_whole(place.output / PAGE_NAME, page(place, parts, results).encode())
 
 
 def page(place: Place, parts: Sequence[Part], results: Sequence[PartResult]) -> str:
@@ -84,9 +84,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
