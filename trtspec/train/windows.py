@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from trtspec.errors import ConfigError
+from trtspec.speculative.hidden_states.files import read_header
 
 HELD_OUT = 32
 """One text in so many is never trained on."""
 _POOL = 64
-_KEY = "capture_layers"
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class RecordedTexts:
                 "some that are held out; record at least 2"
             )
         self._paths = list(paths)
-        headers = [_header(path) for path in paths]
+        headers = [read_header(path) for path in paths]
         self.lengths = [length for length, _ in headers]
         found = {layers for _, layers in headers}
         folder = paths[0].parent
@@ -159,15 +158,3 @@ def _packed(pieces: Sequence[Piece], rows: int) -> Iterator[list[Piece]]:
         batch.append(piece)
     if batch:
         yield batch
-
-
-def _header(path: Path) -> tuple[int, tuple[int, ...]]:
-    """(tokens, layers) of a file; ConfigError if it is none of ours."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            layers = tuple(json.loads((file.metadata() or {})[_KEY]))
-            return file.get_slice("hidden_states").get_shape()[0], layers
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise ConfigError(
-            f"{path} is no file of recorded hidden states ({error}); remove it, or record it again"
-        ) from error

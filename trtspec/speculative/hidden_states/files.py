@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.errors import ConfigError, EngineError
@@ -29,6 +30,7 @@ from trtspec.log import logger
 from trtspec.writable import check_folder
 
 HIDDEN_STATES_PATH = "hidden_states_path"
+_LAYERS = "capture_layers"
 _UNFINISHED = ".unfinished"
 _LEFTOVER_SECONDS = 60.0  # younger unfinished files may be about to be locked
 _SAFETENSORS_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -77,7 +79,7 @@ def write_hidden_states(
     ids = torch.tensor(tokens, dtype=torch.int64)
     row_bytes = width * rows[0].element_size()
     header = {
-        "__metadata__": {"format": "pt", "capture_layers": json.dumps(list(layers))},
+        "__metadata__": {"format": "pt", _LAYERS: json.dumps(list(layers))},
         "token_ids": _entry("I64", [count], 0, 8 * count),
         "hidden_states": _entry(
             _SAFETENSORS_DTYPES[rows[0].dtype],
@@ -100,6 +102,19 @@ def write_hidden_states(
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+
+
+def read_header(path: Path) -> tuple[int, tuple[int, ...]]:
+    """The tokens of a file, and the layers whose outputs it holds; ConfigError if it is none of
+    these files."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            layers = tuple(json.loads((file.metadata() or {})[_LAYERS]))
+            return file.get_slice("hidden_states").get_shape()[0], layers
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is no file of recorded hidden states ({error}); remove it, or record it again"
+        ) from error
 
 
 class HiddenFile:
