@@ -58,13 +58,13 @@ def find_source(options: TrainOptions, target: TrainingTarget, layers: Sequence[
         ConfigError: a file that cannot be read, or a target that has no tokenizer to write with.
     """
     if options.hidden_states is not None:
-        names = sorted(path.name for path in options.hidden_states.glob(f"*{SUFFIX}"))
+        names = [path.name for path in recorded_paths(options.hidden_states)]
         if not names:
             raise ConfigError(
                 f"no files of hidden states in {options.hidden_states}; record some first"
             )
         text = f"recorded in {options.hidden_states}, {len(names)} texts"
-        return DataSource(RECORDED, text, _key(names))
+        return DataSource(RECORDED, text, key_of_facts(names))
     if not has_tokenizer(target.path):
         raise ConfigError(
             f"{target.path} has no tokenizer, so it cannot write texts to learn from; add one, or "
@@ -74,19 +74,20 @@ def find_source(options: TrainOptions, target: TrainingTarget, layers: Sequence[
     if options.prompts is not None:
         prompts = read_prompts(options.prompts)
         text = f"{len(prompts)} prompts of {options.prompts}, answered by the target"
-        key = _key([PROMPTS, *facts, list(prompts), options.raw_prompts])
+        key = key_of_facts([PROMPTS, *facts, list(prompts), options.raw_prompts])
         return DataSource(PROMPTS, text, key, prompts)
-    is_chat = not options.from_base and has_chat_template(load_tokenizer(target.path))
+    tokenizer = load_tokenizer(target.path)
+    is_chat = not options.from_base and has_chat_template(tokenizer)
     kind = CHAT if is_chat else BASE
     if is_chat:
-        question_head(load_tokenizer(target.path))  # a template that will not do is refused now
+        question_head(tokenizer)  # a template that will not do is refused now
         text = "written by the target: a question in its own chat template, then the answer"
     else:
         why = "as asked" if options.from_base else "as it has no chat template"
         text = f"written by the target from the beginning of a text, {why}"
     rules = "; ".join(f"{name} ({meaning})" for name, meaning in RULES.items())
     text = f"{text}, half greedy and half sampled; dropped are: {rules}"
-    return DataSource(kind, text, _key([kind, *facts]))
+    return DataSource(kind, text, key_of_facts([kind, *facts]))
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
@@ -124,6 +125,7 @@ def _prompt(line: str, where: str) -> str:
 
 
 def recorded_paths(folder: Path) -> list[Path]:
+    """The files of recorded states in a folder, in an order that stays."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
@@ -223,5 +225,6 @@ def held_out_prompts(texts: RecordedTexts, store: TextStore | None, count: int) 
     ]
 
 
-def _key(facts: object) -> str:
+def key_of_facts(facts: object) -> str:
+    """The name of a folder for what these facts, plain JSON values, decide."""
     return blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()

@@ -49,8 +49,7 @@ class ChatOpenings:
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
         question = text.strip()
-        asked: Any = self._llm.chat_prompt([{"role": "user", "content": question}])
-        return list(asked["prompt_token_ids"]), question
+        return _asked(self._llm, question), question
 
 
 class BaseOpenings:
@@ -83,9 +82,14 @@ class GivenPrompts:
             return None
         words = self._prompts[index]
         if self._chat:
-            asked: Any = self._llm.chat_prompt([{"role": "user", "content": words}])
-            return list(asked["prompt_token_ids"]), words
+            return _asked(self._llm, words), words
         return list(self._llm.tokenizer(words)["input_ids"]), words
+
+
+def _asked(llm: LLM, words: str) -> list[int]:
+    """The prompt of a chat in which a user says this."""
+    prompt: Any = llm.chat_prompt([{"role": "user", "content": words}])
+    return list(prompt["prompt_token_ids"])
 
 
 def has_chat_template(tokenizer: Any) -> bool:

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEARNING_RATE, VOCABULARY_RATE = 1e-2, 2e-3
-"""Peaks: of the matrices, of the vocabulary head and the norms."""
 _WARMUP, _FLOOR = 50, 0.01
 _CLIP = 1.0
 
 
 class Optimizers:
-    """The rates rise over the first 50 steps and fall to a hundredth at ``steps``."""
+    """``rate`` is of the matrices, ``vocabulary_rate`` of the vocabulary head and the norms. Both
+    rise over the first 50 steps and fall to a hundredth at ``steps``."""
 
     def __init__(self, head: nn.Module, steps: int, rate: float, vocabulary_rate: float) -> None:
         named = [(n, p) for n, p in head.named_parameters() if p.requires_grad]

@@ -13,6 +13,7 @@ from trtspec.config.build import BuildConfig
 from trtspec.engine.memory import weight_bytes
 from trtspec.errors import ConfigError
 from trtspec.speculative.recipe import TrainingRecipe
+from trtspec.train.data import DataSource
 from trtspec.train.options import TrainOptions
 from trtspec.train.target import TrainingTarget
 from trtspec.train.vocabulary import DraftCost
@@ -35,7 +36,7 @@ class TrainingPlan:
     options: TrainOptions
     recipe: TrainingRecipe
     target: TrainingTarget
-    source: str
+    source: DataSource
     folder: Path
     tokens: int
     new_tokens: int
@@ -123,7 +124,7 @@ class TrainingPlan:
             f"draft     {options.method}: {self.head_weights / 1e6:.1f} M weights to train, drafts "
             f"of {self.depth}, proposes {rows} tokens, reads layers "
             f"{list(self.recipe.capture_layers(config))}",
-            f"data      {self.source}",
+            f"data      {self.source.description}",
             f"tokens    {self.tokens:,} in a pass ({self.new_tokens:,} still to be written), "
             f"{options.passes:g} passes",
             f"time      about {self.writing_minutes:.0f} min to write, {self.training_minutes:.0f} "

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from trtspec.train.data import (
     check_states,
     find_source,
     held_out_prompts,
+    key_of_facts,
     mask_token,
     recorded_paths,
     write_texts,
@@ -94,7 +93,7 @@ def make_plan(options: TrainOptions) -> TrainingPlan:
         options=options,
         recipe=recipe,
         target=target,
-        source=source.description,
+        source=source,
         folder=folder,
         tokens=tokens,
         new_tokens=new,
@@ -130,8 +129,7 @@ def train_draft(plan: TrainingPlan, argv: Sequence[str] = ()) -> Path:
 
 def _data(plan: TrainingPlan) -> _Data:
     options, target = plan.options, plan.target
-    layers = plan.recipe.capture_layers(target.config)
-    source = find_source(options, target, layers)
+    layers, source = plan.recipe.capture_layers(target.config), plan.source
     if source.kind == RECORDED:
         assert options.hidden_states is not None
         texts = RecordedTexts(
@@ -255,7 +253,7 @@ def _training_key(schedule: Schedule, vocabulary: DraftVocabulary, texts: Record
     ids = None if vocabulary.ids is None else vocabulary.ids.tolist()
     shape = (schedule.steps, schedule.length, schedule.rows, schedule.depth, schedule.seed)
     facts = (*shape, schedule.rate, schedule.vocabulary_rate, ids, texts.lengths)
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()
+    return key_of_facts(facts)
 
 
 def _state_folder(options: TrainOptions, target: TrainingTarget) -> Path:
