@@ -23,20 +23,20 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from trtspec.bench.corpus import standard_library
+from trtspec.bench.doctor.agreement import matched_depth
 from trtspec.bench.methods import fitting_methods, read_methods
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.ops.tree import TokenTree
 from trtspec.speculative.registry import make_drafter
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "tokenizer.json"
 
 
 @dataclass(frozen=True)
-class DraftCost:
+class DraftTimes:
     """history: seconds to take in a token of a long prompt; steps: seconds of each step, one token
     taken in and a draft made behind it; drafted, right: tokens of a step's draft, in the mean."""
 
@@ -67,7 +67,7 @@ def repeating_text(count: int, period: int, change: float, vocab: int) -> list[i
     return text
 
 
-def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftCost:
+def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftTimes:
     """All but the last ``steps`` tokens as a prompt, then token by token with a draft behind each.
     ConfigError for a method that drafts with a network."""
     drafter, history, coming = make_drafter(config), list(text[:-steps]), list(text[-steps:])
@@ -86,9 +86,9 @@ def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftCos
         _draft(drafter, request)
         times.append(time.thread_time() - begin)
         drafted += len(request.draft.tokens)
-        right += _right(request.draft, coming[i:])
+        right += matched_depth(request.draft, coming[i:])
     drafter.release(1)
-    return DraftCost(taken / len(history), times, drafted / len(times), right / len(times))
+    return DraftTimes(taken / len(history), times, drafted / len(times), right / len(times))
 
 
 def mean_and_tail(times: Sequence[float]) -> str:
@@ -145,16 +145,6 @@ def _draft(drafter: Drafter, request: Request) -> None:
     start, nodes = len(request.tokens) - 1, drafter.needs.max_nodes
     item = ScheduledRequest(request, start, 1, True, nodes, samples=True)
     drafter.prepare_draft_tokens(StepPlan((item,)))
-
-
-def _right(tree: TokenTree, coming: Sequence[int]) -> int:
-    """How deep a draft goes on as the text does."""
-    node, depth = -1, 0
-    nodes = {key: i for i, key in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-    while depth < len(coming) and (node, coming[depth]) in nodes:
-        node = nodes[node, coming[depth]]
-        depth += 1
-    return depth
 
 
 if __name__ == "__main__":
