@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from torch import Tensor
 
@@ -19,5 +21,6 @@ def judge(
     for request, tree in zip(requests, trees, strict=True):
         request.draft = tree
         sampler.begin(request)
-    verdicts = sampler.judge(requests, logits).read()
+    target: Any = SimpleNamespace(judges=False, forward=lambda groups: (logits, None))
+    verdicts = sampler.launch(target, (), requests).read()
     return [verdicts[request.id] for request in requests]

@@ -60,11 +60,6 @@ class Sampler:
         logits, hidden = target.forward(groups)
         return self._judge(requests, changes, logits, hidden)
 
-    def judge(self, requests: Sequence[Request], logits: Tensor) -> Verification:
-        """Judge the rows of ``requests``: ``logits [R, V]`` holds, request by request, the row of
-        its newest token and one row per node of its draft. Logits are changed in place."""
-        return self._judge(requests, self._processors.changes(requests), logits)
-
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
         self._processors.release(request_id)
@@ -80,10 +75,12 @@ class Sampler:
         requests: Sequence[Request],
         changes: Sequence[LogitsChange | None],
         logits: Tensor,
-        hidden: Tensor | None = None,
+        hidden: Tensor | None,
     ) -> Verification:
-        """All is done where the logits are: one copy of options and trees goes there. Only a rule
-        waits for what was sampled."""
+        """Judge the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
+        request the row of its newest token and one row per node of its draft. All is done where the
+        logits are: one copy of options and trees goes there. Only a rule waits for what was
+        sampled."""
         if not requests:
             return Verification(requests, (), hidden)
         trees = [request.draft for request in requests]
