@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
@@ -57,12 +58,12 @@ class UnionDrafter(Drafter):
         self._step: _Step | None = None
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not self._engines and not needs.reads_every_row
-        self._rests: dict[int, Rest] = {}  # by how many requests generate
+        self._rests: defaultdict[int, Rest] = defaultdict(Rest)  # by how many requests generate
         self._is_resting = False
 
     def skips_drafts(self, num_requests: int) -> bool:
         if self._can_rest and num_requests:
-            self._is_resting = self._rests.setdefault(num_requests, Rest()).rests()
+            self._is_resting = self._rests[num_requests].rests()
             return self._is_resting
         self._is_resting = False
         return not self._cheap and self._controller.rests(num_requests)
@@ -103,7 +104,7 @@ class UnionDrafter(Drafter):
             if item.request.id == step.tried:
                 gain = len(outcome.tokens) - step.expected
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
-        if self._is_resting:
+        if step.is_resting:
             self._tell_of_ended(batch, accepted)
             step.ended = self._clock()
             return [()] * len(batch.items)
@@ -248,7 +249,7 @@ class UnionDrafter(Drafter):
         take in what they lack when they are next asked."""
         ended = [i for i, item in enumerate(batch.items) if item.request.is_finished]
         if ended:
-            batch = replace(batch, items=tuple(batch.items[i] for i in ended))
+            batch = StepPlan(tuple(batch.items[i] for i in ended))
             for member in self._members:
                 member.drafter.on_accepted(batch, [accepted[i] for i in ended])
 
@@ -278,9 +279,8 @@ class UnionDrafter(Drafter):
         between = min(now - step.ended, own / 2)
         if self._can_rest:
             requests = step.load.requests
-            rests = self._rests.setdefault(requests, Rest())
             tokens = 1 + step.promised / requests
-            rests.observe(not step.is_resting, tokens, own + between)
+            self._rests[requests].observe(not step.is_resting, tokens, own + between)
         rest = own - verifying - step.drafting + between
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
