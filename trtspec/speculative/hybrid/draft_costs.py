@@ -7,7 +7,7 @@ from trtspec.log import logger
 from trtspec.speculative.hybrid.costs import CostCurve, Slowness
 
 _FEW_BEHIND = 16  # rows of a request: more would blur the time of a draft
-_CATCHES_UP_FOR = 16  # steps that what it catches up in one is an investment for
+_CATCHES_UP_FOR = 16  # steps over which a catch-up is amortised
 _CATCH_UP_WEIGHT = 0.3
 _MANY_BEHIND = 128  # rows by whose time catching up is first judged
 
