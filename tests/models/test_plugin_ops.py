@@ -65,7 +65,7 @@ class AllPlugins(nn.Module):
     def forward(
         self, of_mask: list[Tensor], logits: Tensor, columns: list[Tensor], of_trees: list[Tensor]
     ) -> tuple[Tensor, ...]:
-        mask = plugin_ops.tree_mask(*of_mask, length=LENGTH, dtype=torch.float16, sliding_window=0)
+        mask = plugin_ops.tree_mask(*of_mask, dtype=torch.float16, sliding_window=0)
         sampled = plugin_ops.keyed_sample(logits, SamplingColumns(*columns))
         return mask, sampled, *plugin_ops.tree_accept(sampled, *of_trees, WIDTH)
 
@@ -74,7 +74,8 @@ class AllPlugins(nn.Module):
 def nodes() -> dict[str, tuple[onnx.NodeProto, dict[str, onnx.TypeProto]]]:
     i64, i32 = torch.int64, torch.int32
     shapes = (((B, S), i64), ((T,), i64), ((T,), i64), ((B + 1,), i32), ((B,), i32), ((B,), i32))
-    of_mask = [torch.zeros(shape, dtype=kind) for shape, kind in (*shapes, ((T, W), i64))]
+    packed, view = ((T, W), i64), ((LENGTH,), i64)
+    of_mask = [torch.zeros(shape, dtype=kind) for shape, kind in (*shapes, packed, view)]
     columns = [torch.zeros(R, dtype=kind) for kind in COLUMN_DTYPES]
     of_trees = [torch.zeros(n, dtype=kind) for n, kind in ((R, i64), (R, i32), (B + 1, i32))]
     program = torch.onnx.export(
