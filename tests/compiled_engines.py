@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trtspec.bench.dataset import held_out_prompts
-from trtspec.builder.build import cached_engine
+from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.graphs import engine_graphs
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.speculative.options import parse_speculative_config

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
     from trtspec.errors import TrtspecError
-    from trtspec.llmapi.build import build
+    from trtspec.llmapi.engines import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
     from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
@@ -60,7 +60,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "trtspec.llmapi.llm",
-    "build": "trtspec.llmapi.build",
+    "build": "trtspec.llmapi.engines",
     "CompletionOutput": "trtspec.llmapi.outputs",
     "RequestOutput": "trtspec.llmapi.outputs",
     "SamplingParams": "trtspec.config.sampling",

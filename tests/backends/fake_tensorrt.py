@@ -24,7 +24,7 @@ from torch import Tensor
 
 from trtspec.backends.onnx.session import OnnxSession, _size
 from trtspec.backends.tensorrt import cuda_stream, package
-from trtspec.backends.tensorrt.build import profiles as profiles_of
+from trtspec.backends.tensorrt.build_engines import profiles as profiles_of
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import engine_shape, graph_names

@@ -8,7 +8,7 @@ from trtspec.backends.base import Backend
 from trtspec.backends.registry import backend_named, backends
 from trtspec.builder.plan import plan_build
 from trtspec.builder.resolve import resolve_build
-from trtspec.config.build import DTYPES, BuildConfig
+from trtspec.config.build_config import DTYPES, BuildConfig
 from trtspec.errors import ConfigError
 
 from ..config.test_build import MODEL

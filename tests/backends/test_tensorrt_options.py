@@ -10,7 +10,7 @@ from trtspec.backends.base import NoOptions
 from trtspec.backends.registry import backend_named
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.builder.resolve import resolve_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.llmapi.options import LLMConfig

@@ -13,9 +13,9 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.registry import ENTRY_POINTS, backend_named, backends
 from trtspec.builder.plan import plan_build
 from trtspec.commands import build as command
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError, EngineError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 
 from ..e2e.helpers import TinyModels, chain, random_prompt, tokens
 from ..other_package import installer

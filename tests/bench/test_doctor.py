@@ -15,7 +15,7 @@ from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.doctor.pair_checks import PairFigures, figure_checks, measure_pair
 from trtspec.bench.methods import BenchMethod
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.options import parse_speculative_config
 

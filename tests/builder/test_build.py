@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-import trtspec.builder.build as build_module
+import trtspec.builder.build_engine as build_module
 import trtspec.builder.graph_cache as graph_cache
-from trtspec.builder.build import build_engine, cached_engine
+from trtspec.builder.build_engine import build_engine, cached_engine
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.scratch import scratch_folder
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import BuildError, CheckpointError
 from trtspec.speculative.options import parse_speculative_config
@@ -163,9 +163,9 @@ def test_leftovers_of_killed_builds(plan: BuildPlan, tmp_path: Path) -> None:
 def test_a_killed_process_leaves_nothing_that_loads(models: TinyModels, tmp_path: Path) -> None:
     """Killed for real, in the middle: the next build starts over and removes the pieces."""
     script = (
-        "import os, sys, trtspec.builder.build as b\n"
+        "import os, sys, trtspec.builder.build_engine as b\n"
         "from trtspec.builder.plan import plan_build\n"
-        "from trtspec.config.build import BuildConfig\n"
+        "from trtspec.config.build_config import BuildConfig\n"
         "b.EngineConfig.write = lambda self, folder: os.kill(os.getpid(), 9)\n"
         "plan = plan_build(sys.argv[1], BuildConfig('float32', 2, 64, backend='eager'))\n"
         "b.build_engine(plan, b.Path(sys.argv[2]))\n"

@@ -15,7 +15,7 @@ import trtspec.builder.digest_memory as module
 from checkpoint_converters.content_hash import hash_file
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 
 from ..e2e.helpers import TinyModels
 

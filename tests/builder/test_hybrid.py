@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from trtspec.builder.build import build_engine
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.llmapi.engine_drafts import find_drafts

@@ -10,7 +10,7 @@ import trtspec.backends.onnx.export as exporter
 import trtspec.backends.tensorrt.package as package
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import BuildError, ConfigError, EngineError
 
 from ..e2e.helpers import TinyModels, open_llm

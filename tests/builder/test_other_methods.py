@@ -11,7 +11,7 @@ import pytest
 
 from trtspec.builder import graph_cache, sources
 from trtspec.builder.plan import BuildPlan, plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.speculative import registry
 from trtspec.speculative.options import parse_speculative_config

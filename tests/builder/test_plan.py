@@ -15,7 +15,7 @@ import trtspec.backends.environment as environments
 import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec.builder import plan
 from trtspec.builder.plan import BuildPlan, plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.options import parse_speculative_config
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import trtspec.backends.base as base
 from trtspec.builder.resolve import resolve_build
 from trtspec.builder.slot_lengths import ASSUMED_MEMORY, SlotLengths
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError
 
 from ..tiny_config import tiny_config

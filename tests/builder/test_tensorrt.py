@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from trtspec import LLM
-from trtspec.backends.tensorrt.build import REPORT_NAME
-from trtspec.builder.build import build_engine
+from trtspec.backends.tensorrt.build_engines import REPORT_NAME
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import BuildError, ConfigError, EngineError
 from trtspec.speculative.options import parse_speculative_config
 

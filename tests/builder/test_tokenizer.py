@@ -14,7 +14,7 @@ from trtspec import LLM
 from trtspec.builder.pair import check_pair
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands.build import main
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError
 
 from ..e2e.helpers import TinyModels

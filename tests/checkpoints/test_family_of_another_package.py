@@ -20,7 +20,7 @@ from checkpoint_converters.families.family import Family
 from checkpoint_converters.names import NameMap
 from trtspec import SamplingParams
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
 
 from ..e2e.helpers import ngram, open_llm, tokens

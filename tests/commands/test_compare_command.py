@@ -13,7 +13,7 @@ from trtspec.bench.floor import MachineRates
 from trtspec.commands import bench_compare, bench_forward, doctor
 from trtspec.commands.bench import main
 from trtspec.commands.doctor import main as doctor_main
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 
 from ..bench.test_floor import RATES
 from ..e2e.helpers import TinyModels

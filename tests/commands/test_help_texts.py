@@ -18,7 +18,7 @@ from trtspec import LLM
 from trtspec.backends.registry import backends
 from trtspec.bench.methods import read_methods
 from trtspec.commands import bench, build, doctor, serve, train
-from trtspec.config.build import DEVICES
+from trtspec.config.build_config import DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import weight_dtypes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec.builder.resolve import resolve_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import WeightStorage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 

@@ -16,7 +16,7 @@ from trtspec import LLM, RequestOutput, SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import read_weights
 from trtspec.executor.buckets import greedy_sampling
 from trtspec.speculative.options import parse_speculative_config

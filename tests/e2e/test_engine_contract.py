@@ -12,7 +12,7 @@ from trtspec import LLM
 from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.engine.folder import read_weights
 from trtspec.errors import ConfigError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.speculative.eagle.shape import EagleConfig
 
 from .eagle_heads import eagle, random_eagle3

@@ -16,9 +16,9 @@ import torch
 import trtspec.speculative.mtp.checkpoint
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.builder.build import cached_engine
+from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.request import Request
 from trtspec.speculative.mtp.shape import MtpConfig

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.builder.build import cached_engine
+from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache

@@ -19,9 +19,9 @@ import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec import LLM
 from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
-from trtspec.builder.build import build_engine
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, EngineError
 from trtspec.speculative.options import parse_speculative_config

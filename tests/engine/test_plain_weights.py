@@ -11,9 +11,9 @@ import trtspec.engine.graphs as graphs
 from trtspec import LLM, SamplingParams
 from trtspec.backends.aoti.compile import compile_graph
 from trtspec.backends.shape import WEIGHTS_NAME
-from trtspec.builder.build import build_engine
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import read_weights
 from trtspec.engine.graphs import engine_graphs
 from trtspec.formats.registry import IN_ROWS
@@ -79,4 +79,4 @@ def compile_here(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in names:
             compile_graph(engine_graphs(engine)[name], folder / name, engine.build.device)
 
-    monkeypatch.setattr("trtspec.builder.build.place_graphs", place)
+    monkeypatch.setattr("trtspec.builder.build_engine.place_graphs", place)

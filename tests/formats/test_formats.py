@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats import registry

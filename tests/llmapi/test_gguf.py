@@ -12,7 +12,7 @@ from trtspec import LLM, SamplingParams, build
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands.build import main
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError
 from trtspec.llmapi.prompts import load_tokenizer
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, DraftTargetDecodingConfig, KvCacheConfig, NGramDecodingConfig
-from trtspec.builder.build import build_engine
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.speculative.options import parse_speculative_config
 

@@ -18,9 +18,9 @@ from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.checkpoints import describe_draft
 from trtspec.builder.plan import plan_build
 from trtspec.commands.build import make_parser
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.speculative import registry
 from trtspec.speculative.options import parse_speculative_config
 

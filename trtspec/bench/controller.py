@@ -24,7 +24,7 @@ from trtspec.bench.dataset import held_out_prompts
 from trtspec.bench.rival import BASELINE, Rival
 from trtspec.builder.available_drafts import FoundDraft, available_drafts
 from trtspec.config.sampling import SamplingParams
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 
 ADAPTIVE = "adaptive"

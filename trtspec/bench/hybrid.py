@@ -27,7 +27,7 @@ from trtspec.builder.available_drafts import available_drafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import methods, methods_taking

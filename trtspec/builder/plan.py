@@ -28,7 +28,7 @@ from trtspec.builder.tokenizer import (
     has_tokenizer,
     tokenizer_files,
 )
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict

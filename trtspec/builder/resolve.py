@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
 from trtspec.builder.slot_lengths import SlotLengths
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict

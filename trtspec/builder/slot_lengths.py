@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.kv import DEFAULT_FREE_MEMORY_FRACTION
 from trtspec.config.model import ModelConfig
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes

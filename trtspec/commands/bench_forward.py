@@ -18,7 +18,7 @@ from trtspec.bench.table import print_table
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS, add_engine_flags
 from trtspec.errors import ConfigError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 
 FORMAT, FORMAT_VERSION = "trtspec-bench forward", 2
 HEADERS = (

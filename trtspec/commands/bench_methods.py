@@ -14,7 +14,7 @@ from trtspec.builder.available_drafts import FoundDraft
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 
 
 def add_method_flags(parser: argparse.ArgumentParser) -> None:

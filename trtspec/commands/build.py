@@ -11,12 +11,12 @@ from typing import Any
 
 from trtspec.backends.base import Backend
 from trtspec.backends.registry import backend_named, backends
-from trtspec.builder.build import build_engine
+from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import weight_group_sizes, weight_only_kinds

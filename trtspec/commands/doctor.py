@@ -42,11 +42,11 @@ from trtspec.commands.bench_prompts import (
     add_engine_flags,
     add_prompt_flags,
 )
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.tree_decoding import with_networks
 from trtspec.engine.folder import TOKENIZER_FOLDER
 from trtspec.errors import ConfigError, TrtspecError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.log import log_to_stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtspec.backends.registry import DEFAULT, backends
-from trtspec.config.build import DEVICES, BuildConfig
+from trtspec.config.build_config import DEVICES, BuildConfig
 from trtspec.config.model import DTYPES
 from trtspec.formats.registry import weight_dtypes
 from trtspec.speculative.registry import method_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 from trtspec.models.block_map import decoder_facts

@@ -36,7 +36,7 @@ from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
 from trtspec.backends.registry import backend_named
 from trtspec.backends.shape import TARGET
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.registry import backend_named
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from trtspec.builder.build import cached_engine
+from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.target_drafts import TargetDrafts
@@ -23,8 +23,8 @@ from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_fold
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
-from trtspec.llmapi.build import check_engine, plan_engine
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
+from trtspec.llmapi.engines import check_engine, plan_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, EngineLoad, RequestOutput

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config, to_dict

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.engine.memory import weight_bytes
 from trtspec.errors import ConfigError
 from trtspec.speculative.recipe import TrainingRecipe

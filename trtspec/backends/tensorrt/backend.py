@@ -17,7 +17,7 @@ from trtspec.backends.session import GraphSession, Session
 from trtspec.backends.shape import EngineShape, Graph
 from trtspec.backends.slots.backend import SlotBackend, SlotParts
 from trtspec.backends.slots.padding import View
-from trtspec.backends.tensorrt.build import REPORT_NAME, build_engines
+from trtspec.backends.tensorrt.build_engines import REPORT_NAME, build_engines
 from trtspec.backends.tensorrt.cuda_stream import require_cuda_python
 from trtspec.backends.tensorrt.flags import add_flags
 from trtspec.backends.tensorrt.judging import lower_with_plugins, open_judging

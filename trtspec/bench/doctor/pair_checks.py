@@ -15,7 +15,7 @@ from trtspec.bench.methods import BenchMethod
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.builder.tokenizer import has_tokenizer
-from trtspec.config.build import BuildConfig
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder

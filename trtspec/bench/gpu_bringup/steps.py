@@ -28,7 +28,7 @@ from trtspec.builder.locate import find_model
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import TrtspecError
-from trtspec.llmapi.build import build
+from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 
 _TARGET, _HEAD = "trtspec-tiny", "trtspec-tiny-eagle3"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.backends.registry import backend_named, options_of
-from trtspec.builder.build import build_engine, cached_engine
+from trtspec.builder.build_engine import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.decoding import DecodingConfig
