@@ -146,8 +146,17 @@ def test_float16(models: TinyModels, tmp_path: Path) -> None:
     pair.close()
 
 
+# The last two compile again what tests/e2e/test_onnx.py runs.
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["tree", "eagle3", "p_eagle", "modules", "ddtree"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "tree",
+        "eagle3",
+        "modules",
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("p_eagle", "ddtree")),
+    ],
+)
 def test_drafts(models: TinyModels, tmp_path: Path, method: str) -> None:
     """Every node of the rollouts, and the scores: behind two prompts, of which one has been fed in
     part before; then, where other drafts were written, behind rows that were accepted."""

@@ -59,8 +59,10 @@ def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
     assert report["engine"]["target_weight_bytes"] == weight_bytes(engine.target, engine.build)
 
 
-# P-EAGLE's rollout is called as PARD's is, and its states are passed as EAGLE's are.
-@pytest.mark.parametrize("method", ["pard", pytest.param("p_eagle", marks=pytest.mark.matrix)])
+# Here and below, what is under the mark `matrix` runs in test_onnx.py for every change: the loop is
+# the same, and the compiled graphs are compared with eager ones in tests/e2e/test_compiled.py.
+@pytest.mark.matrix
+@pytest.mark.parametrize("method", ["pard", "p_eagle"])
 @pytest.mark.parametrize("options", ["plain", "tight", "shallow"])
 def test_parallel_drafts(
     program: Program,
@@ -90,6 +92,7 @@ def test_static_tree(program: Program, static_engine: Path, tmp_path: Path, opti
 CUT = {"method": "mtp", "num_speculative_tokens": 2}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("speculation", "flags", "options"),
     [(None, (), "plain"), (None, (), "tight"), (CUT, ("--max_draft_len", 2), "without_reuse")],

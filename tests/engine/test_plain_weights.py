@@ -33,7 +33,7 @@ PARAMS = [SamplingParams(16), *(SamplingParams(16, temperature=0.8, seed=i) for 
         ("llama", "eagle3", "eager"),
         ("llama", "eagle", "eager"),
         # One that borrows embedding and head is compiled; what else is borrowed is no other code.
-        pytest.param("llama", "eagle", "aoti", marks=pytest.mark.slow),
+        pytest.param("llama", "eagle", "aoti", marks=pytest.mark.matrix),
     ],
 )
 def test_texts(

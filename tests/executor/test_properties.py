@@ -20,9 +20,9 @@ from .kv_cache_reference import PlainKVCacheManager
 from .random_schedules import CHOICES, Simulation, World, random_world
 
 
-def test_thousands_of_random_schedules() -> None:
+def test_random_schedules() -> None:
     events: Counter[str] = Counter()
-    for seed in range(3000):
+    for seed in range(1500):
         try:
             events += Simulation(random_world(seed)).run()
         except Exception as error:
