@@ -17,8 +17,12 @@ class AttentionCall {
                 const at::Tensor& slot_mapping, const at::Tensor& block_tables,
                 const at::Tensor& query_start, const at::Tensor& context_lens,
                 const at::Tensor& is_tree, const at::Tensor& tree_mask, double scale,
-                int64_t sliding_window)
-      : k_cache_(k_cache), v_cache_(v_cache), scale_(float(scale)), window_(sliding_window) {
+                int64_t sliding_window, double soft_cap)
+      : k_cache_(k_cache),
+        v_cache_(v_cache),
+        scale_(float(scale)),
+        window_(sliding_window),
+        soft_cap_(float(soft_cap)) {
     check_dim(kOp, "q", q, 3);
     check_dim(kOp, "k", k, 3);
     check_dim(kOp, "k_cache", k_cache, 4);
@@ -61,6 +65,7 @@ class AttentionCall {
     tree_mask_ = packed("tree_mask", tree_mask, {rows, tree_mask.size(1)}, at::kLong);
     TORCH_CHECK(sliding_window >= 0, kOp, ": sliding_window must be 0 (none) or more, got ",
                 sliding_window);
+    TORCH_CHECK(soft_cap >= 0, kOp, ": soft_cap must be 0 (none) or more, got ", soft_cap);
     q_ = packed_rows(q);
     k_ = packed_rows(k);
     v_ = packed_rows(v);
@@ -98,6 +103,7 @@ class AttentionCall {
         .tree_mask = tree_mask_.const_data_ptr<int64_t>(),
         .scale = scale_,
         .sliding_window = window_,
+        .soft_cap = soft_cap_,
     };
   }
 
@@ -118,6 +124,7 @@ class AttentionCall {
   at::Tensor tree_mask_, out_;
   float scale_;
   int64_t window_;
+  float soft_cap_;
 };
 
 }  // namespace trtspec

@@ -62,6 +62,13 @@ inline float softmax(float* scores, std::int64_t keys) {
   return sum16(lanes);
 }
 
+// Scores s become cap * tanh(s / cap). There is room for whole vectors.
+inline void cap_scores(float* scores, std::int64_t keys, float cap) {
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    store(scores + i, tanh(load(scores + i) / splat(cap)) * cap);
+  }
+}
+
 // How queries meet the keys of a tile: as floats, keys_[d][i] element d of the tile's i-th key.
 template <class Value>
 struct FloatKeys {
@@ -126,7 +133,9 @@ class Unit {
       const std::int64_t r = i / group_ % unit_.rows;
       float* sums = sums_ + i * wide_;
       for (std::int64_t d = 0; d < wide_; d += kLanes) store(sums + d, VF{});
-      totals_[i] = rows_[r].keys == 0 ? 1.0f : softmax(scores(i) + first_score(r), rows_[r].keys);
+      float* const row = scores(i) + first_score(r);
+      if (params_.soft_cap > 0) cap_scores(row, rows_[r].keys, params_.soft_cap);
+      totals_[i] = rows_[r].keys == 0 ? 1.0f : softmax(row, rows_[r].keys);
     }
     begin_pass(params_.v_cache);
     for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {

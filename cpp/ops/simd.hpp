@@ -205,6 +205,20 @@ TRTSPEC_INLINE VF exp(VF x) {
   return x < low ? VF{} : x > high ? splat(__builtin_inff()) : y;
 }
 
+// tanh(x) to a few ulp: a polynomial (Cephes) up to |x| = 0.625, beyond it 1 - 2 / (e^(2|x|) + 1).
+TRTSPEC_INLINE VF tanh(VF x) {
+  const VF size = x < VF{} ? -x : x;
+  const VF square = x * x;
+  VF p = splat(-5.70498872745e-3f);
+  p = fma(p, square, splat(2.06390887954e-2f));
+  p = fma(p, square, splat(-5.37397155531e-2f));
+  p = fma(p, square, splat(1.33314422036e-1f));
+  p = fma(p, square, splat(-3.33332819422e-1f));
+  p = fma(p * square, x, x);
+  const VF far = splat(1.0f) - splat(2.0f) / (exp(size + size) + 1.0f);
+  return size < splat(0.625f) ? p : x < VF{} ? -far : far;
+}
+
 // The lanes of 16 partial sums, added in one fixed order: the same on every instruction set.
 TRTSPEC_INLINE float sum16(const float* lane) {
   float s[8];

@@ -200,6 +200,11 @@ __device__ __forceinline__ float rescale(float a, float b) {
   return a == -infinity() ? 0.0f : exp2f(a - b);
 }
 
+// A score (in units of log2 e) under a soft cap in the same units; 0: none.
+__device__ __forceinline__ float capped(float score, float cap) {
+  return cap > 0.0f ? cap * tanhf(score / cap) : score;
+}
+
 // Element d of a query's result: `sum` of exp2(score - peak) v, where the weights sum to `total`.
 // The output itself if the keys are not split, else this split's part of it.
 template <class T>

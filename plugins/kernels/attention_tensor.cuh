@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   float peak[2] = {-infinity(), -infinity()};
   float total[2] = {0.0f, 0.0f};
   const float scale = p.scale * kLog2E;
+  const float cap = p.soft_cap * kLog2E;
 
   const auto find_slots = [&](int from, std::int64_t* to) {
     if (threadIdx.x < kKeyTile) to[threadIdx.x] = slot_of(args, tile, span, from + threadIdx.x);
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kTensorThreads)
       for (int i = 0; i < 4; ++i) {
         const int position = first + warp_key + block * 8 + pair + i % 2;
         const bool seen = all_seen || sees(view[i / 2], position, span.end);
-        score[block][i] = seen ? score[block][i] * scale : -infinity();
+        score[block][i] = seen ? capped(score[block][i] * scale, cap) : -infinity();
         highest[i / 2] = larger(highest[i / 2], score[block][i]);
       }
     }

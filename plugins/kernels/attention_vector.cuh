@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kVectorThreads, 3)
     }
   }
 
+  const float cap = p.soft_cap * kLog2E;
   for (int base = range.begin; base < range.end; base += kStep) {
     typename S::Piece k[S::kAhead];
     typename S::Piece v[S::kAhead];
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kVectorThreads, 3)
 #pragma unroll
       for (int i = 0; i < kQ; ++i) {
         dot[i] = sum_lanes(dot[i], S::kTeam);
-        weight[i][a] = sees(view[i], position[a], range.end) ? dot[i] : -infinity();
+        weight[i][a] = sees(view[i], position[a], range.end) ? capped(dot[i], cap) : -infinity();
       }
     }
 #pragma unroll

@@ -24,6 +24,7 @@ struct Sizes {
   std::vector<int> rows;      // of each request; negative: a tree of as many
   std::vector<int> contexts;  // of each request
   std::int64_t table_width = 0;  // 0: just wide enough
+  float soft_cap = 0;
 };
 
 inline std::uint16_t to_half(DType dtype, float x) {
@@ -128,7 +129,8 @@ class Case {
             .is_tree = reinterpret_cast<const bool*>(trees_.data()),
             .tree_mask = mask_.data(),
             .scale = 1.0f / std::sqrt(float(d)),
-            .sliding_window = sizes_.window};
+            .sliding_window = sizes_.window,
+            .soft_cap = sizes_.soft_cap};
   }
   const Buffer& out() const { return out_; }
   const Buffer& k_cache() const { return k_cache_; }

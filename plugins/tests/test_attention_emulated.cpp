@@ -64,6 +64,7 @@ void compare_all(unsigned seed) {
   compare({kTypes[turn++ % 3], 8, 2, 64, 5, 0, {-70, 20, 1}, {33, 40, 150}}, values++);
   compare({kTypes[turn++ % 3], 4, 4, 128, 16, 40, {75, -30}, {60, 128}}, values++);
   compare({kTypes[turn++ % 3], 1, 1, 64, 16, 0, {-13, -11}, {64, 0}, 100}, values++);
+  compare({kTypes[turn++ % 3], 4, 2, 64, 16, 40, {30, -20}, {60, 128}, 0, 0.7f}, values++);
 }
 
 }  // namespace

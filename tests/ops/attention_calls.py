@@ -15,6 +15,7 @@ class Model:
     head_dim: int = 16
     dtype: torch.dtype = torch.float32
     sliding_window: int = 0
+    soft_cap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def attend(
         torch.cat(masks),
         model.head_dim**-0.5,
         model.sliding_window,
+        model.soft_cap,
     )
     if validate:
         torch.library.opcheck(torch.ops.trtspec.paged_tree_attention.default, arguments)

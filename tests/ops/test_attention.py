@@ -70,6 +70,8 @@ def check_equals_reference(
 def test_every_instruction_set(isa: str, dtype: torch.dtype, heads: tuple[int, int, int]) -> None:
     check_equals_reference(Model(*heads, dtype=dtype), CASES["mixed"], 16)
     check_equals_reference(Model(*heads, dtype=dtype, sliding_window=9), CASES["mixed"], 16)
+    capped = Model(*heads, dtype=dtype, sliding_window=9, soft_cap=0.7)
+    check_equals_reference(capped, CASES["mixed"], 16)
 
 
 def test_tree_of_several_words() -> None:

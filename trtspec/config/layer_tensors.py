@@ -13,6 +13,7 @@ from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.ffn_spec import DenseSpec
 from trtspec.config.layer import LayerSpec
 from trtspec.config.model import ModelConfig
+from trtspec.config.norm_spec import NormSpec
 from trtspec.errors import ConfigError
 
 Shape: TypeAlias = tuple[int, ...]
@@ -23,7 +24,7 @@ HEAD = "head.weight"
 
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
-    ``norm.weight [H]`` and, unless the head is tied, ``head.weight [V, H]``.
+    ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``.
 
     Raises:
         ConfigError: see `layer_tensors`.
@@ -33,7 +34,7 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     for index, spec in enumerate(config.layers):
         own = layer_tensors(spec, hidden)
         tensors |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
-    tensors["norm.weight"] = (hidden,)
+    tensors |= _norm("norm", config.norm, hidden)
     if not config.head.tied:
         tensors[HEAD] = (config.vocab_size, hidden)
     return tensors
@@ -52,12 +53,23 @@ def layer_tensors(
         raise _unnamed(f"a mixer of kind {spec.mixer.kind}")
     if not isinstance(spec.ffn, DenseSpec):
         raise _unnamed(f"a {spec.ffn.kind} part" if spec.ffn else "a layer without feed-forward")
-    if spec.norm_place != "before" or spec.parallel or spec.norm.bias:
-        raise _unnamed("norms that are not RMS norms before mixer and feed-forward")
-    tensors: dict[str, Shape] = {"input_norm.weight": (hidden,)} if input_norm else {}
+    before, after = spec.norm_place != "after", spec.norm_place != "before"
+    norms = {
+        "input_norm": before and input_norm,
+        "attn_out_norm": after,
+        "post_attention_norm": before and not spec.parallel,
+        "mlp_out_norm": after,
+    }
+    tensors: dict[str, Shape] = {}
+    for name, exists in norms.items():
+        tensors |= _norm(name, spec.norm, hidden) if exists else {}
     tensors |= dict(_attention(spec.mixer, hidden, width or hidden))
-    tensors["post_attention_norm.weight"] = (hidden,)
     return tensors | dict(_dense(spec.ffn, hidden))
+
+
+def _norm(name: str, spec: NormSpec, size: int) -> dict[str, Shape]:
+    parts = ("weight", "bias") if spec.bias else ("weight",)
+    return {f"{name}.{part}": (size,) for part in parts}
 
 
 def _unnamed(what: str) -> ConfigError:
@@ -82,7 +94,8 @@ def _attention(mixer: AttentionSpec, hidden: int, width: int) -> Iterator[tuple[
         over_all = mixer.qk_norm_over == "all"
         for part, size in (("q", queries), ("k", keys)):
             if part in rows:
-                yield f"attn.{part}_norm.weight", (size if over_all else mixer.head_dim,)
+                width = size if over_all else mixer.head_dim
+                yield from _norm(f"attn.{part}_norm", mixer.qk_norm, width).items()
 
 
 def _dense(ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:

@@ -11,9 +11,23 @@ from trtspec.config.attention_spec import AttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.linear import Linear
-from trtspec.models.norm import RMSNorm
-from trtspec.models.rope import rotate
+from trtspec.models.norm import Norm, make_norm
+from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
+
+
+class Scoring(NamedTuple):
+    """How a layer's queries and keys become weights; see `paged_tree_attention` for each field."""
+
+    scale: float
+    sliding_window: int = 0
+    soft_cap: float = 0.0
+
+    @classmethod
+    def of(cls, spec: AttentionSpec) -> Scoring:
+        """That of a spec."""
+        scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        return cls(scale, spec.window, spec.soft_cap or 0.0)
 
 
 class Rows(Protocol):
@@ -30,11 +44,10 @@ class Rows(Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
-        scale: float,
-        sliding_window: int,
+        scoring: Scoring,
     ) -> Tensor:
         """Rotate ``q [T, Hq, D]`` and ``k [T, Hkv, D]``, write k and ``v [T, Hkv, D]`` into the
         cache of a layer, and attend: ``[T, Hq, D]``."""
@@ -44,7 +57,7 @@ class Rows(Protocol):
         self,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
@@ -68,27 +81,26 @@ class PackedRows(NamedTuple):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
-        scale: float,
-        sliding_window: int,
+        scoring: Scoring,
     ) -> Tensor:
         """See `Rows.attend`; the caches are written in place."""
-        q, k = rotate(q, cos_sin), rotate(k, cos_sin)
-        return paged_tree_attention(q, k, v, k_cache, v_cache, *self, scale, sliding_window)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        return paged_tree_attention(q, k, v, k_cache, v_cache, *self, *scoring)
 
     def write(
         self,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
         """See `Rows.write`."""
-        k, blind = rotate(k, cos_sin), self.unseeing()
-        paged_tree_attention(torch.zeros_like(k), k, v, k_cache, v_cache, *blind, 1.0, 0)
+        k, blind = rotate(k, rotation), self.unseeing()
+        paged_tree_attention(torch.zeros_like(k), k, v, k_cache, v_cache, *blind, *Scoring(1.0))
 
     def unseeing(self) -> PackedRows:
         """The same rows, but none sees anything: their K/V is written, and attention costs
@@ -110,13 +122,27 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
     return torch.where(inside & (block >= 0), slot, -1)
 
 
-def attention_scale(spec: AttentionSpec) -> float:
-    """The factor on the scores."""
-    return spec.head_dim**-0.5 if spec.scale is None else spec.scale
+def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
+    """The norms of queries and of keys, where the layer has them: over a head, or over all."""
+    if spec.qk_norm is None:
+        return None, None
+    over_all = spec.qk_norm_over == "all"
+    counts = (spec.num_heads, spec.num_kv_heads) if over_all else (1, 1)
+    queries, keys = (make_norm(spec.qk_norm, n * spec.head_dim, dtype) for n in counts)
+    return queries, keys
+
+
+def norm_heads(x: Tensor, norm: Norm) -> Tensor:
+    """Heads ``x [T, heads, D]`` under a norm of ``D`` or of ``heads * D`` elements."""
+    if norm.weight.shape[0] == x.shape[-1]:
+        normed: Tensor = norm(x)
+        return normed
+    over_all: Tensor = norm(x.flatten(1))
+    return over_all.view(x.shape)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of one layer: q, k and v fused, optional head norms, rotary.
+    """Grouped-query attention of one layer: q, k and v fused, optional norms of q and k, rotary.
 
     ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given.
     """
@@ -134,41 +160,37 @@ class Attention(nn.Module):
         self.num_heads = spec.num_heads
         self.num_kv_heads = spec.num_kv_heads
         self.head_dim = spec.head_dim
-        self.scale = attention_scale(spec)
-        self.sliding_window = spec.window
+        self.scoring = Scoring.of(spec)
         q_size = spec.num_heads * spec.head_dim
         qkv_size = q_size + 2 * spec.num_kv_heads * spec.head_dim
         width = in_features or hidden
         self.qkv = Linear(width, qkv_size, dtype, spec.bias, format=formats.layers)
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
-        self.q_norm: RMSNorm | None = None
-        self.k_norm: RMSNorm | None = None
-        if spec.qk_norm is not None:
-            self.q_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
-            self.k_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+        self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
 
     def forward(
         self,
         x: Tensor,
         rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
         *,
-        norm: RMSNorm | None,
-        residual: Tensor,
+        norm: Norm | None,
+        residual: Tensor | None,
         kept: Tensor | None = None,
     ) -> Tensor:
-        """The sum of ``residual [T, hidden]`` and the attention of ``norm(x) [T, in_features]``; if
-        ``kept [R] i64`` is given, of these rows alone. Writes K and V of all rows into the
-        caches."""
+        """The attention of ``norm(x) [T, in_features]``, with the sum of ``residual [T, hidden]``
+        if one is given; if ``kept [R] i64`` is, of these rows alone. Writes K and V of all rows
+        into the caches."""
         heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
         q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        attended = rows.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, self.sliding_window)
+            q, k = norm_heads(q, self.q_norm), norm_heads(k, self.k_norm)
+        attended = rows.attend(q, k, v, rotation, k_cache, v_cache, self.scoring)
         attended = attended.flatten(1)
         if kept is not None:
-            attended, residual = attended[kept], residual[kept]
+            attended = attended[kept]
+            residual = None if residual is None else residual[kept]
         out: Tensor = self.o(attended, residual=residual)
         return out

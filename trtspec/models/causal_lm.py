@@ -19,7 +19,7 @@ from trtspec.models.built import require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
-from trtspec.models.norm import RMSNorm
+from trtspec.models.norm import make_norm
 from trtspec.models.rope import LayerRotary
 
 
@@ -56,12 +56,11 @@ class CausalLM(nn.Module):
     ``bias``):
 
     ``embed.weight [V, H]`` (absent when tied to a head that is not rounded),
-    ``rotary.inv_freq [head_dim / 2]`` (always float32; ``rotary.others.{j}.inv_freq`` where layers
-    have other tables), ``layers.{i}.input_norm.weight``,
-    ``layers.{i}.attn.qkv.P``, ``layers.{i}.attn.o.P``,
-    ``layers.{i}.attn.q_norm.weight`` and ``k_norm.weight``,
-    ``layers.{i}.post_attention_norm.weight``, ``layers.{i}.mlp.gate_up.P``,
-    ``layers.{i}.mlp.down.P``, ``norm.weight``, ``lm_head.P``.
+    ``rotary.inv_freq [rotary_dim / 2]`` (always float32; ``rotary.others.{j}.inv_freq`` where
+    layers have other tables), of each layer ``layers.{i}.attn.qkv.P``, ``attn.o.P``,
+    ``mlp.gate_up.P`` (without a gate ``mlp.up.P``), ``mlp.down.P`` and those of its norms that
+    there are, ``input_norm.weight`` (and ``bias``), ``attn.q_norm``, ``attn.k_norm``,
+    ``attn_out_norm``, ``post_attention_norm``, ``mlp_out_norm``; ``norm.weight``, ``lm_head.P``.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded. All but ``inv_freq`` and rounded
@@ -94,7 +93,11 @@ class CausalLM(nn.Module):
         self.layers = nn.ModuleList(
             DecoderLayer(spec, hidden, dtype, formats=formats) for spec in config.layers
         )
-        self.norm = RMSNorm(hidden, config.norm.eps, dtype)
+        self.norm = make_norm(config.norm, hidden, dtype)
+        # Rounded as the embedding's rows are: Gemma was trained with a factor of the model's dtype.
+        self.embedding_scale = float(
+            torch.tensor(config.embedding.scale, dtype=dtype, device="cpu")
+        )
         self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
 
     @staticmethod
@@ -121,12 +124,14 @@ class CausalLM(nn.Module):
         must be valid too (use 0); their hidden rows mean nothing.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
-        cos_sin = self.rotary.of_layers(rows.positions)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        rotations = self.rotary.of_layers(rows.positions)
         states, last = {-1: x}, len(self.layers) - 1
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
-            x = states[i] = layer(x, rows, cos_sin[i], k_caches[i], v_caches[i], cut)
+            x = states[i] = layer(x, rows, rotations[i], k_caches[i], v_caches[i], cut)
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]
@@ -150,6 +155,11 @@ class CausalLM(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
+        spec = self.config.head
+        if spec.scale != 1:
+            logits = logits * spec.scale
+        if spec.soft_cap is not None:
+            logits = spec.soft_cap * torch.tanh(logits / spec.soft_cap)
         return logits
 
     def forward(
@@ -182,7 +192,8 @@ class CausalLM(nn.Module):
             self.embed.weight.copy_(read_tensor(tensors, "embed.weight"))
         head = "embed" if self.config.head.tied else "head"
         load_linear(self.lm_head, tensors, [head])
-        self.norm.weight.copy_(read_tensor(tensors, "norm.weight"))
+        for name, buffer in self.norm.named_buffers():
+            buffer.copy_(read_tensor(tensors, f"norm.{name}"))
         load_layers(self.layers, tensors)
 
 

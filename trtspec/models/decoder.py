@@ -10,13 +10,14 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import Attention, Rows
 from trtspec.models.built import attention_of, dense_of
-from trtspec.models.mlp import SwiGLU
-from trtspec.models.norm import RMSNorm
+from trtspec.models.mlp import DenseFeedForward
+from trtspec.models.norm import Norm, make_norm
+from trtspec.models.rope import Rotation
 
 
 class DecoderLayer(nn.Module):
-    """Norm (unless ``input_norm`` is off), attention, norm, MLP; the residual stream keeps the
-    model's dtype.
+    """Attention and feed-forward with the norms that the spec has (without ``input_norm`` none
+    before attention); the residual stream keeps the model's dtype.
 
     Raises ConfigError for a spec that no block runs.
     """
@@ -31,24 +32,47 @@ class DecoderLayer(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        eps = spec.norm.eps
-        self.input_norm = RMSNorm(hidden, eps, dtype) if input_norm else None
+
+        def norm(exists: bool) -> Norm | None:
+            return make_norm(spec.norm, hidden, dtype) if exists else None
+
+        before, after = spec.norm_place != "after", spec.norm_place != "before"
+        self.parallel = spec.parallel
+        self.residual_scale = spec.residual_scale
+        self.input_norm = norm(before and input_norm)
         self.attn = Attention(attention_of(spec), hidden, dtype, formats=formats)
-        self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
+        self.attn_out_norm = norm(after)
+        self.post_attention_norm = norm(before and not spec.parallel)
+        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp_out_norm = norm(after)
 
     def forward(
         self,
         x: Tensor,
         rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
         kept: Tensor | None = None,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
         that are not kept, only K and V are computed."""
-        norm = self.input_norm
-        x = self.attn(x, rows, cos_sin, k_cache, v_cache, norm=norm, residual=x, kept=kept)
-        out: Tensor = self.mlp(x, self.post_attention_norm)
-        return out
+        at = (rows, rotation, k_cache, v_cache)
+        if self.parallel:
+            normed = x if self.input_norm is None else self.input_norm(x)
+            x = self.attn(normed, *at, norm=None, residual=x, kept=kept)
+            both: Tensor = self.mlp(normed if kept is None else normed[kept], norm=None, residual=x)
+            return both
+        if self.attn_out_norm is None and self.residual_scale == 1:
+            # The products add the residual.
+            x = self.attn(x, *at, norm=self.input_norm, residual=x, kept=kept)
+            out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
+            return out
+        y = self.attn(x, *at, norm=self.input_norm, residual=None, kept=kept)
+        x = self._sum(x if kept is None else x[kept], y, self.attn_out_norm)
+        y = self.mlp(x, norm=self.post_attention_norm, residual=None)
+        return self._sum(x, y, self.mlp_out_norm)
+
+    def _sum(self, x: Tensor, y: Tensor, norm: Norm | None) -> Tensor:
+        y = y if norm is None else norm(y)
+        return x + (y if self.residual_scale == 1 else y * self.residual_scale)

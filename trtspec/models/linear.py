@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trtspec.formats.base import Rounding, WeightFormat
 from trtspec.formats.stored import StoredWeight
-from trtspec.models.norm import RMSNorm
+from trtspec.models.norm import Norm, RMSNorm
 
 
 class Linear(nn.Module):
@@ -51,23 +51,28 @@ class Linear(nn.Module):
         x: Tensor,
         out_dtype: torch.dtype | None = None,
         *,
-        norm: RMSNorm | None = None,
+        norm: Norm | None = None,
         gated: bool = False,
         residual: Tensor | None = None,
     ) -> Tensor:
         """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once.
 
-        What stands around the layer runs in the same op. Before the product: ``norm`` of x, or with
-        ``gated`` the `swiglu` of ``x [T, 2K]``. Behind it: the sum with ``residual [T, N]`` of the
-        same dtype.
+        What stands around the layer runs in the same op, where the op has it. Before the product:
+        ``norm`` of x, or with ``gated`` the `swiglu` of ``x [T, 2K]``. Behind it: the sum with
+        ``residual [T, N]`` of the same dtype.
         """
+        taken = None
+        if isinstance(norm, RMSNorm) and norm.in_products:
+            taken = norm
+        elif norm is not None:
+            x = norm(x)
         return self.format.product(
             self.weights,
             x,
             self.bias,
             self.out_features,
             out_dtype,
-            norm=norm,
+            norm=taken,
             gated=gated,
             residual=residual,
         )

@@ -29,7 +29,7 @@ def load_linear(linear: Linear, tensors: Mapping[str, Tensor], sources: Sequence
 def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
     """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
     for buffer_name, buffer in layers.named_buffers():
-        if buffer_name.endswith("norm.weight"):
+        if buffer_name.endswith(("norm.weight", "norm.bias")):
             buffer.copy_(read_tensor(tensors, f"layers.{buffer_name}"))
     for module_name, module in layers.named_modules():
         if isinstance(module, Linear):

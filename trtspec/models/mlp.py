@@ -1,4 +1,4 @@
-"""The MLP that every decoder shares."""
+"""The dense feed-forward part of a decoder layer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from trtspec.config.ffn_spec import DenseSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
+from trtspec.models.activations import activate, activate_gated
 from trtspec.models.linear import Linear
-from trtspec.models.norm import RMSNorm
+from trtspec.models.norm import Norm
 
 
-class SwiGLU(nn.Module):
-    """``x + down(silu(gate(y)) * up(y))`` of ``y = norm(x)``, with gate and up fused."""
+class DenseFeedForward(nn.Module):
+    """``down(act(gate(y)) * up(y))`` of ``y = norm(x)``, with gate and up fused; without a gate
+    ``down(act(up(y)))``."""
 
     def __init__(
         self,
@@ -25,10 +27,25 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         inner, bias = spec.intermediate_size, spec.bias
-        self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=formats.layers)
+        self.activation = spec.activation
+        self.gate_up: Linear | None = None
+        self.up: Linear | None = None
+        if spec.gated:
+            self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=formats.layers)
+        else:
+            self.up = Linear(hidden, inner, dtype, bias, format=formats.layers)
         self.down = Linear(inner, hidden, dtype, bias, format=formats.layers)
 
-    def forward(self, x: Tensor, norm: RMSNorm) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``."""
-        out: Tensor = self.down(self.gate_up(x, norm=norm), gated=True, residual=x)
+    def forward(self, x: Tensor, *, norm: Norm | None, residual: Tensor | None) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``, with the sum of ``residual`` if one is given."""
+        if self.gate_up is None:
+            assert self.up is not None
+            inner = activate(self.activation, self.up(x, norm=norm))
+        else:
+            inner = self.gate_up(x, norm=norm)
+            if self.activation == "silu":  # the product takes it along
+                silu: Tensor = self.down(inner, gated=True, residual=residual)
+                return silu
+            inner = activate_gated(self.activation, inner)
+        out: Tensor = self.down(inner, residual=residual)
         return out

@@ -1,10 +1,13 @@
-"""The norm that every decoder shares, as a module of its own."""
+"""The norms of decoders, as modules of their own."""
 
 from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.norm_spec import NormSpec
 from trtspec.models import export_ops
 from trtspec.ops.linear import rms_norm
 
@@ -13,6 +16,9 @@ class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension (see `trtspec.ops.linear.rms_norm`); buffer
     ``weight [size]``. A norm that stands before one linear layer is given to that layer, which runs
     it."""
+
+    in_products: ClassVar[bool] = True
+    """Whether the product of a linear layer takes it along."""
 
     weight: Tensor
 
@@ -26,3 +32,50 @@ class RMSNorm(nn.Module):
         if torch.onnx.is_in_onnx_export():
             return export_ops.rms_norm(x, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)
+
+
+class OnePlusRMSNorm(RMSNorm):
+    """Gemma's: it multiplies by 1 + weight, in float32, and rounds once."""
+
+    in_products = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x [..., size]`` -> the same shape and dtype."""
+        wide, factor = x.float(), 1 + self.weight.float()
+        if torch.onnx.is_in_onnx_export():
+            return export_ops.rms_norm(wide, factor, self.eps).to(x.dtype)
+        return rms_norm(wide, factor, self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Deviation from the mean over its root mean square, in float32, rounded once; buffers ``weight
+    [size]`` and, with ``bias``, ``bias [size]``."""
+
+    in_products: ClassVar[bool] = False
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype, bias: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.register_buffer("weight", torch.empty(size, dtype=dtype))
+        self.register_buffer("bias", torch.empty(size, dtype=dtype) if bias else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x [..., size]`` -> the same shape and dtype."""
+        wide = x.float()
+        wide = wide - wide.mean(-1, keepdim=True)
+        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        scaled = self.weight.float() * scaled
+        return (scaled if self.bias is None else scaled + self.bias.float()).to(x.dtype)
+
+
+Norm: TypeAlias = RMSNorm | LayerNorm
+
+
+def make_norm(spec: NormSpec, size: int, dtype: torch.dtype) -> Norm:
+    """The module of a norm over ``size`` elements."""
+    if spec.kind == "layer":
+        return LayerNorm(size, spec.eps, dtype, spec.bias)
+    return (OnePlusRMSNorm if spec.one_plus else RMSNorm)(size, spec.eps, dtype)

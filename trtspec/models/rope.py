@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.models.built import attention_of
@@ -75,49 +77,89 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
     return scale(1.0)
 
 
+class Rotation(NamedTuple):
+    """How rows turn: cos and sin of their positions, each ``[T, 1, n / 2] f32`` for the first n
+    elements of a head. ``interleaved``: element 2i turns with 2i + 1, not i with i + n / 2 (the
+    half-split layout of Hugging Face)."""
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool = False
+
+    def first(self, count: int) -> Rotation:
+        """That of the first rows."""
+        return self._replace(cos=self.cos[:count], sin=self.sin[:count])
+
+
 class RotaryEmbedding(nn.Module):
-    """Cos and sin of a batch of positions. The frequencies are a buffer, so engines carry them as
+    """The rotation of a batch of positions. The frequencies are a buffer, so engines carry them as
     weights."""
 
     inv_freq: Tensor
 
-    def __init__(self, rope: RopeConfig, head_dim: int) -> None:
+    def __init__(self, rope: RopeConfig, rotary_dim: int, interleaved: bool = False) -> None:
         super().__init__()
-        inv_freq, self.attention_factor = inverse_frequencies(rope, head_dim)
+        self.interleaved = interleaved
+        inv_freq, self.attention_factor = inverse_frequencies(rope, rotary_dim)
         self.register_buffer("inv_freq", inv_freq)
 
-    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cos and sin, each ``[T, 1, head_dim // 2] f32``, of ``positions [T] i64``."""
+    def forward(self, positions: Tensor) -> Rotation:
+        """Of ``positions [T] i64``."""
         angles = (positions[:, None].float() * self.inv_freq)[:, None, :]
-        return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        factor = self.attention_factor
+        return Rotation(angles.cos() * factor, angles.sin() * factor, self.interleaved)
 
 
 class LayerRotary(RotaryEmbedding):
-    """Cos and sin for every layer of a decoder. Its own frequencies are those of the first layer;
-    ``others`` are those of layers with another table or head size."""
+    """The rotation of every layer of a decoder, some layer of which has one. Its own frequencies
+    are those of the first such layer; ``others`` are those of layers that turn otherwise."""
 
     def __init__(self, config: ModelConfig) -> None:
-        specs = [attention_of(spec) for spec in config.layers]
-        tables = [(spec.rope or 0, spec.head_dim) for spec in specs]
-        first, *others = dict.fromkeys(tables)
-        super().__init__(config.ropes[first[0]], first[1])
+        turns = [_turn(attention_of(spec)) for spec in config.layers]
+        first, *others = dict.fromkeys(turn for turn in turns if turn is not None)
+        super().__init__(config.ropes[first.rope], first.rotary_dim, first.interleaved)
         self.others = nn.ModuleList(
-            RotaryEmbedding(config.ropes[rope], head_dim) for rope, head_dim in others
+            RotaryEmbedding(config.ropes[turn.rope], turn.rotary_dim, turn.interleaved)
+            for turn in others
         )
-        self._of_layer = [[first, *others].index(table) for table in tables]
+        order = [first, *others]
+        self._of_layer = [None if turn is None else order.index(turn) for turn in turns]
 
-    def of_layers(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """What `forward` returns, for each layer."""
+    def of_layers(self, positions: Tensor) -> list[Rotation | None]:
+        """What `forward` returns, for each layer; None where rows do not turn."""
         found = [self(positions), *(other(positions) for other in self.others)]
-        return [found[table] for table in self._of_layer]
+        return [None if table is None else found[table] for table in self._of_layer]
 
 
-def rotate(x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate heads ``x [T, heads, head_dim]``: in float32, one rounding back to x's dtype.
+class _Turn(NamedTuple):
+    """A table of ``ModelConfig.ropes``, and how a layer uses it."""
 
-    Dimension i turns with dimension i + head_dim / 2 (the half-split layout of Hugging Face).
-    """
-    cos, sin = cos_sin
-    first, second = x.float().chunk(2, dim=-1)
+    rope: int
+    rotary_dim: int
+    interleaved: bool
+
+
+def _turn(spec: AttentionSpec) -> _Turn | None:
+    if spec.rope is None:
+        return None
+    return _Turn(spec.rope, spec.rotary_dim or spec.head_dim, spec.interleaved)
+
+
+def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
+    """Rotate heads ``x [T, heads, head_dim]``: in float32, one rounding back to x's dtype; without
+    a rotation, x itself."""
+    if rotation is None:
+        return x
+    cos, sin, interleaved = rotation
+    size = 2 * cos.shape[-1]
+    part, rest = x, []
+    if size < x.shape[-1]:
+        part, rest = x[..., :size], [x[..., size:]]
+    if interleaved:
+        first, second = part.float().reshape(*x.shape[:-1], size // 2, 2).unbind(-1)
+    else:
+        first, second = part.float().chunk(2, dim=-1)
     turned = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat([half.to(x.dtype) for half in turned], dim=-1)
+    if interleaved:
+        return torch.cat([torch.stack(turned, dim=-1).flatten(-2).to(x.dtype), *rest], dim=-1)
+    return torch.cat([*(half.to(x.dtype) for half in turned), *rest], dim=-1)

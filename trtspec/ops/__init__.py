@@ -15,7 +15,7 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 3
+OPS_VERSION = 4
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [

@@ -24,6 +24,7 @@ def paged_tree_attention(
     tree_mask: Tensor,
     scale: float,
     sliding_window: int,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """Write the rows' K/V into the caches, then attend.
 
@@ -54,6 +55,7 @@ def paged_tree_attention(
         tree_mask: [T, W] int64, bit j % 64 of word j // 64; ignored where not is_tree.
         scale: factor of q k^T.
         sliding_window: tokens, 0 for none.
+        soft_cap: scores s become cap * tanh(s / cap), before the softmax; 0 for none.
     Returns:
         [T, Hq, D], dtype of q. A row that sees nothing is zero.
     Raises:
@@ -75,6 +77,7 @@ def paged_tree_attention(
         tree_mask,
         scale,
         sliding_window,
+        soft_cap,
     )
     return result
 
@@ -94,6 +97,7 @@ def paged_tree_attention_reference(
     tree_mask: Tensor,
     scale: float,
     sliding_window: int,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     """``paged_tree_attention`` in plain torch, one row after the other."""
     keys = k_cache.view(-1, *k_cache.shape[2:])
@@ -123,6 +127,8 @@ def paged_tree_attention_reference(
             row_keys = keys[slots].float().repeat_interleave(group, dim=1)  # [n, Hq, D]
             row_values = values[slots].float().repeat_interleave(group, dim=1)
             scores = torch.einsum("hd,nhd->hn", q[t].float(), row_keys) * scale
+            if soft_cap > 0:
+                scores = soft_cap * (scores / soft_cap).tanh()
             out[t] = torch.einsum("hn,nhd->hd", scores.softmax(-1), row_values).to(q.dtype)
     return out
 
@@ -156,5 +162,6 @@ def _paged_tree_attention_fake(
     tree_mask: Tensor,
     scale: float,
     sliding_window: int,
+    soft_cap: float = 0.0,
 ) -> Tensor:
     return q.new_empty(q.shape)

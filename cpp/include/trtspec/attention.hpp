@@ -39,6 +39,7 @@ struct AttentionParams {
   const std::int64_t* tree_mask;     // [T, W], bit j % 64 of word j / 64
   float scale;
   std::int64_t sliding_window;  // 0: none
+  float soft_cap = 0;           // scores s become cap * tanh(s / cap); 0: they stay
 };
 
 // Writes the k and v rows to their slots, then lets every row attend to the keys that it sees:

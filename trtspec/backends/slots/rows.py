@@ -9,6 +9,8 @@ from torch import Tensor
 
 from trtspec.backends.parts import MaskKind
 from trtspec.models import export_ops
+from trtspec.models.attention import Scoring
+from trtspec.models.rope import Rotation
 
 
 @dataclass
@@ -38,38 +40,42 @@ class SlotRows:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
-        scale: float,
-        sliding_window: int,
+        scoring: Scoring,
         is_causal: bool = False,
     ) -> Tensor:
         """See `Rows.attend` and `Block.attend`; the changed caches are kept here."""
-        mask = self.masks[MaskKind(sliding_window, is_causal)]
-        self.write(k, v, cos_sin, k_cache, v_cache)
+        mask = self.masks[MaskKind(scoring.sliding_window, is_causal)]
+        self.write(k, v, rotation, k_cache, v_cache)
         seen = mask.shape[3]
         k_seen, v_seen = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
-        attended = export_ops.attention(self._turned(q, cos_sin), k_seen, v_seen, mask, scale)
+        turned, cap = self._turned(q, rotation), scoring.soft_cap
+        attended = export_ops.attention(turned, k_seen, v_seen, mask, scoring.scale, cap)
         return attended.transpose(1, 2).reshape(q.shape)
 
     def write(
         self,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
         """See `Rows.write`; the changed caches are kept here."""
-        keys, values = self._turned(k, cos_sin), self._heads_first(v)
+        keys, values = self._turned(k, rotation), self._heads_first(v)
         self.k_caches.append(export_ops.tensor_scatter(k_cache, keys, self.write_indices))
         self.v_caches.append(export_ops.tensor_scatter(v_cache, values, self.write_indices))
 
     def _heads_first(self, x: Tensor) -> Tensor:
         return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)
 
-    def _turned(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+    def _turned(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """In float32 with one rounding, as `rotate` does it."""
-        cos, sin = (y.view(*self.padded_positions.shape, -1) for y in cos_sin)
-        return export_ops.rotary_embedding(self._heads_first(x).float(), cos, sin).to(x.dtype)
+        if rotation is None:
+            return self._heads_first(x)
+        shape = self.padded_positions.shape
+        cos, sin = rotation.cos.view(*shape, -1), rotation.sin.view(*shape, -1)
+        heads = self._heads_first(x).float()
+        return export_ops.rotary_embedding(heads, cos, sin, rotation.interleaved).to(x.dtype)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.attention import PackedRows, Rows, attention_scale
+from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
 from trtspec.models.block_map import Matrix, decoder_matrices
 from trtspec.models.built import attention_of, dense_of, require_blocks
 from trtspec.models.linear import Linear
-from trtspec.models.mlp import SwiGLU
+from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import RMSNorm
-from trtspec.models.rope import LayerRotary, rotate
+from trtspec.models.rope import LayerRotary, Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.speculative.block.shape import DFlashConfig
 from trtspec.speculative.state_network import StateNetwork
@@ -42,11 +42,10 @@ class Block(Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
-        scale: float,
-        sliding_window: int,
+        scoring: Scoring,
         is_causal: bool,
     ) -> Tensor:
         """Queries of the blocks' rows ``[R, Hq, D]``, keys and values of all rows ``[T, Hkv, D]``,
@@ -85,22 +84,21 @@ class BlockRows(NamedTuple):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
-        scale: float,
-        sliding_window: int,
+        scoring: Scoring,
         is_causal: bool,
     ) -> Tensor:
         """See `Block.attend`."""
-        count, cos, sin = q.shape[0], *cos_sin
-        q = rotate(q, (cos[:count], sin[:count]))
+        count = q.shape[0]
+        q = rotate(q, None if rotation is None else rotation.first(count))
         q = torch.cat((q, q.new_zeros(k.shape[0] - count, *q.shape[1:])))
         rows = self.rows
         if is_causal:
             rows = rows._replace(tree_mask=self.causal_mask)
-        k = rotate(k, cos_sin)
-        attended = paged_tree_attention(q, k, v, k_cache, v_cache, *rows, scale, sliding_window)
+        k = rotate(k, rotation)
+        attended = paged_tree_attention(q, k, v, k_cache, v_cache, *rows, *scoring)
         return attended[:count]
 
 
@@ -122,25 +120,20 @@ class BlockAttention(nn.Module):
         spec, hidden = attention_of(config.decoder.layers[layer]), config.decoder.hidden_size
         self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
         self.head_dim = spec.head_dim
-        self.scale = attention_scale(spec)
-        self.sliding_window = spec.window
+        self.scoring = Scoring.of(spec)
         self.is_causal = config.causal_layers[layer]
         q_size, kv_size = spec.num_heads * spec.head_dim, 2 * spec.num_kv_heads * spec.head_dim
         self.q = Linear(hidden, q_size, dtype, spec.bias, format=formats.layers)
         self.kv = Linear(hidden, kv_size, dtype, spec.bias, format=formats.layers)
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
-        self.q_norm: RMSNorm | None = None
-        self.k_norm: RMSNorm | None = None
-        if spec.qk_norm is not None:
-            self.q_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
-            self.k_norm = RMSNorm(spec.head_dim, spec.qk_norm.eps, dtype)
+        self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
 
     def forward(
         self,
         x: Tensor,
         context: Tensor | None,
         block: Block,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
         *,
@@ -151,10 +144,10 @@ class BlockAttention(nn.Module):
         written into the caches."""
         q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
         if self.q_norm is not None:
-            q = self.q_norm(q)
+            q = norm_heads(q, self.q_norm)
         k, v = self._keys_values(x if context is None else torch.cat((x, context)))
-        window, causal = self.sliding_window, self.is_causal
-        attended = block.attend(q, k, v, cos_sin, k_cache, v_cache, self.scale, window, causal)
+        scoring, causal = self.scoring, self.is_causal
+        attended = block.attend(q, k, v, rotation, k_cache, v_cache, scoring, causal)
         out: Tensor = self.o(attended.flatten(1), residual=residual)
         return out
 
@@ -162,18 +155,18 @@ class BlockAttention(nn.Module):
         self,
         context: Tensor,
         rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
         """Write the K and V of context rows ``[T, H]``."""
-        rows.write(*self._keys_values(context), cos_sin, k_cache, v_cache)
+        rows.write(*self._keys_values(context), rotation, k_cache, v_cache)
 
     def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Each ``[T, Hkv, D]`` of ``source [T, H]``, not rotated."""
         heads = self.kv(source).view(source.shape[0], 2 * self.num_kv_heads, self.head_dim)
         k, v = heads.chunk(2, dim=1)
-        return k if self.k_norm is None else self.k_norm(k), v
+        return k if self.k_norm is None else norm_heads(k, self.k_norm), v
 
 
 class BlockLayer(nn.Module):
@@ -193,21 +186,21 @@ class BlockLayer(nn.Module):
         self.input_norm = RMSNorm(hidden, eps, dtype)
         self.attn = BlockAttention(config, layer, dtype, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
 
     def forward(
         self,
         x: Tensor,
         context: Tensor | None,
         block: Block,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> Tensor:
         """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
         normed = self.input_norm(x)
-        x = self.attn(normed, context, block, cos_sin, k_cache, v_cache, residual=x)
-        out: Tensor = self.mlp(x, self.post_attention_norm)
+        x = self.attn(normed, context, block, rotation, k_cache, v_cache, residual=x)
+        out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
         return out
 
 

@@ -17,9 +17,9 @@ from trtspec.models.block_map import Matrix, layer_facts
 from trtspec.models.built import attention_of, dense_of, require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
-from trtspec.models.mlp import SwiGLU
+from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import RMSNorm
-from trtspec.models.rope import LayerRotary
+from trtspec.models.rope import LayerRotary, Rotation
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.state_network import StateNetwork
 
@@ -41,14 +41,14 @@ class WideLayer(nn.Module):
         attention = attention_of(spec)
         self.attn = Attention(attention, hidden, dtype, in_features=2 * hidden, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = SwiGLU(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
 
     def forward(
         self,
         embedded: Tensor,
         features: Tensor,
         rows: Rows,
-        cos_sin: tuple[Tensor, Tensor],
+        rotation: Rotation | None,
         k_cache: Tensor,
         v_cache: Tensor,
         kept: Tensor | None = None,
@@ -58,8 +58,8 @@ class WideLayer(nn.Module):
         both = torch.cat((self.input_norm(embedded), normed), dim=-1)
         residual = normed if self.norm_before_residual else features
         caches = k_cache, v_cache
-        x = self.attn(both, rows, cos_sin, *caches, norm=None, residual=residual, kept=kept)
-        out: Tensor = self.mlp(x, self.post_attention_norm)
+        x = self.attn(both, rows, rotation, *caches, norm=None, residual=residual, kept=kept)
+        out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
         return out
 
 
