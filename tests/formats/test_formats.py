@@ -53,7 +53,7 @@ def test_the_product_is_that_of_the_reference(name: str) -> None:
     kind, norm = FORMATS[name], Norm(1 + random(K, seed=3))
     weight, bias, residual = random(N, K), random(N, seed=1), random(5, N, seed=2)
     buffers = loaded(kind, StoredWeight("a", weight[:30]), StoredWeight("b", weight[30:]))
-    exact = kind.dequantised(buffers, N)
+    exact = kind.dequantised(buffers, N, K)
     assert torch.equal(exact, weight) != kind.is_rounded
     torch.testing.assert_close(exact, weight, rtol=0, atol=0.02 * kind.is_rounded)
     for gated in (False, True):
@@ -82,7 +82,7 @@ def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
     values = torch.randint(-127, 128, (N, K), dtype=torch.int8)
     tensors = {"a": values, "a_scale": random(N).abs() + 0.1}
     part = StoredWeight.read(tensors, "a")
-    assert torch.equal(kind.dequantised(loaded(kind, part), N), part.floats())
+    assert torch.equal(kind.dequantised(loaded(kind, part), N, K), part.floats())
     tensors["a_scale"][3] = torch.inf
     with pytest.raises(CheckpointError, match="a_scale has 1 values that are NaN or infinite"):
         StoredWeight.read(tensors, "a")

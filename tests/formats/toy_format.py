@@ -48,7 +48,7 @@ class HalfFormat(WeightFormat):
         y = (y if bias is None else y + bias.float()).to(out_dtype or x.dtype)
         return y if residual is None else residual + y
 
-    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return buffers["halves"].float()
 
     def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:

@@ -1,5 +1,4 @@
-"""WeightStorage: how a checkpoint stores the quantised weights of its linear layers, as plain
-data."""
+"""WeightStorage: how the quantised weights of linear layers are stored, as plain data."""
 
 from __future__ import annotations
 
@@ -8,27 +7,58 @@ from dataclasses import dataclass
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
+VALUES_SUFFIX = "_values"
+"""Behind the name of a quantised weight, which stands for its floats: the name of its codes."""
 SCALE_SUFFIX = "_scale"
-"""Behind the name of a quantised weight: the name of its scales."""
+"""The same for its scales."""
+ZERO_SUFFIX = "_zero"
+"""The same for its zero points."""
+OFFSET_SUFFIX = "_offset"
+"""The same for its offsets."""
+INPUT_SCALE_SUFFIX = "_input_scale"
+"""The same for the factors of its inputs."""
+PERMUTATION_SUFFIX = "_permutation"
+"""The same for the order of its inputs."""
+ROW_SUFFIXES = (VALUES_SUFFIX, SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
+"""Those of tensors that have a row for each output."""
+
+SCALE_DTYPES = ("float32", "float16")
 
 
 @strict_config()
 @dataclass(frozen=True)
 class WeightStorage:
-    """A checkpoint's scheme of quantised weights.
+    """A scheme of quantised weights: ``(code - zero) * scale + offset`` of whole numbers ``code``.
 
-    bits: of one weight, a whole number times its scale. group_size: input features that share a
-    scale; 0: all of an output. ConfigError for sizes that are none.
+    bits: of a code, 8 or 4. group_size: input features of an output that share a scale, a zero
+    point and an offset; 0: all of them. scale_dtype: of scales and offsets. zeros: whether there
+    are zero points, whole numbers of one byte. offsets: whether there are offsets, floats.
+    input_scales: whether inputs are multiplied by factors of their own first. permuted: whether
+    groups hold inputs in another order than the layer's.
+
+    Raises:
+        ConfigError: a size or a dtype that is none.
     """
 
     bits: int
     group_size: int = 0
+    scale_dtype: str = "float32"
+    zeros: bool = False
+    offsets: bool = False
+    input_scales: bool = False
+    permuted: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 8:
             raise ConfigError(f"bits={self.bits} of a quantised weight must be between 1 and 8")
         if self.group_size < 0:
             raise ConfigError(f"group_size={self.group_size} must not be negative")
+        if self.scale_dtype not in SCALE_DTYPES:
+            raise ConfigError(
+                f"scale_dtype {self.scale_dtype!r} must be one of {', '.join(SCALE_DTYPES)}"
+            )
+        if self.zeros and self.offsets:
+            raise ConfigError("zeros and offsets of a quantised weight exclude each other")
 
     @property
     def name(self) -> str:

@@ -103,7 +103,7 @@ class WeightFormat(ABC):
         """
 
     @abstractmethod
-    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         """The weight ``[N, K] f32`` that the buffers stand for: the format's reference."""
 
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:

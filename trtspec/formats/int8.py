@@ -87,7 +87,7 @@ class Int8Format(WeightFormat):
             **op_arguments(norm, gated, residual),
         )
 
-    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         values, scales = (unpack_linear(buffers[name], n) for name in ("packed", "scales"))
         return dequantize_int8(values, scales, self.group_size)
 

@@ -62,7 +62,7 @@ class PanelFormat(PlainFormat):
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return packed_rows(buffers["packed"], ids)
 
-    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return unpack_linear(buffers["packed"], n).float()
 
 
@@ -96,7 +96,7 @@ class RowFormat(PlainFormat):
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return buffers["weight"][ids]
 
-    def dequantised(self, buffers: Mapping[str, Tensor], n: int) -> Tensor:
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return buffers["weight"].float()
 
 

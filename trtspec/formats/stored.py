@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trtspec.config.storage import SCALE_SUFFIX
+from trtspec.config.storage import (
+    INPUT_SCALE_SUFFIX,
+    OFFSET_SUFFIX,
+    PERMUTATION_SUFFIX,
+    SCALE_SUFFIX,
+    ZERO_SUFFIX,
+)
 from trtspec.errors import CheckpointError
 
 
@@ -22,41 +28,90 @@ def read_tensor(tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """One weight ``[n, K]`` of a checkpoint: floats, or int8 ``values`` with a scale for each
-    output, ``scales [n]``."""
+    """One weight ``[n, K]`` of a checkpoint: floats, or int8 ``values`` that stand for
+    ``(values - zeros) * scales + offsets``, times ``input_scales``.
+
+    scales: ``[n]`` or ``[n, G]`` floats; scale g belongs to the g-th run of K / G inputs.
+    zeros: as scales, int8; offsets: as scales, floats. input_scales: ``[K]`` floats, of the inputs.
+    permutation: ``[K] i32``; the k-th input that the runs count is input permutation[k] of the
+    layer. ``values`` and ``input_scales`` keep the layer's order.
+    """
 
     name: str
     values: Tensor
     scales: Tensor | None = None
+    zeros: Tensor | None = None
+    offsets: Tensor | None = None
+    input_scales: Tensor | None = None
+    permutation: Tensor | None = None
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor], name: str) -> StoredWeight:
-        """The weight of that internal name, with its scales if it has any.
+        """The weight of that internal name, with what belongs to it.
 
         Raises:
-            CheckpointError: a tensor is missing, or a scale is not finite.
+            CheckpointError: a tensor is missing, or what must be finite is not.
         """
         values = read_tensor(tensors, name)
         if values.dtype != torch.int8:
             return cls(name, values)
-        weight = cls(name, values, read_tensor(tensors, name + SCALE_SUFFIX))
+        read_tensor(tensors, name + SCALE_SUFFIX)
+        found = (tensors.get(name + suffix) for suffix in _PARTS)
+        weight = cls(name, values, *found)
         weight.require_finite("dequantised")
         return weight
+
+    def grouped(self, of: Tensor, group_size: int) -> Tensor:
+        """Scales, zeros or offsets for groups of that size, ``[n, ceil(K / group_size)]``.
+
+        Raises:
+            CheckpointError: a group would span several of the checkpoint's.
+        """
+        depth = self.values.shape[1]
+        of = of[:, None] if of.dim() == 1 else of
+        run = depth // of.shape[1]
+        size = group_size or depth
+        if of.shape[1] > 1 and (depth % of.shape[1] or run % size):
+            raise CheckpointError(
+                f"the checkpoint's tensor {self.name} has {of.shape[1]} scales for {depth} inputs, "
+                f"which groups of {size} do not divide evenly"
+            )
+        first = torch.arange(0, depth, size, device=of.device)
+        return of[:, first // run]
 
     def floats(self) -> Tensor:
         """The weight ``[n, K]`` in floats."""
         if self.scales is None:
             return self.values
-        return self.values.float() * self.scales.float()[:, None]
+        depth = self.values.shape[1]
+        weight = self.values.float()
+        place: Tensor | slice = slice(None)
+        if self.permutation is not None:
+            place = torch.empty(depth, dtype=torch.int64)
+            place[self.permutation.long()] = torch.arange(depth)
+        if self.zeros is not None:
+            weight -= self.grouped(self.zeros, 1)[:, place].float()
+        weight *= self.grouped(self.scales, 1)[:, place].float()
+        if self.offsets is not None:
+            weight += self.grouped(self.offsets, 1)[:, place].float()
+        return weight if self.input_scales is None else weight * self.input_scales.float()
 
     def require_finite(self, purpose: str) -> None:
-        """CheckpointError, ending with ``purpose``, for floats or scales that are not finite."""
-        tensor, name = self.values, self.name
-        if self.scales is not None:
-            tensor, name = self.scales, self.name + SCALE_SUFFIX
-        if not torch.isfinite(tensor).all():
-            count = int((~torch.isfinite(tensor)).sum())
-            raise CheckpointError(
-                f"the checkpoint's tensor {name} has {count} values that are NaN or infinite; such "
-                f"weights cannot be {purpose}"
-            )
+        """CheckpointError, ending with ``purpose``, for floats, scales, offsets or factors that are
+        not finite."""
+        parts = (self.scales, self.zeros, self.offsets, self.input_scales)
+        checked = {self.name: self.values} if self.scales is None else {}
+        for suffix, part in zip(_PARTS, parts, strict=False):
+            if part is not None:
+                checked[self.name + suffix] = part
+        for name, tensor in checked.items():
+            if not torch.isfinite(tensor).all():
+                count = int((~torch.isfinite(tensor)).sum())
+                raise CheckpointError(
+                    f"the checkpoint's tensor {name} has {count} values that are NaN or infinite; "
+                    f"such weights cannot be {purpose}"
+                )
+
+
+_PARTS = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX, INPUT_SCALE_SUFFIX, PERMUTATION_SUFFIX)
+"""Suffixes, in the order of a `StoredWeight`'s fields."""

@@ -1,0 +1,157 @@
+"""Weights in codes: what a checkpoint stores of them comes out again, and the reference product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.config.storage import WeightStorage
+from trtspec.errors import CheckpointError, ConfigError
+from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.stored import StoredWeight
+
+N, K = 70, 96  # no multiple of 16 outputs
+SCHEMES = [
+    *(WeightStorage(4, group) for group in (0, 16, 32)),
+    WeightStorage(8),
+    WeightStorage(8, 32, offsets=True),
+    WeightStorage(4, 32, "float16", zeros=True),
+    WeightStorage(4, 32, "float16", offsets=True),
+    WeightStorage(4, 16, "float16", zeros=True, input_scales=True, permuted=True),
+]
+
+
+def noise(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def stored(scheme: WeightStorage, name: str, rows: int, seed: int = 0) -> dict[str, Tensor]:
+    """What a checkpoint of the scheme holds of a weight: random codes and all that belongs to
+    them, that of the inputs the same for every seed."""
+    groups = K // scheme.group_size if scheme.group_size else 1
+    half = 1 << scheme.bits - 1
+    random = noise(seed)
+    dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
+    tensors = {
+        name: torch.randint(-half, half, (rows, K), generator=random, dtype=torch.int8),
+        f"{name}_scale": (torch.rand(rows, groups, generator=random) - 0.3).to(dtype),
+    }
+    if scheme.zeros:
+        zeros = torch.randint(-half, half, (rows, groups), generator=random, dtype=torch.int8)
+        tensors[f"{name}_zero"] = zeros
+    if scheme.offsets:
+        tensors[f"{name}_offset"] = torch.randn(rows, groups, generator=random).to(dtype)
+    if scheme.input_scales:
+        tensors[f"{name}_input_scale"] = torch.rand(K, generator=noise(9)) + 0.5
+    if scheme.permuted:
+        order = torch.randperm(K, generator=noise(9))
+        tensors[f"{name}_permutation"] = order.to(torch.int32)
+    return tensors
+
+
+def read(tensors: dict[str, Tensor], name: str) -> StoredWeight:
+    parts = ("", "_scale", "_zero", "_offset", "_input_scale", "_permutation")
+    values, *rest = (tensors.get(name + part) for part in parts)
+    assert values is not None
+    return StoredWeight(name, values, *rest)
+
+
+def loaded(kind: IntegerFormat, *parts: StoredWeight) -> dict[str, Tensor]:
+    specs = kind.storage(N, K, torch.float32)
+    buffers = {name: torch.full(s.shape, 7).to(s.dtype) for name, s in specs.items()}
+    kind.load(parts, buffers)
+    return buffers
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_codes_of_a_checkpoint_are_kept(scheme: WeightStorage) -> None:
+    """Of a fused layer whose parts have scales of their own."""
+    kind = IntegerFormat(scheme)
+    tensors = {**stored(scheme, "a", 30), **stored(scheme, "b", 40, 1)}
+    parts = [read(tensors, name) for name in "ab"]
+    buffers = loaded(kind, *parts)
+    want = torch.cat([part.floats() for part in parts])
+    assert torch.equal(kind.dequantised(buffers, N, K), want)
+    used = sum(t.nbytes for t in buffers.values())
+    assert N * K * scheme.bits // 8 <= kind.bytes(N, K, torch.float32) <= used
+
+
+def test_what_floats_mean() -> None:
+    """The formula by hand: the second group of permuted inputs, offset and factor included."""
+    codes = torch.tensor([[1, 2, 3, -4]], dtype=torch.int8)
+    tensors = {
+        "a": codes,
+        "a_scale": torch.tensor([[2.0, 0.5]]),
+        "a_zero": torch.tensor([[1, -2]], dtype=torch.int8),
+        "a_input_scale": torch.tensor([1.0, 10.0, 1.0, 1.0]),
+        "a_permutation": torch.tensor([3, 0, 2, 1], dtype=torch.int32),
+    }
+    want = [[(1 - 1) * 2.0, (2 + 2) * 0.5 * 10, (3 + 2) * 0.5, (-4 - 1) * 2.0]]
+    assert read(tensors, "a").floats().tolist() == want
+    tensors["a_offset"] = torch.tensor([[0.25, 0.5]])
+    want = [[0.25, (2.0 + 0.5) * 10, 2.5 + 0.5, -10 + 0.25]]
+    assert read(tensors, "a").floats().tolist() == want
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_floats_are_rounded_to_the_nearest_code(scheme: WeightStorage) -> None:
+    """Beside a part in codes, in the order and with the factors that this one gives the inputs."""
+    kind = IntegerFormat(scheme)
+    weight = torch.randn(N - 30, K, generator=noise(2))
+    part = read(stored(scheme, "a", 30), "a")
+    buffers = loaded(kind, part, StoredWeight("b", weight))
+    exact = kind.dequantised(buffers, N, K)
+    assert torch.equal(exact[:30], part.floats())
+    error = (exact[30:] - weight).abs().amax()
+    assert 0 < error < 3.8 * 1.5 / (1 << scheme.bits - 1)  # a step: of the extreme, times a factor
+
+
+@pytest.mark.parametrize("rounds_inputs", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs: bool) -> None:
+    kind = IntegerFormat(scheme, rounds_inputs)
+    buffers = loaded(kind, read(stored(scheme, "a", N), "a"))
+    x = torch.randn(5, K, generator=noise(3))
+    around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
+    found = kind.product(buffers, x, None, N, None, **around)
+    weight = kind.dequantised(buffers, N, K)
+    if not rounds_inputs:
+        torch.testing.assert_close(found, x @ weight.T)
+        return
+    error = found - x @ weight.T
+    assert error.any() and error.norm() < 0.01 * found.norm()
+    for row in range(5):  # which the other rows do not change
+        alone = kind.product(buffers, x[row : row + 1], None, N, None, **around)
+        torch.testing.assert_close(alone[0], found[row], rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    scheme = WeightStorage(4, 32, zeros=True, permuted=True)
+    kind, tensors = IntegerFormat(scheme), stored(scheme, "a", N)
+    part = read(tensors, "a")
+    cases: list[tuple[WeightStorage, StoredWeight, str]] = [
+        (scheme, replace(part, values=part.values + 1), "codes from -7 to 8; int4 holds -8 to 7"),
+        (replace(scheme, group_size=64), part, "3 scales for 96 inputs.* 64 do not divide"),
+        (replace(scheme, zeros=False), part, "has zeros, which its storage does not say"),
+        (replace(scheme, permuted=False), part, "has permutation, which its storage does not say"),
+    ]
+    for storage, weight, message in cases:
+        with pytest.raises(CheckpointError, match=message):
+            loaded(IntegerFormat(storage), weight)
+    assert part.permutation is not None
+    half, other = read(stored(scheme, "a", 35), "a"), read(stored(scheme, "b", 35), "b")
+    other = replace(other, permutation=part.permutation.flip(0))
+    with pytest.raises(CheckpointError, match="a and b are one layer's, but their permutation"):
+        loaded(kind, half, other)
+    tensors["a_zero"] = tensors["a_zero"].float()
+    tensors["a_zero"][0] = torch.nan
+    with pytest.raises(CheckpointError, match="a_zero has 3 values that are NaN or infinite"):
+        loaded(kind, read(tensors, "a"))
+    with pytest.raises(ConfigError, match="exclude each other"):
+        WeightStorage(4, zeros=True, offsets=True)
+    with pytest.raises(ConfigError, match="scale_dtype 'int8' must be one of float32, float16"):
+        WeightStorage(4, scale_dtype="int8")

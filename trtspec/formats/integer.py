@@ -1,0 +1,220 @@
+"""Weights in 4 or 8 bits with scales of groups of inputs, for the ops of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from trtspec.config.storage import WeightStorage
+from trtspec.errors import CheckpointError
+from trtspec.formats.base import BufferSpec, Norm, Place, Rounding, WeightFormat, op_arguments
+from trtspec.formats.stored import StoredWeight
+from trtspec.ops.linear_quantised import (
+    OUTPUTS,
+    QuantisedWeights,
+    dequantise,
+    inputs_per_block,
+    linear_quantised_reference,
+    num_groups,
+    pack_codes,
+    pack_groups,
+    round_weights,
+    spread,
+)
+
+_ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
+
+
+@dataclass(frozen=True)
+class IntegerFormat(WeightFormat):
+    """The buffers of `QuantisedWeights`, by its names, for `trtspec.ops.linear_quantised`.
+
+    scheme: bits (4 or 8), groups, and which buffers beside ``packed`` and ``scales`` there are.
+    rounds_inputs: whether products are of whole numbers, inputs rounded to 8 bits.
+
+    Floats are rounded symmetrically; weights in codes are taken as they are.
+    """
+
+    scheme: WeightStorage
+    rounds_inputs: bool = True
+
+    is_rounded = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.scheme.name
+
+    def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
+        scheme, panels = self.scheme, -(-n // OUTPUTS)
+        blocks = -(-k // inputs_per_block(scheme.bits))
+        scale_dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
+        groups = (panels, num_groups(k, scheme.group_size), OUTPUTS)
+        wanted = {
+            "scales": (True, BufferSpec(groups, scale_dtype)),
+            "zeros": (scheme.zeros, BufferSpec(groups, torch.int8)),
+            "offsets": (scheme.offsets, BufferSpec(groups, scale_dtype)),
+            "input_scales": (scheme.input_scales, BufferSpec((k,), dtype)),
+            "permutation": (scheme.permuted, BufferSpec((k,), torch.int32)),
+            "packed": (True, BufferSpec((panels, blocks, OUTPUTS, 4), torch.uint8)),
+        }
+        return {name: spec for name, (is_there, spec) in wanted.items() if is_there}
+
+    def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
+        rounding = Rounding()
+        for name, neutral in (("input_scales", torch.ones), ("permutation", torch.arange)):
+            self._load_inputs(name, neutral(parts[0].values.shape[1]), parts, buffers)
+        codes: list[Tensor] = []
+        groups: dict[str, list[Tensor]] = {"scales": [], "zeros": [], "offsets": []}
+        for part in parts:
+            part.require_finite(f"quantised to {self.name}")
+            if part.scales is None:
+                rounding += self._round(part.values, buffers, codes, groups)
+            else:
+                rounding += Rounding(0.0, _squares(part.floats()))
+                self._take(part, codes, groups)
+        permutation = buffers.get("permutation", slice(None))
+        joined = torch.cat(codes)[:, permutation]
+        buffers["packed"].copy_(pack_codes(joined, self.scheme.bits))
+        for name, values in groups.items():
+            if name in buffers:
+                buffers[name].copy_(pack_groups(torch.cat(values)))
+        return rounding
+
+    def _round(
+        self,
+        weight: Tensor,
+        buffers: Mapping[str, Tensor],
+        codes: list[Tensor],
+        groups: dict[str, list[Tensor]],
+    ) -> Rounding:
+        """Add rounded floats to codes and groups."""
+        rounding = Rounding()
+        bits, size = self.scheme.bits, self.scheme.group_size
+        permutation = buffers.get("permutation")
+        for rows in torch.split(weight, _ROWS_AT_ONCE):
+            wide = rows.float()
+            if "input_scales" in buffers:
+                wide = wide / buffers["input_scales"].float()
+            ordered = wide if permutation is None else wide[:, permutation]
+            found, scales = round_weights(ordered, bits, size, buffers["scales"].dtype)
+            change = found.float() * spread(scales.float(), found.shape[1], size) - ordered
+            rounding += Rounding(_squares(change), _squares(ordered))
+            if permutation is not None:
+                found = torch.empty_like(found).index_copy_(1, permutation.long(), found)
+            codes.append(found)
+            groups["scales"].append(scales)
+            for name in ("zeros", "offsets"):
+                groups[name].append(torch.zeros_like(scales))
+        return rounding
+
+    def _take(
+        self, part: StoredWeight, codes: list[Tensor], groups: dict[str, list[Tensor]]
+    ) -> None:
+        """Add a checkpoint's codes to codes, and to groups what belongs to them."""
+        assert part.scales is not None
+        low, high = -(1 << self.scheme.bits - 1), (1 << self.scheme.bits - 1) - 1
+        if (
+            part.values.numel()
+            and not low <= int(part.values.min()) <= int(part.values.max()) <= high
+        ):
+            raise CheckpointError(
+                f"the checkpoint's tensor {part.name} has codes from {int(part.values.min())} to "
+                f"{int(part.values.max())}; {self.name} holds {low} to {high}"
+            )
+        size = self.scheme.group_size
+        scales = part.grouped(part.scales, size)
+        none = torch.zeros_like(scales)
+        zeros = none if part.zeros is None else part.grouped(part.zeros, size)
+        offsets = none if part.offsets is None else part.grouped(part.offsets, size)
+        if part.zeros is not None and self.scheme.offsets:
+            offsets = offsets - zeros.float() * scales.float()
+        elif part.zeros is not None and not self.scheme.zeros:
+            self._unsaid(part, "zeros")
+        if part.offsets is not None and not self.scheme.offsets:
+            self._unsaid(part, "offsets")
+        codes.append(part.values)
+        groups["scales"].append(scales)
+        groups["zeros"].append(zeros)
+        groups["offsets"].append(offsets)
+
+    def _load_inputs(
+        self,
+        name: str,
+        neutral: Tensor,
+        parts: Sequence[StoredWeight],
+        buffers: Mapping[str, Tensor],
+    ) -> None:
+        """Fill a buffer about the inputs, which parts that are fused have in common."""
+        found = {part.name: getattr(part, name) for part in parts if part.scales is not None}
+        given = [neutral if values is None else values for values in found.values()]
+        for source, values in zip(found, given, strict=True):
+            if not torch.equal(values, given[0]):
+                raise CheckpointError(
+                    f"the checkpoint's tensors {next(iter(found))} and {source} are one layer's, "
+                    f"but their {name} differ; build with floats of them (weight_dtype bfloat16)"
+                )
+        if name in buffers:
+            buffers[name].copy_(given[0] if given else neutral)
+        elif given and not torch.equal(given[0], neutral.to(given[0].dtype)):
+            self._unsaid(next(part for part in parts if part.scales is not None), name)
+
+    @staticmethod
+    def _unsaid(part: StoredWeight, what: str) -> NoReturn:
+        raise CheckpointError(
+            f"the checkpoint's tensor {part.name} has {what}, which its storage does not say"
+        )
+
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        return linear_quantised_reference(
+            x,
+            QuantisedWeights(**buffers),
+            bias,
+            n,
+            self.scheme.bits,
+            self.scheme.group_size,
+            self.rounds_inputs,
+            out_dtype,
+            **op_arguments(norm, gated, residual),
+        )
+
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
+        weights = QuantisedWeights(**buffers)
+        return dequantise(weights, self.scheme.bits, self.scheme.group_size, n, k)
+
+    def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
+        scheme = self.scheme
+        scale_dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
+        a_group = scale_dtype.itemsize * (1 + scheme.offsets) + scheme.zeros
+        inputs = k * (dtype.itemsize * scheme.input_scales + 4 * scheme.permuted)
+        return n * k * scheme.bits // 8 + n * num_groups(k, scheme.group_size) * a_group + inputs
+
+    def unsupported(self, place: Place) -> str | None:
+        if not place.runs_ops:
+            return f"on backend {place.backend!r}, but on {' and '.join(place.with_ops)}"
+        if place.device != "cpu":
+            return f"on device {place.device!r}, its kernels are for CPUs"
+        return None
+
+    def describe(self, dtype: str) -> str:
+        size = self.scheme.group_size
+        scale = f"{size} input features" if size else "output"
+        return f"{dtype} with {self.name} weights (a scale for each {scale})"
+
+
+def _squares(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2

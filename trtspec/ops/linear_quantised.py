@@ -1,0 +1,223 @@
+"""Linear layers with weights of 4 or 8 bits: how these are packed, and what their product is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trtspec.errors import ConfigError
+from trtspec.ops.linear import rms_norm, swiglu
+
+OUTPUTS = 16
+"""Output features that are packed together."""
+GROUP_SIZES = (0, 16, 32, 64, 128, 256)
+"""Input features of an output that may share a scale; 0: all of them."""
+MOST_INPUTS = 128
+"""Input features of a row that share a scale, at most, where inputs are rounded to 8 bits."""
+_MAX = 127
+_SMALLEST = 1e-30  # a group of inputs below is zero
+
+
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """Packed weights ``W = (code - zero) * scale + offset`` of N outputs and K inputs.
+
+    packed: ``[ceil(N / 16), ceil(K / D), 16, 4] uint8`` with D = 8 inputs of 4 bits, or D = 4 of 8.
+    Byte ``[p, b, c, j]`` holds ``code + 8`` of output 16 p + c and input 8 b + j in its lower
+    four bits and of input 8 b + 4 + j in the upper ones, or ``code + 128`` of input 4 b + j. Codes
+    beyond N or K are zero.
+    scales: ``[ceil(N / 16), G, 16]`` float32 or float16, of group k // group_size.
+    zeros: as scales, int8, or None. offsets: as scales, or None; not with zeros.
+    input_scales: ``[K]`` of the dtype of x, or None: factors of the inputs.
+    permutation: ``[K] i32`` or None: packed input k is input permutation[k] of the layer.
+    """
+
+    packed: Tensor
+    scales: Tensor
+    zeros: Tensor | None = None
+    offsets: Tensor | None = None
+    input_scales: Tensor | None = None
+    permutation: Tensor | None = None
+
+
+def num_groups(in_features: int, group_size: int) -> int:
+    """Scales of one output; the last group may be shorter."""
+    return -(-in_features // group_size) if group_size else 1
+
+
+def inputs_per_block(bits: int) -> int:
+    """Inputs of an output that lie in four bytes."""
+    return 32 // bits
+
+
+def round_weights(
+    weight: Tensor, bits: int, group_size: int, scale_dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Round a weight matrix to so many bits, to the nearest code, symmetrically.
+
+    Args:
+        weight: [N, K] of finite floats; K at least 1.
+        bits: 8: codes from -127 to 127, as the largest magnitude of a group is 127 times its scale.
+            4: codes from -8 to 7, as the value of that magnitude is -8 times the scale, which may
+            be negative.
+        group_size: one of `GROUP_SIZES`.
+    Returns:
+        codes [N, K] int8 and scales [N, G]: the weight is nearly codes * scales, with the scale of
+        group k // group_size.
+    Raises:
+        ConfigError: another group size.
+    """
+    if group_size not in GROUP_SIZES:
+        raise ConfigError(
+            f"weight_group_size={group_size} is not one of {', '.join(map(str, GROUP_SIZES))}"
+        )
+    wide = weight.float()
+    depth = wide.shape[1]
+    size = group_size or depth
+    grouped = F.pad(wide, (0, -depth % size)).view(len(wide), -1, size)
+    lowest, highest = grouped.amin(2), grouped.amax(2)
+    if bits == 8:
+        extreme, code = torch.maximum(highest, -lowest), _MAX
+        low, high = -_MAX, _MAX
+    else:
+        extreme = torch.where(highest > -lowest, highest, lowest)
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        code = low
+    scales = (extreme / code).to(scale_dtype)
+    # A scale of the smallest weights may round to zero.
+    tiny = torch.finfo(scale_dtype).tiny
+    scales = torch.where(scales.abs() >= tiny, scales, torch.where(extreme == 0, 1.0, tiny))
+    scales = scales.to(scale_dtype)
+    codes = torch.round(grouped / scales.float()[..., None]).clamp(low, high)
+    return codes.view(len(wide), -1)[:, :depth].to(torch.int8), scales
+
+
+def spread(values: Tensor, in_features: int, group_size: int) -> Tensor:
+    """Values [N, G] of groups for every input feature, [N, K], or [N, 1] where all share one."""
+    if not group_size:
+        return values
+    return values.repeat_interleave(group_size, dim=1)[:, :in_features]
+
+
+def pack_codes(codes: Tensor, bits: int) -> Tensor:
+    """Codes [N, K] int8 as `QuantisedWeights.packed`."""
+    rows, depth = codes.shape
+    block = inputs_per_block(bits)
+    padded = F.pad(codes, (0, -depth % block, 0, -rows % OUTPUTS))
+    positive = (padded.to(torch.int16) + (1 << bits - 1)).to(torch.uint8)
+    by_block = positive.view(-1, OUTPUTS, padded.shape[1] // block, block).transpose(1, 2)
+    if bits == 8:
+        return by_block.contiguous()
+    return (by_block[..., :4] | by_block[..., 4:] << 4).contiguous()
+
+
+def unpack_codes(packed: Tensor, bits: int, out_features: int, in_features: int) -> Tensor:
+    """The codes [N, K] int8 that `pack_codes` packed."""
+    if bits == 4:
+        packed = torch.cat([packed & 15, packed >> 4], dim=-1)
+    by_output = packed.transpose(1, 2).flatten(2).flatten(0, 1)
+    codes = by_output[:out_features, :in_features].to(torch.int16) - (1 << bits - 1)
+    return codes.to(torch.int8)
+
+
+def pack_groups(values: Tensor) -> Tensor:
+    """Scales, zeros or offsets [N, G] as `QuantisedWeights` has them, zero beyond N."""
+    rows, groups = values.shape
+    padded = F.pad(values, (0, 0, 0, -rows % OUTPUTS))
+    return padded.view(-1, OUTPUTS, groups).transpose(1, 2).contiguous()
+
+
+def unpack_groups(packed: Tensor, out_features: int) -> Tensor:
+    """The values [N, G] that `pack_groups` packed."""
+    return packed.transpose(1, 2).flatten(0, 1)[:out_features]
+
+
+def dequantise(
+    weights: QuantisedWeights, bits: int, group_size: int, out_features: int, in_features: int
+) -> Tensor:
+    """The weight [N, K] float32, by which x itself is multiplied: input scales are in it, and its
+    inputs are in the layer's order."""
+
+    def spread_out(values: Tensor) -> Tensor:
+        return spread(unpack_groups(values, out_features).float(), in_features, group_size)
+
+    weight = unpack_codes(weights.packed, bits, out_features, in_features).float()
+    if weights.zeros is not None:
+        weight = weight - spread_out(weights.zeros)
+    weight = weight * spread_out(weights.scales)
+    if weights.offsets is not None:
+        weight = weight + spread_out(weights.offsets)
+    if weights.permutation is not None:
+        ordered = torch.empty_like(weight)
+        ordered[:, weights.permutation.long()] = weight
+        weight = ordered
+    return weight if weights.input_scales is None else weight * weights.input_scales.float()
+
+
+def input_group(group_size: int) -> int:
+    """Input features of a row that share a scale where they are rounded to 8 bits."""
+    return min(group_size or MOST_INPUTS, MOST_INPUTS)
+
+
+def round_inputs(x: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """Round rows to 8 bits, each by itself.
+
+    Args:
+        x: [T, K] floats.
+        group_size: of the weights; `input_group` of its inputs share a scale.
+    Returns:
+        codes [T, K] int8 from -127 to 127 and scales [T, G] float32, where x is nearly
+        codes * scales: a scale is the largest magnitude of its group over 127.
+    """
+    size, depth = input_group(group_size), x.shape[1]
+    grouped = F.pad(x.float(), (0, -depth % size)).view(len(x), -1, size)
+    highest = grouped.abs().amax(2)
+    is_zero = highest < _SMALLEST
+    inverse = torch.where(is_zero, 0.0, _MAX / highest)
+    codes = torch.round(grouped * inverse[..., None]).to(torch.int8)
+    return codes.view(len(x), -1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
+
+
+def linear_quantised_reference(
+    x: Tensor,
+    weights: QuantisedWeights,
+    bias: Tensor | None,
+    out_features: int,
+    bits: int,
+    group_size: int,
+    rounds_inputs: bool,
+    out_dtype: torch.dtype | None = None,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """residual + (f(x) W^T + bias) in plain torch, of the same roundings as the op has.
+
+    Args:
+        x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
+        bits, group_size: of the weights; one of `GROUP_SIZES`.
+        rounds_inputs: whether inputs are rounded to 8 bits, as `round_inputs` does, after norm or
+            gate, input scales and permutation.
+        out_features, bias, out_dtype, norm, eps, gated, residual: as in `linear`.
+    Returns:
+        [T, out_features] of out_dtype.
+    """
+    dtype = out_dtype or x.dtype
+    x = rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x
+    if weights.input_scales is not None:
+        x = x * weights.input_scales
+    if weights.permutation is not None:
+        x = x[:, weights.permutation.long()]
+    if rounds_inputs:
+        codes, scales = round_inputs(x, group_size)
+        x = codes * spread(scales, codes.shape[1], input_group(group_size))
+    plain = QuantisedWeights(weights.packed, weights.scales, weights.zeros, weights.offsets)
+    y = x.float() @ dequantise(plain, bits, group_size, out_features, x.shape[1]).t()
+    if bias is not None:
+        y = y + bias.float()
+    return y.to(dtype) if residual is None else residual + y.to(dtype)
