@@ -26,7 +26,7 @@ from checkpoint_converters.families.registry import families
 from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
-from checkpoint_converters.names import resolve
+from checkpoint_converters.names import resolve, split_fused
 from checkpoint_converters.quantised.gguf_blocks import as_floats
 from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
 from trtspec.config.model import ModelConfig
@@ -115,6 +115,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     headers = as_floats(read_model_headers(path))
     where = f"{path}{base_note(headers)}"
     config = _config(family, hf, read_dtype(hf) or _dtype_of(family, headers))
+    headers = split_fused(family.fused, family.names, config, headers)
     embedding, head = family.embedding, family.head
     redundant_head = config.head.tied and head in headers and embedding in headers
     if config.head.tied and embedding not in headers and head in headers:

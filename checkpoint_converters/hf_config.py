@@ -5,7 +5,7 @@ A GGUF file says the same by keys of its own, see `gguf_config`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class HfConfig:
         """A value; JSON's null counts as absent."""
         value = self.values.get(key)
         return default if value is None else value
+
+    def replacing(self, defaults: Mapping[str, Any]) -> HfConfig:
+        """Itself, with these values of keys that it lacks; JSON's null does not lack."""
+        return replace(self, values={**defaults, **self.values})
 
     def require(self, key: str) -> Any:
         value = self.get(key)

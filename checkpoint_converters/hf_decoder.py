@@ -17,7 +17,16 @@ from trtspec.config.norm_spec import NormSpec
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
-_ACTIVATIONS = ("silu",)
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+"""How `DenseSpec` calls the activations of transformers."""
+
 _L = "model.layers.{i}."
 _A = _L + "self_attn."
 _M = _L + "mlp."
@@ -52,21 +61,19 @@ HF_DECODER = NameMap(
 
 
 def read_layer(
-    hf: HfConfig, default_kv_heads: int | None, head_dim: int | None = None
+    hf: HfConfig,
+    default_kv_heads: int | None,
+    head_dim: int | None = None,
+    activation: str | None = None,
+    norm: NormSpec | None = None,
 ) -> LayerSpec:
     """The layer that every family of these reads alike: without biases, windows and head norms.
 
     ``default_kv_heads`` stands in for an absent num_key_value_heads, None: as many as heads;
-    ``head_dim`` for an absent head_dim, None: hidden_size / heads. Raises CheckpointError for
+    ``head_dim`` for an absent head_dim, None: hidden_size / heads. ``activation``, ``norm``: None:
+    as hidden_act and rms_norm_eps say. Raises CheckpointError for
     another activation, ConfigError for values that cannot be.
     """
-    activation = hf.get("hidden_act", "silu")
-    if activation == "swish":
-        activation = "silu"
-    if activation not in _ACTIVATIONS:
-        raise hf.refuse(
-            f"hidden_act {activation!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"
-        )
     heads = hf.require("num_attention_heads")
     given = hf.get("head_dim", head_dim)
     mixer = AttentionSpec(
@@ -74,8 +81,22 @@ def read_layer(
         num_kv_heads=hf.get("num_key_value_heads", default_kv_heads or heads),
         head_dim=_head_dim(hf, heads) if given is None else given,
     )
-    ffn = DenseSpec(hf.require("intermediate_size"), activation)
-    return LayerSpec(mixer, ffn, read_norm(hf))
+    ffn = DenseSpec(hf.require("intermediate_size"), activation or read_activation(hf))
+    return LayerSpec(mixer, ffn, norm or read_norm(hf))
+
+
+def read_activation(hf: HfConfig, key: str = "hidden_act", default: str = "silu") -> str:
+    """The activation that a key names, as `DenseSpec` calls it; CheckpointError for another."""
+    name = hf.get(key, default)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise hf.refuse(f"{key} {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def attention_of(layer: LayerSpec) -> AttentionSpec:
+    """The mixer of such a layer."""
+    assert isinstance(layer.mixer, AttentionSpec), "these decoders have attention"
+    return layer.mixer
 
 
 def repeat_layer(hf: HfConfig, layer: LayerSpec) -> Layers:
@@ -97,8 +118,9 @@ def read_window(hf: HfConfig, value: Any) -> int:
     return window
 
 
-def model_fields(hf: HfConfig, layers: Layers) -> dict[str, Any]:
-    """Fields of ModelConfig but for ``architecture``, ``dtype`` and ``storage``.
+def model_fields(hf: HfConfig, layers: Layers, **fields: Any) -> dict[str, Any]:
+    """Fields of ModelConfig but for ``architecture``, ``dtype`` and ``storage``; those of
+    ``fields`` are as given.
 
     Raises CheckpointError for rope types not supported, ConfigError for values that cannot be.
     """
@@ -106,18 +128,19 @@ def model_fields(hf: HfConfig, layers: Layers) -> dict[str, Any]:
         "vocab_size": hf.require("vocab_size"),
         "hidden_size": hf.require("hidden_size"),
         "layers": layers,
-        "norm": read_norm(hf),
+        "norm": layers[0].norm,
         "max_position_embeddings": hf.require("max_position_embeddings"),
-        "ropes": (read_rope(hf.values, hf.refuse),),
+        "ropes": fields["ropes"] if "ropes" in fields else (read_rope(hf.values, hf.refuse),),
         "head": HeadSpec(tied=hf.get("tie_word_embeddings", False)),
         "bos_token_id": hf.get("bos_token_id", hf.generation.get("bos_token_id")),
         "eos_token_ids": read_eos(hf),
+        **fields,
     }
 
 
-def read_norm(hf: HfConfig) -> NormSpec:
+def read_norm(hf: HfConfig, default: float = 1e-6) -> NormSpec:
     """The RMS norm of all places."""
-    return NormSpec(hf.get("rms_norm_eps", 1e-6))
+    return NormSpec(hf.get("rms_norm_eps", default))
 
 
 def _head_dim(hf: HfConfig, heads: Any) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
+from checkpoint_converters.containers.tensor_sources import RowRange
 from checkpoint_converters.quantised.modelopt import VALUES, expected_scales
 from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.model import ModelConfig
@@ -25,6 +26,10 @@ class NameMap:
 
     names: Mapping[str, str]
     ignored: tuple[str, ...] = ()
+
+    def renamed(self, names: Mapping[str, str]) -> NameMap:
+        """Itself with these names in place of its own, or beside them."""
+        return replace(self, names={**self.names, **names})
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,34 @@ def resolve(
     return match(
         expected, headers, names.ignored, f"{where} does not fit {config.architecture}", hint
     )
+
+
+def split_fused(
+    fused: Mapping[str, tuple[str, ...]],
+    names: NameMap,
+    config: ModelConfig,
+    headers: Mapping[str, TensorHeader],
+) -> dict[str, TensorHeader]:
+    """The tensors with each fused one (see `Family`) as those that it holds, by their own names;
+    raises CheckpointError for one of another number of rows."""
+    found, shapes = dict(headers), model_tensors(config)
+    for theirs, parts in fused.items():
+        for i in range(config.num_layers):
+            rows = [shapes[f"layers.{i}.{part}.weight"][0] for part in parts]
+            for kind in ("weight", "bias", "weight" + SCALE_SUFFIX):
+                whole = found.pop(f"{theirs.format(i=i)}.{kind}", None)
+                if whole is None:
+                    continue
+                if whole.shape[:1] != (sum(rows),):
+                    raise CheckpointError(
+                        f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}, its "
+                        f"config.json asks for {' + '.join(map(str, rows))} rows"
+                    )
+                for k, part in enumerate(parts):
+                    name = names.names[f"layers.{{i}}.{part}.weight"].format(i=i)
+                    name = name.removesuffix("weight") + kind
+                    found[name] = RowRange.of(whole, sum(rows[:k]), rows[k])
+    return found
 
 
 def match(

@@ -29,18 +29,27 @@ _USED = {
         "mscale_all_dim",
         "truncate",
     ),
+    "longrope": (
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "short_factor",
+        "long_factor",
+    ),
 }
 """Keys that each type reads; keys of another type are ignored, as transformers does."""
 
 _NAMES = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
 
 
-def read_rope(config: Mapping[str, Any], refuse: Callable[[str], CheckpointError]) -> RopeConfig:
+def read_rope(
+    config: Mapping[str, Any], refuse: Callable[[str], CheckpointError], partial: bool = False
+) -> RopeConfig:
     """Rope of a config.json. transformers 5 writes ``rope_parameters`` with everything in it;
     4 writes ``rope_theta`` and ``rope_scaling`` (null, or a dict with ``rope_type`` or ``type``).
 
     Where both are given ``rope_scaling`` counts, as in transformers. ``refuse`` makes the error
-    for a type or key that is not supported, or a part rotation.
+    for a type or key that is not supported, or, unless ``partial``, a part rotation.
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     given = config.get(key) or {}
@@ -60,13 +69,13 @@ def read_rope(config: Mapping[str, Any], refuse: Callable[[str], CheckpointError
     if unknown:
         raise refuse(f"{key} has unknown keys {', '.join(unknown)}")
     part = values.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if part not in (None, 1):
+    if part not in (None, 1) and not partial:
         raise refuse(f"partial_rotary_factor {part!r} is not supported; supported: 1.0")
 
     fields = {name: values[name] for name in _USED[kind] if name in values}
     theta = values.get("rope_theta", config.get("rope_theta"))
     fields["theta"] = _DEFAULT_THETA if theta is None else theta
-    if kind in ("llama3", "yarn"):
+    if kind in ("llama3", "yarn", "longrope"):
         # A value beside the dict counts before one in it: transformers' order.
         original = config.get("original_max_position_embeddings")
         if original is None:
@@ -75,15 +84,75 @@ def read_rope(config: Mapping[str, Any], refuse: Callable[[str], CheckpointError
             )
         fields["original_max_position_embeddings"] = original
         longest = config.get("max_position_embeddings")
-        if kind == "yarn" and "factor" not in fields and original:
+        if kind in ("yarn", "longrope") and "factor" not in fields and original:
             fields["factor"] = _ratio(longest, original)
     if kind != "default" and fields.get("factor") is None:
         raise refuse(f"{key} of type {kind} does not say factor")
     # transformers reads a zero as "not given" here.
+    for name in ("short_factor", "long_factor"):
+        if name in fields:
+            fields[name] = _numbers(fields[name], f"{key}'s {name}", refuse)
     for name in ("beta_fast", "beta_slow"):
         if fields.get(name) == 0:
             del fields[name]
     return RopeConfig(type=kind, **fields)
+
+
+def read_ropes_by_kind(
+    config: Mapping[str, Any],
+    refuse: Callable[[str], CheckpointError],
+    theta: float,
+    sliding_theta: float | None = None,
+) -> tuple[RopeConfig, RopeConfig]:
+    """The tables of layers with full attention and of those with a window. transformers 5 writes
+    ``rope_parameters`` with one object for each; 4 writes keys that count for full attention alone,
+    and the base of the others as ``rope_local_base_freq``. ``theta``, ``sliding_theta``: defaults
+    of both; None: the others have the same base."""
+    kinds = ("full_attention", "sliding_attention")
+    given = config.get("rope_parameters")
+    common = {k: v for k, v in config.items() if not k.startswith("rope_")}
+    if isinstance(given, dict) and any(kind in given for kind in kinds):
+        bases = (theta, sliding_theta or theta)
+        tables = (
+            {"rope_theta": base, **(given.get(kind) or {})}
+            for kind, base in zip(kinds, bases, strict=True)
+        )
+        full, sliding = (read_rope({**common, "rope_parameters": t}, refuse) for t in tables)
+        return full, sliding
+    full = read_rope({"rope_theta": theta, **_said(config)}, refuse)
+    local = config.get("rope_local_base_freq")
+    if local is None:
+        local = full.theta if sliding_theta is None else sliding_theta
+    return full, read_rope({**common, "rope_theta": local}, refuse)
+
+
+def read_rotary_dim(
+    config: Mapping[str, Any],
+    head_dim: int,
+    default: float,
+    refuse: Callable[[str], CheckpointError],
+) -> int:
+    """Elements of a head that turn: ``partial_rotary_factor`` of them, ``default`` where neither
+    place says it."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    part = given.get("partial_rotary_factor") if isinstance(given, dict) else None
+    if part is None:
+        part = config.get("partial_rotary_factor")
+    if part is None:
+        part = default
+    if not isinstance(part, (int, float)) or not 0 < part <= 1:
+        raise refuse(f"partial_rotary_factor is {part!r}; it must be above 0 and at most 1")
+    return int(head_dim * part)
+
+
+def _said(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _numbers(value: Any, name: str, refuse: Callable[[str], CheckpointError]) -> tuple[float, ...]:
+    if not isinstance(value, list) or not all(isinstance(x, (int, float)) for x in value):
+        raise refuse(f"{name} is {value!r:.80}, not a list of numbers")
+    return tuple(float(x) for x in value)
 
 
 def _ratio(longest: Any, original: Any) -> Any:

@@ -58,6 +58,23 @@ class PickedRows(TensorHeader):
 
 
 @dataclass(frozen=True, eq=False)
+class RowRange(TensorHeader):
+    """Neighbouring rows of a tensor, read when asked for: one of those that a fused one holds."""
+
+    whole: TensorHeader
+    first: int
+
+    @classmethod
+    def of(cls, whole: TensorHeader, first: int, count: int) -> RowRange:
+        shape = (count, *whole.shape[1:])
+        return cls(whole.name, whole.file, whole.dtype, shape, whole, first)
+
+    def read(self) -> Tensor:
+        """A copy of its own."""
+        return self.whole.read().narrow(0, self.first, self.shape[0]).clone()
+
+
+@dataclass(frozen=True, eq=False)
 class SwappedHalves(TensorHeader):
     """A matrix ``[N, 2 K]`` with its halves of inputs exchanged, read when asked for."""
 

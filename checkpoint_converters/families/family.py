@@ -34,7 +34,8 @@ class Family:
     (``transformer_layer_config``) has where it says nothing; None: no drafts are. ``gguf``: the
     family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
-    calls the number of their heads.
+    calls the number of their heads. ``fused``: tensors that hold several internal ones along their
+    outputs, by their names without ``.weight``, and the parts in order.
     """
 
     architecture: str
@@ -44,6 +45,7 @@ class Family:
     draft_defaults: Mapping[str, Any] | None = None
     gguf: GgufNames | None = None
     paired: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def in_gguf(self) -> Family:
         """The family as GGUF files spell it, in which it is read."""
@@ -64,6 +66,24 @@ class Family:
     def base_architecture(self) -> str:
         """What config.json says where the decoder was saved alone: ``LlamaModel``."""
         return self.architecture.replace("ForCausalLM", "Model")
+
+
+def slides(hf: HfConfig, num_layers: int, default: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Which layers have a window, by ``layer_types``, or without that list by ``default`` of their
+    index. Raises CheckpointError for other kinds and for a list of another length."""
+    kinds = hf.get("layer_types")
+    if kinds is None:
+        return tuple(default(layer) for layer in range(num_layers))
+    known = ("full_attention", "sliding_attention")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    other = sorted({str(kind) for kind in listed} - set(known))
+    if other:
+        raise hf.refuse(
+            f"layer_types {', '.join(other)} are not supported; supported: {', '.join(known)}"
+        )
+    if len(listed) != num_layers:
+        raise hf.refuse(f"layer_types names {len(listed)} layers, the model has {num_layers}")
+    return tuple(kind == "sliding_attention" for kind in listed)
 
 
 def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:

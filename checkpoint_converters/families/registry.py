@@ -5,18 +5,48 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
+from checkpoint_converters.families.cohere import COHERE
+from checkpoint_converters.families.cohere2 import COHERE2
 from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.gemma import GEMMA
+from checkpoint_converters.families.gemma2 import GEMMA2
+from checkpoint_converters.families.gemma3 import GEMMA3
+from checkpoint_converters.families.glm import GLM
+from checkpoint_converters.families.glm4 import GLM4
+from checkpoint_converters.families.granite import GRANITE
 from checkpoint_converters.families.llama import LLAMA
 from checkpoint_converters.families.mimo import MIMO
 from checkpoint_converters.families.mistral import MISTRAL
+from checkpoint_converters.families.olmo2 import OLMO2
+from checkpoint_converters.families.olmo3 import OLMO3
+from checkpoint_converters.families.phi3 import PHI3
 from checkpoint_converters.families.qwen2 import QWEN2
 from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.families.smollm3 import SMOLLM3
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
 """Group of the entry points by which other packages add a `Family`."""
 
-_BUILT_IN = (LLAMA, MISTRAL, QWEN2, QWEN3, MIMO)
+_BUILT_IN = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    MIMO,
+    SMOLLM3,
+    OLMO2,
+    OLMO3,
+    GRANITE,
+    PHI3,
+    GLM,
+    GLM4,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    COHERE,
+    COHERE2,
+)
 
 
 @cache

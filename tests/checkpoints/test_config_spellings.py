@@ -138,7 +138,7 @@ def test_kv_heads_and_model_type_alone(tmp_path: Path) -> None:
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq.*float32, bfloat16, float16"),
         ({"torch_dtype": "float64"}, "float64.*bfloat16"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'.*default.*yarn"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope'.*llama3"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "'dynamic'.*llama3"),
         ({"rope_scaling": {"type": "linear"}}, "does not say factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "fator": 3}}, "unknown keys fator"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "by layer type"),

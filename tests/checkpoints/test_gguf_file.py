@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Bend, str]] = {
         say(rope__dimension_count=32), rf"dimension_count is 32, heads have {HEAD_DIM}"
     ),
     "heads by layer": (say(attention__head_count=[8]), r"head_count is \[8\], not a whole number"),
-    "a rope type": (say(rope__scaling__type="longrope"), "rope type 'longrope' is not supported"),
+    "a rope type": (say(rope__scaling__type="dynamic"), "rope type 'dynamic' is not supported"),
     "a rope without factor": (
         say(rope__scaling__type="yarn"), r"do not say llama\.rope\.scaling\.factor"
     ),

@@ -133,6 +133,9 @@ def plan_build(
     if speculative is not None:
         speculative = speculative.resolve(at_hand)
     build, reasons = resolve_build(config, target, speculative)
+    length = build.max_seq_len
+    assert length is not None, "a resolved build says it"
+    target = target.for_length(length)
     backend = backend_named(build.backend)
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
@@ -157,7 +160,7 @@ def plan_build(
         with speculative.naming(member):
             found = at_hand.open(member)
             draft, choice = _plan_draft(
-                member, found, folder, target_dir, target, skip_tokenizer_init
+                member, found, folder, target_dir, target, skip_tokenizer_init, length
             )
         opened.append(found)
         drafts.append(draft)
@@ -239,6 +242,7 @@ def _plan_draft(
     target_dir: Path,
     target: ModelConfig,
     skip_damaged: bool,
+    length: int,
 ) -> tuple[EngineDraft, tuple[str, ...]]:
     """The draft that the engine folder will hold in ``folder``, and lines about what was chosen of
     its checkpoint."""
@@ -249,6 +253,7 @@ def _plan_draft(
         require_blocks(network.decoder)
     if isinstance(network, ModelConfig):
         check_pair(target_dir, target, found.path, network, skip_damaged)
+        network = network.for_length(length)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
     return EngineDraft(network, contract, folder), choice
 

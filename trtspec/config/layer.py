@@ -45,6 +45,18 @@ class LayerSpec:
         """Itself with these fields of its mixer."""
         return dataclasses.replace(self, mixer=dataclasses.replace(self.mixer, **fields))
 
+    def with_norms(self, place: Literal["before", "after", "both"]) -> LayerSpec:
+        """Itself with its norms at that place."""
+        return dataclasses.replace(self, norm_place=place)
+
+    def in_parallel(self) -> LayerSpec:
+        """Itself with both parts reading the same rows."""
+        return dataclasses.replace(self, parallel=True)
+
+    def scaled(self, residual_scale: float) -> LayerSpec:
+        """Itself with that factor on what is added to a row."""
+        return dataclasses.replace(self, residual_scale=residual_scale)
+
     def with_ffn(self, **fields: Any) -> LayerSpec:
         """Itself with these fields of its feed-forward part, which it has."""
         assert self.ffn is not None

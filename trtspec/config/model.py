@@ -107,6 +107,11 @@ class ModelConfig:
         """Itself: a language model drafts as deep as one likes."""
         return self
 
+    def for_length(self, length: int) -> ModelConfig:
+        """Itself in an engine whose sequences have at most so many tokens."""
+        ropes = (rope.for_length(length) for rope in self.ropes)
+        return dataclasses.replace(self, ropes=tuple(ropes))
+
     def describe(self) -> str:
         """The model in one line."""
         stored = self.storage.name if self.storage else self.dtype

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 @strict_config()
@@ -21,6 +21,12 @@ class RopeConfig:
     ``attention_factor`` scales cos and sin (None: derived from factor, ``mscale`` and
     ``mscale_all_dim``), ``beta_fast`` and ``beta_slow`` bound the ramp in rotations, ``truncate``
     rounds the bounds to whole dimensions.
+
+    longrope divides each frequency by a factor of its own: one of ``short_factor`` where the
+    longest sequence, of ``length`` tokens, stays within ``original_max_position_embeddings``, else
+    of ``long_factor``; so a build chooses, once for all positions. ``length`` None: not known yet;
+    it is no part of what makes two tables equal. ``attention_factor`` None: derived from
+    ``factor``.
     """
 
     theta: float = 10000.0
@@ -35,6 +41,9 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    short_factor: tuple[float, ...] | None = None
+    long_factor: tuple[float, ...] | None = None
+    length: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.type not in ROPE_TYPES:
@@ -54,7 +63,15 @@ class RopeConfig:
             raise ConfigError(
                 f"rope type {self.type} needs original_max_position_embeddings >= 1, not {original}"
             )
-        if self.type == "llama3":
+        if self.type == "longrope":
+            if self.short_factor is None or self.long_factor is None:
+                raise ConfigError("rope type longrope needs short_factor and long_factor")
+            if len(self.short_factor) != len(self.long_factor):
+                raise ConfigError(
+                    f"rope type longrope has {len(self.short_factor)} numbers in short_factor and "
+                    f"{len(self.long_factor)} in long_factor; it needs as many in both"
+                )
+        elif self.type == "llama3":
             low, high = self.low_freq_factor, self.high_freq_factor
             if low is None or high is None or not 0 < low < high:
                 raise ConfigError(
@@ -66,6 +83,18 @@ class RopeConfig:
                 "rope type yarn needs 0 < beta_slow <= beta_fast, "
                 f"not {self.beta_slow} and {self.beta_fast}"
             )
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """longrope's divisors of the frequencies, for sequences of ``length`` tokens."""
+        assert self.short_factor is not None and self.long_factor is not None  # checked
+        original, length = self.original_max_position_embeddings, self.length
+        assert original is not None  # checked
+        return self.short_factor if length is not None and length <= original else self.long_factor
+
+    def for_length(self, length: int) -> RopeConfig:
+        """Itself where no sequence has more tokens; only longrope's frequencies depend on it."""
+        return replace(self, length=length) if self.type == "longrope" else self
 
     def stretched(self, length: int) -> int:
         """Tokens of the longest sequence of a model that was made for ``length``: as many, or what

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
+from trtspec.errors import ConfigError
 from trtspec.models.built import attention_of
 
 
@@ -28,7 +29,28 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]
         return _llama3(rope, plain), 1.0
     if rope.type == "yarn":
         return _yarn(rope, periods, head_dim), _yarn_attention_factor(rope)
+    if rope.type == "longrope":
+        return _longrope(rope, periods), _longrope_attention_factor(rope)
     return plain, 1.0
+
+
+def _longrope(rope: RopeConfig, periods: Tensor) -> Tensor:
+    """Each frequency divided by its own factor (Ding et al., arXiv 2402.13753)."""
+    factors = torch.tensor(rope.factors, dtype=torch.float32)
+    if len(factors) != len(periods):
+        raise ConfigError(
+            f"rope type longrope has factors of {len(factors)} frequencies, heads turn by "
+            f"{len(periods)}"
+        )
+    return 1.0 / (factors * periods)
+
+
+def _longrope_attention_factor(rope: RopeConfig) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    original = rope.original_max_position_embeddings
+    assert original is not None  # RopeConfig checked
+    return 1.0 if rope.factor <= 1 else math.sqrt(1 + math.log(rope.factor) / math.log(original))
 
 
 def _llama3(rope: RopeConfig, plain: Tensor) -> Tensor:

@@ -1,0 +1,36 @@
+"""Command R: attention and feed-forward in parallel behind one layer norm, scaled logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
+from trtspec.config.embedding_spec import HeadSpec
+from trtspec.config.layer import LayerSpec
+from trtspec.config.norm_spec import NormSpec
+
+
+def cohere_layer(hf: HfConfig) -> LayerSpec:
+    """The layer that both generations share."""
+    bias = hf.get("attention_bias", False)
+    norm = NormSpec(hf.get("layer_norm_eps", 1e-5), "layer")
+    layer = read_layer(hf, default_kv_heads=None, norm=norm).with_mixer(
+        bias=bias, output_bias=bias, interleaved=True
+    )
+    return layer.in_parallel()
+
+
+def cohere_head(hf: HfConfig) -> HeadSpec:
+    """The head of both generations."""
+    return HeadSpec(hf.get("tie_word_embeddings", True), scale=hf.get("logit_scale", 0.0625))
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    if hf.get("use_qk_norm", False):
+        raise hf.refuse("use_qk_norm true is not supported; supported: false")
+    return model_fields(hf, repeat_layer(hf, cohere_layer(hf)), head=cohere_head(hf))
+
+
+COHERE = Family("CohereForCausalLM", "cohere", _fields, HF_DECODER)

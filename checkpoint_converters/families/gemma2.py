@@ -1,0 +1,52 @@
+"""Gemma 2: norms before and behind, soft caps, a window on every other layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.gemma import gemma_ends, gemma_layer
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    model_fields,
+    read_activation,
+    read_window,
+    repeat_layer,
+    with_windows,
+)
+from trtspec.config.layer import LayerSpec
+
+_L = "model.layers.{i}."
+
+GEMMA_DECODER = HF_DECODER.renamed(
+    {
+        "layers.{i}.attn_out_norm.weight": _L + "post_attention_layernorm.weight",
+        "layers.{i}.post_attention_norm.weight": _L + "pre_feedforward_layernorm.weight",
+        "layers.{i}.mlp_out_norm.weight": _L + "post_feedforward_layernorm.weight",
+    }
+)
+
+
+def sandwiched(hf: HfConfig, default_cap: float | None) -> LayerSpec:
+    """The layer of Gemma 2, as Gemma 3 has it too, without a window. ``default_cap``: of the
+    scores, where config.json does not name the key; null there: none."""
+    activation = read_activation(hf, "hidden_activation", "gelu_pytorch_tanh")
+    layer = gemma_layer(hf, activation, default_kv_heads=4).with_norms("both")
+    scalar = hf.get("query_pre_attn_scalar", 256)
+    if isinstance(scalar, bool) or not isinstance(scalar, (int, float)) or not scalar > 0:
+        raise hf.refuse(f"query_pre_attn_scalar is {scalar!r}; it must be above 0")
+    cap = hf.values.get("attn_logit_softcapping", default_cap)
+    return layer.with_mixer(scale=scalar**-0.5, soft_cap=cap)
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    layers = repeat_layer(hf, sandwiched(hf, 50.0))
+    marks = slides(hf, len(layers), lambda i: i % 2 == 0)
+    window = read_window(hf, hf.get("sliding_window", 4096))
+    layers = with_windows(layers, (window if mark else 0 for mark in marks))
+    said = hf.replacing({"final_logit_softcapping": 30.0})
+    return model_fields(hf, layers, **gemma_ends(said))
+
+
+GEMMA2 = Family("Gemma2ForCausalLM", "gemma2", _fields, GEMMA_DECODER)

@@ -1,0 +1,31 @@
+"""Gemma 3 (text): Gemma 2 without caps, norms on query and key heads, a rope of its own under the
+window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.gemma import gemma_ends
+from checkpoint_converters.families.gemma2 import GEMMA_DECODER, sandwiched
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import model_fields, read_window, repeat_layer
+from checkpoint_converters.rope import read_ropes_by_kind
+from trtspec.config.layer import Layers
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    layer = sandwiched(hf, None)
+    layers = repeat_layer(hf, layer.with_mixer(qk_norm=layer.norm))
+    pattern = hf.get("sliding_window_pattern", 6)
+    marks = slides(hf, len(layers), lambda i: (i + 1) % pattern != 0)
+    window = read_window(hf, hf.get("sliding_window", 4096))
+    specs = (
+        layer.with_mixer(rope=int(mark), window=window if mark else 0)
+        for layer, mark in zip(layers, marks, strict=True)
+    )
+    ropes = read_ropes_by_kind(hf.values, hf.refuse, 1000000.0, 10000.0)
+    return model_fields(hf, Layers.of(specs), ropes=ropes, **gemma_ends(hf))
+
+
+GEMMA3 = Family("Gemma3ForCausalLM", "gemma3_text", _fields, GEMMA_DECODER)

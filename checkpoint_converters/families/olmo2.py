@@ -1,0 +1,40 @@
+"""OLMo 2: norms behind attention and feed-forward, and over all queries and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    model_fields,
+    read_layer,
+    read_norm,
+    repeat_layer,
+)
+from trtspec.config.layer import LayerSpec
+
+_L = "model.layers.{i}."
+
+OLMO_DECODER = HF_DECODER.renamed(
+    {
+        "layers.{i}.attn_out_norm.weight": _L + "post_attention_layernorm.weight",
+        "layers.{i}.mlp_out_norm.weight": _L + "post_feedforward_layernorm.weight",
+    }
+)
+
+
+def olmo_layer(hf: HfConfig) -> LayerSpec:
+    """The layer that OLMo 2 and 3 share, without a window."""
+    bias = hf.get("attention_bias", False)
+    layer = read_layer(hf, default_kv_heads=None, norm=read_norm(hf, 1e-5))
+    layer = layer.with_mixer(bias=bias, output_bias=bias, qk_norm=layer.norm, qk_norm_over="all")
+    return layer.with_norms("after")
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    return model_fields(hf, repeat_layer(hf, olmo_layer(hf)))
+
+
+OLMO2 = Family("Olmo2ForCausalLM", "olmo2", _fields, OLMO_DECODER)

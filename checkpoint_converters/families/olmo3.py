@@ -1,0 +1,27 @@
+"""OLMo 3: OLMo 2 with a window on three of four layers, whose rope is never scaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.olmo2 import OLMO_DECODER, olmo_layer
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import model_fields, read_window, repeat_layer
+from checkpoint_converters.rope import read_ropes_by_kind
+from trtspec.config.layer import Layers
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    layers = repeat_layer(hf, olmo_layer(hf))
+    marks = slides(hf, len(layers), lambda i: (i + 1) % 4 != 0)
+    window = read_window(hf, hf.get("sliding_window", 4096))
+    specs = (
+        layer.with_mixer(rope=int(mark), window=window if mark else 0)
+        for layer, mark in zip(layers, marks, strict=True)
+    )
+    ropes = read_ropes_by_kind(hf.values, hf.refuse, 500000.0)
+    return model_fields(hf, Layers.of(specs), ropes=ropes)
+
+
+OLMO3 = Family("Olmo3ForCausalLM", "olmo3", _fields, OLMO_DECODER)

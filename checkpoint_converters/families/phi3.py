@@ -1,0 +1,46 @@
+"""Phi-3 and Phi-4: Llama with fused matrices, rope of a part of each head, and longrope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    HF_DECODER,
+    attention_of,
+    model_fields,
+    read_layer,
+    read_norm,
+    read_window,
+    repeat_layer,
+)
+from checkpoint_converters.rope import read_rope, read_rotary_dim
+
+FUSED_QKV = {"model.layers.{i}.self_attn.qkv_proj": ("attn.q", "attn.k", "attn.v")}
+FUSED_GATE_UP = {"model.layers.{i}.mlp.gate_up_proj": ("mlp.gate", "mlp.up")}
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    values = _with_longrope(hf.values)
+    layer = read_layer(hf, default_kv_heads=None, norm=read_norm(hf, 1e-5))
+    layer = layer.with_mixer(window=read_window(hf, hf.get("sliding_window")))
+    size = read_rotary_dim(values, attention_of(layer).head_dim, 1.0, hf.refuse)
+    layer = layer.with_mixer(rotary_dim=size)
+    rope = read_rope(values, hf.refuse, partial=True)
+    return model_fields(hf, repeat_layer(hf, layer), ropes=(rope,))
+
+
+def _with_longrope(values: Any) -> dict[str, Any]:
+    """The values with longrope under this name, which early checkpoints call su or yarn."""
+    found = dict(values)
+    for key in ("rope_scaling", "rope_parameters"):
+        given = found.get(key)
+        if isinstance(given, dict):
+            kind = given.get("rope_type", given.get("type"))
+            if kind in ("su", "yarn"):
+                found[key] = {**given, "rope_type": "longrope"}
+    return found
+
+
+PHI3 = Family("Phi3ForCausalLM", "phi3", _fields, HF_DECODER, fused={**FUSED_QKV, **FUSED_GATE_UP})

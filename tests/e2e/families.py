@@ -1,0 +1,112 @@
+"""A tiny random model of every dense family, made by transformers: add a family here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as hf
+from transformers import PreTrainedModel
+
+VOCAB = 203
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 88,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "attn_implementation": "eager",
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.3, 1.7, 2.0, 2.5, 3.0],
+    "long_factor": [1.0, 2.0, 4.0, 6.0, 9.0, 14.0],
+}
+_MIXED = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+
+
+def _phi3(original: int) -> PreTrainedModel:
+    """Longrope in its short or its long form: all prompts are longer than 8 tokens."""
+    rope = {**_LONG, "original_max_position_embeddings": original}
+    config = hf.Phi3Config(**_SIZES, rope_parameters=rope, sliding_window=20)
+    return hf.Phi3ForCausalLM(config)
+
+
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+    "smollm3": lambda: hf.SmolLM3ForCausalLM(
+        hf.SmolLM3Config(
+            **_SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=9
+        )
+    ),
+    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_SIZES)),
+    "olmo3": lambda: hf.Olmo3ForCausalLM(
+        hf.Olmo3Config(**_SIZES, layer_types=_MIXED, sliding_window=7)
+    ),
+    "granite": lambda: hf.GraniteForCausalLM(
+        hf.GraniteConfig(
+            **_SIZES,
+            embedding_multiplier=3.0,
+            logits_scaling=1.7,
+            residual_multiplier=0.6,
+            attention_multiplier=0.17,
+        )
+    ),
+    "phi3": lambda: _phi3(128),
+    "phi3_long": lambda: _phi3(8),
+    "glm": lambda: hf.GlmForCausalLM(hf.GlmConfig(**_SIZES, head_dim=16)),
+    "glm4": lambda: hf.Glm4ForCausalLM(hf.Glm4Config(**_SIZES, head_dim=16)),
+    "gemma": lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**_SIZES, head_dim=24)),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(
+            **_SIZES,
+            head_dim=24,
+            sliding_window=9,
+            query_pre_attn_scalar=30,
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=5.0,
+        )
+    ),
+    "gemma3": lambda: hf.Gemma3ForCausalLM(
+        hf.Gemma3TextConfig(
+            **_SIZES,
+            head_dim=24,
+            sliding_window=9,
+            query_pre_attn_scalar=30,
+            layer_types=_MIXED,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        )
+    ),
+    "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**_SIZES, logit_scale=0.3)),
+    "cohere2": lambda: hf.Cohere2ForCausalLM(
+        hf.Cohere2Config(**_SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
+    ),
+}
+
+
+def family_model(case: str) -> PreTrainedModel:
+    """The float32 model of a case, every part of which shows in its logits."""
+    torch.manual_seed(sum(map(ord, case)))
+    model = FAMILIES[case]().eval()
+    # No text ends early.
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.uniform_(0.5, 1.5)
+            elif "gemma" in case and weight.dim() == 1:
+                weight.uniform_(-0.5, 0.5)
+            else:
+                weight.normal_(std=0.125 if weight.dim() == 2 else 0.3)
+    return model

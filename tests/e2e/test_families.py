@@ -1,0 +1,115 @@
+"""Every family's text is transformers' token for token in float32, and no draft changes it.
+
+One scenario a family tests what could break: chunked prefill, a batch with preemption, reuse of
+prefixes behind windows, a tree of a draft model and a random EAGLE-3 head at temperature 0 and 0.8.
+The product of all methods and ways bears the mark ``matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtspec import LLM, SamplingParams
+
+from .eagle_heads import eagle, random_eagle3
+from .families import FAMILIES, VOCAB, family_model
+from .helpers import (
+    TinyModels,
+    assert_no_leak,
+    chain,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+    watch,
+)
+
+PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 33, VOCAB)]
+GREEDY = SamplingParams(max_tokens=24)
+SAMPLED = replace(GREEDY, temperature=0.8, seed=5)
+RUNS = (GREEDY, SAMPLED)
+TIGHT: dict[str, Any] = {
+    "max_num_tokens": 16,
+    "tokens_per_block": 4,
+    "kv_cache_config": {"max_tokens": 84},
+}
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    models = TinyModels(tmp_path_factory.mktemp("families"))
+    models.hf = cache(family_model)
+    return models
+
+
+def texts(llm: LLM, prompts: Sequence[list[int]] = PROMPTS) -> list[list[list[int]]]:
+    """Of both runs."""
+    return [tokens(llm.generate(prompts, params, use_tqdm=False)) for params in RUNS]
+
+
+def head(models: TinyModels, case: str) -> Path:
+    return random_eagle3(models.hf(case), models.root / f"{case}-eagle3")
+
+
+def speculation(models: TinyModels, case: str, method: str) -> Any:
+    if method == "eagle3":
+        return eagle(head(models, case), "eagle3", num_steps=3, eagle_topk=2, num_draft_tokens=8)
+    if method == "ngram":
+        return ngram(5)
+    return tree(models.draft(case), 2, 3, 8) if method == "tree" else chain(models.draft(case), 4)
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
+    folder = families.folder(case)
+    expected = [families.greedy(case, prompt, 24) for prompt in PROMPTS]
+    with open_llm(folder) as llm:
+        greedy, sampled = texts(llm)
+        assert greedy == expected
+        assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
+    assert sampled != greedy
+    for method in ("tree", "eagle3"):
+        with open_llm(folder, speculation(families, case, method), **TIGHT) as llm:
+            steps = watch(llm)
+            assert texts(llm) == [greedy, sampled]
+            assert sum(step.num_preempted for step in steps) > 0
+            metrics = llm.get_metrics()
+            assert metrics["num_draft_tokens"] > 0
+            if method == "tree":
+                assert 0 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
+            # A continued text finds the blocks of its beginning.
+            assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]
+            steps.clear()
+            continued = [PROMPTS[0] + expected[0][:8]]
+            (text,) = tokens(llm.generate(continued, replace(GREEDY, max_tokens=8)))
+            assert text == expected[0][8:16]
+            assert steps[0].items[0].start >= 28
+            assert_no_leak(llm)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunked": {"max_num_tokens": 9, "max_batch_size": 2},
+    "tight": TIGHT,
+    "without_reuse": {"kv_cache_config": {"enable_block_reuse": False}},
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", ["ngram", "chain", "tree", "eagle3"])
+@pytest.mark.parametrize("case", FAMILIES)
+def test_every_method_and_way(families: TinyModels, case: str, method: str, way: str) -> None:
+    with open_llm(families.folder(case)) as llm:
+        expected = texts(llm)
+    with open_llm(families.folder(case), speculation(families, case, method), **WAYS[way]) as llm:
+        for _ in range(2):
+            assert texts(llm) == expected
+        assert_no_leak(llm)
