@@ -23,6 +23,7 @@ from checkpoint_converters.families.phi3 import PHI3
 from checkpoint_converters.families.qwen2 import QWEN2
 from checkpoint_converters.families.qwen3 import QWEN3
 from checkpoint_converters.families.smollm3 import SMOLLM3
+from checkpoint_converters.families.starcoder2 import STARCODER2
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
@@ -46,6 +47,7 @@ _BUILT_IN = (
     GEMMA3,
     COHERE,
     COHERE2,
+    STARCODER2,
 )
 
 

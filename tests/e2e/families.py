@@ -92,6 +92,9 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     "cohere2": lambda: hf.Cohere2ForCausalLM(
         hf.Cohere2Config(**_SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
     ),
+    "starcoder2": lambda: hf.Starcoder2ForCausalLM(
+        hf.Starcoder2Config(**_SIZES, sliding_window=11)
+    ),
 }
 
 
