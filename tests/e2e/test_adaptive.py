@@ -28,6 +28,8 @@ from .helpers import (
 from .hybrid_drafts import hybrid
 from .medusa_heads import fitted_heads, medusa, write_heads
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(520)
 RUNS = (GREEDY_24, SAMPLED_24)
 

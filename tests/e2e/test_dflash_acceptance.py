@@ -26,6 +26,8 @@ from .dflash_heads import BLOCK, dflash, right_dflash
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import assert_no_leak, open_llm, random_prompt, tokens, watch
 
+pytestmark = pytest.mark.slow
+
 # The mode, then any tokens: of several lengths, two of them equal in their first 32 tokens.
 BODIES = [random_prompt(380 + i, n, V - 2) for i, n in enumerate((20, 1, 4, 39))]
 PROMPTS = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(BODIES)]

@@ -29,6 +29,8 @@ from .eagle_heads import (
 )
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
 
+pytestmark = pytest.mark.slow
+
 CHAIN: dict[str, Any] = {"num_speculative_tokens": 4}
 TREE: dict[str, Any] = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 9}
 STATIC: dict[str, Any] = {"eagle_choices": [[0], [2], [0, 0], [2, 1], [0, 0, 0], [0, 0, 0, 0]]}

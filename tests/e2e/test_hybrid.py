@@ -27,6 +27,8 @@ from .helpers import (
 from .hybrid_drafts import hybrid, record_drafts
 from .medusa_heads import fitted_heads, medusa, write_heads
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(330)
 RUNS = (GREEDY_24, SAMPLED_24)
 SUFFIX = {"method": "suffix"}

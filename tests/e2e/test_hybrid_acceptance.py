@@ -30,6 +30,8 @@ from .helpers import assert_no_leak, chain, ngram, open_llm, random_prompt, toke
 from .hybrid_drafts import Drafted, hybrid, record_drafts
 from .medusa_heads import medusa, right_heads, write_heads
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 4
 CHAIN = {"num_speculative_tokens": LENGTH}
 # The mode, then any tokens: of several lengths, two of them equal in their first 32 tokens.

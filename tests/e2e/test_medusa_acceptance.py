@@ -21,6 +21,8 @@ from .eagle_heads import V, cycling_target, known_text
 from .helpers import assert_no_leak, open_llm, random_prompt, tokens, watch
 from .medusa_heads import forgetful_target, idle_heads, medusa, right_heads, write_heads
 
+pytestmark = pytest.mark.slow
+
 HEADS = 4
 # The mode, then any tokens: of several lengths, two of them equal in their first 32 tokens.
 BODIES = [random_prompt(280 + i, n, V - 2) for i, n in enumerate((20, 1, 4, 39))]

@@ -45,6 +45,8 @@ from .hybrid_drafts import hybrid
 from .mtp_from_scratch import FromScratch, kept_rows
 from .mtp_modules import DEPTHS, FORMATS, add_modules, deep_counts, mtp, random_module, save_deep
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(460)
 CHAIN: dict[str, Any] = {"num_speculative_tokens": DEPTHS}
 RIGHT_PROMPTS = [

@@ -117,6 +117,7 @@ def texts(models: TinyModels) -> list[list[list[int]]]:
     return test_engine.texts_of_the_cpu(models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ENGINES, ids=named)
 def test_engines(
     case: tuple[Callable[..., None], dict[str, Any]],
@@ -149,6 +150,7 @@ def plain_folder(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -
     return build(models.folder("llama"), config, backend="onnx", dtype="float32", **limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TENSORRT, ids=named)
 def test_tensorrt_engines(
     case: tuple[Callable[..., None], dict[str, Any]],
