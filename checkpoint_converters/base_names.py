@@ -7,6 +7,9 @@ decoder saved alone (``LlamaModel.save_pretrained``) has the same names without 
   as if ``model.`` stood before them. All others keep their names.
 * Names of both spellings in one checkpoint are refused: nothing says which of them count.
 
+A composite model's save has its language model below ``model.language_model.`` or
+``language_model.``, which is read as if it stood alone.
+
 Missing tensors and such as have no use are refused as ever. Beside these names, a head that is tied
 to the embedding may be all that is there of both, see `checkpoint_converters.load_checkpoint`.
 """
@@ -21,6 +24,11 @@ from checkpoint_converters.containers.safetensors_files import TensorHeader, rea
 from trtspec.errors import CheckpointError
 
 BASE = "model."
+_COMPOSITE = {
+    "model.language_model.": BASE,
+    "language_model.model.": BASE,
+    "language_model.lm_head.": "lm_head.",
+}
 PARTS = ("embed_tokens.", "layers.", "norm.", "rotary_emb.", "mtp_layers.")
 
 
@@ -33,7 +41,7 @@ def read_model_headers(folder: Path) -> dict[str, TensorHeader]:
     gguf = find_gguf(folder)
     if gguf is not None:
         return dict(open_gguf(gguf).tensors)
-    headers = read_headers(folder)
+    headers = {_alone(name): header for name, header in read_headers(folder).items()}
     bare = [name for name in headers if name.startswith(PARTS)]
     if not bare:
         return headers
@@ -47,6 +55,13 @@ def read_model_headers(folder: Path) -> dict[str, TensorHeader]:
     return {
         BASE + name if name.startswith(PARTS) else name: header for name, header in headers.items()
     }
+
+
+def _alone(name: str) -> str:
+    for theirs, ours in _COMPOSITE.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
 
 
 def base_note(headers: Mapping[str, TensorHeader]) -> str:

@@ -162,8 +162,14 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
         for guest in _present(guests, hf):
             if isinstance(found, str):
                 found = found.removeprefix(guest.class_prefix)
+    composites = {each.architecture: (f, each) for f in families() for each in f.composites}
+    if isinstance(found, str) and found in composites:
+        family, composite = composites[found]
+        has_head = family.head in read_model_headers(path)
+        return family.within(composite), composite.text_config(hf, has_head)
     if not isinstance(found, str) or found not in known:
-        raise hf.refuse(f"{key} {found!r} is not supported; supported: {', '.join(known)}")
+        supported = ", ".join([*known, *composites])
+        raise hf.refuse(f"{key} {found!r} is not supported; supported: {supported}")
     return known[found], hf
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_window
 from checkpoint_converters.names import NameMap
@@ -35,7 +36,8 @@ class Family:
     family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
     calls the number of their heads. ``fused``: tensors that hold several internal ones along their
-    outputs, by their names without ``.weight``, and the parts in order.
+    outputs, by their names without ``.weight``, and the parts in order. ``composites``: checkpoints
+    that hold the model beside towers for images.
     """
 
     architecture: str
@@ -46,6 +48,12 @@ class Family:
     gguf: GgufNames | None = None
     paired: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    composites: tuple[Composite, ...] = ()
+
+    def within(self, composite: Composite) -> Family:
+        """The family as such a checkpoint holds it, whose other tensors it leaves out."""
+        ignored = (*self.names.ignored, *composite.others)
+        return replace(self, names=replace(self.names, ignored=ignored))
 
     def in_gguf(self) -> Family:
         """The family as GGUF files spell it, in which it is read."""

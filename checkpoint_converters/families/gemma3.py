@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.families.family import Family, slides
 from checkpoint_converters.families.gemma import gemma_ends
 from checkpoint_converters.families.gemma2 import GEMMA_DECODER, sandwiched
@@ -28,4 +29,19 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, Layers.of(specs), ropes=ropes, **gemma_ends(hf))
 
 
-GEMMA3 = Family("Gemma3ForCausalLM", "gemma3_text", _fields, GEMMA_DECODER)
+# What the smaller releases leave out of their text_config.
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+}
+
+GEMMA3 = Family(
+    "Gemma3ForCausalLM",
+    "gemma3_text",
+    _fields,
+    GEMMA_DECODER,
+    composites=(Composite("Gemma3ForConditionalGeneration", defaults=_DEFAULTS),),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
@@ -28,4 +29,10 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, repeat_layer(hf, layer))
 
 
-MISTRAL = Family("MistralForCausalLM", "mistral", _fields, HF_DECODER)
+MISTRAL = Family(
+    "MistralForCausalLM",
+    "mistral",
+    _fields,
+    HF_DECODER,
+    composites=(Composite("Mistral3ForConditionalGeneration"),),
+)

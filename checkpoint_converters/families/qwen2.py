@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.families.family import Family, GgufNames, sliding_windows
 from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
@@ -30,4 +31,5 @@ QWEN2 = Family(
     qwen2_fields,
     HF_DECODER,
     gguf=GgufNames("qwen2", GGUF_DECODER),
+    composites=(Composite("Qwen2_5_VLForConditionalGeneration"),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.families.family import Family, GgufNames, sliding_windows
 from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
@@ -34,4 +35,5 @@ QWEN3 = Family(
     HF_DECODER,
     draft_defaults={"head_dim": _HEAD_DIM},
     gguf=GgufNames("qwen3", GGUF_DECODER),
+    composites=(Composite("Qwen3VLForConditionalGeneration"),),
 )

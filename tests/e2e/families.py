@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 VOCAB = 203
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 88,
@@ -37,23 +37,23 @@ _MIXED = ["sliding_attention", "sliding_attention", "full_attention", "sliding_a
 def _phi3(original: int) -> PreTrainedModel:
     """Longrope in its short or its long form: all prompts are longer than 8 tokens."""
     rope = {**_LONG, "original_max_position_embeddings": original}
-    config = hf.Phi3Config(**_SIZES, rope_parameters=rope, sliding_window=20)
+    config = hf.Phi3Config(**SIZES, rope_parameters=rope, sliding_window=20)
     return hf.Phi3ForCausalLM(config)
 
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     "smollm3": lambda: hf.SmolLM3ForCausalLM(
         hf.SmolLM3Config(
-            **_SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=9
+            **SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=9
         )
     ),
-    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_SIZES)),
+    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**SIZES)),
     "olmo3": lambda: hf.Olmo3ForCausalLM(
-        hf.Olmo3Config(**_SIZES, layer_types=_MIXED, sliding_window=7)
+        hf.Olmo3Config(**SIZES, layer_types=_MIXED, sliding_window=7)
     ),
     "granite": lambda: hf.GraniteForCausalLM(
         hf.GraniteConfig(
-            **_SIZES,
+            **SIZES,
             embedding_multiplier=3.0,
             logits_scaling=1.7,
             residual_multiplier=0.6,
@@ -62,12 +62,12 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "phi3": lambda: _phi3(128),
     "phi3_long": lambda: _phi3(8),
-    "glm": lambda: hf.GlmForCausalLM(hf.GlmConfig(**_SIZES, head_dim=16)),
-    "glm4": lambda: hf.Glm4ForCausalLM(hf.Glm4Config(**_SIZES, head_dim=16)),
-    "gemma": lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**_SIZES, head_dim=24)),
+    "glm": lambda: hf.GlmForCausalLM(hf.GlmConfig(**SIZES, head_dim=16)),
+    "glm4": lambda: hf.Glm4ForCausalLM(hf.Glm4Config(**SIZES, head_dim=16)),
+    "gemma": lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**SIZES, head_dim=24)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(
         hf.Gemma2Config(
-            **_SIZES,
+            **SIZES,
             head_dim=24,
             sliding_window=9,
             query_pre_attn_scalar=30,
@@ -77,7 +77,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "gemma3": lambda: hf.Gemma3ForCausalLM(
         hf.Gemma3TextConfig(
-            **_SIZES,
+            **SIZES,
             head_dim=24,
             sliding_window=9,
             query_pre_attn_scalar=30,
@@ -88,13 +88,11 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
             },
         )
     ),
-    "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**_SIZES, logit_scale=0.3)),
+    "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**SIZES, logit_scale=0.3)),
     "cohere2": lambda: hf.Cohere2ForCausalLM(
-        hf.Cohere2Config(**_SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
+        hf.Cohere2Config(**SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
     ),
-    "starcoder2": lambda: hf.Starcoder2ForCausalLM(
-        hf.Starcoder2Config(**_SIZES, sliding_window=11)
-    ),
+    "starcoder2": lambda: hf.Starcoder2ForCausalLM(hf.Starcoder2Config(**SIZES, sliding_window=11)),
 }
 
 
