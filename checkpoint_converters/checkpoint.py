@@ -27,8 +27,8 @@ from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import resolve, split_fused
-from checkpoint_converters.quantised.gguf_blocks import as_floats
-from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION, read_storage
+from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
+from checkpoint_converters.quantised.registry import HF_QUANTIZATION
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
@@ -93,12 +93,14 @@ def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
     """The resolved config of a checkpoint folder or GGUF file, without its weights. ``guests``: see
     `load_checkpoint`.
 
-    Only if config.json names no dtype are the weight files' headers read for it. Raises
+    Only if config.json names no dtype, or weights are quantised, are the weight files' headers read
+    for it. Raises
     CheckpointError for an architecture, activation, rope type or quantization not supported.
     """
     family, hf = _detect(path, guests)
-    dtype = read_dtype(hf)
-    return _config(family, hf, dtype or _dtype_of(family, read_model_headers(path)))
+    if read_dtype(hf) and not is_quantised(hf):
+        return _config(family, hf, {})
+    return _config(family, hf, fold(hf, read_model_headers(path)))
 
 
 def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
@@ -112,9 +114,10 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     CheckpointError naming file, tensor, expected and found.
     """
     family, hf = _detect(path, guests)
-    headers = as_floats(read_model_headers(path))
+    stored = read_model_headers(path)
+    headers = fold(hf, stored)
     where = f"{path}{base_note(headers)}"
-    config = _config(family, hf, read_dtype(hf) or _dtype_of(family, headers))
+    config = _config(family, hf, headers)
     headers = split_fused(family.fused, family.names, config, headers)
     embedding, head = family.embedding, family.head
     redundant_head = config.head.tied and head in headers and embedding in headers
@@ -130,7 +133,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
     tensors = _in_halves(resolved.tensors, family.paired, config)
     gguf = find_gguf(path)
-    files = weight_files(headers) if gguf is None else open_gguf(gguf).files
+    files = weight_files(stored) if gguf is None else open_gguf(gguf).files
     return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
 
 
@@ -196,12 +199,12 @@ def _in_halves(
     return found
 
 
-def _config(family: Family, hf: HfConfig, dtype: str) -> ModelConfig:
+def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -> ModelConfig:
     try:
         return ModelConfig(
             architecture=family.architecture,
-            dtype=dtype,
-            storage=read_storage(hf),
+            dtype=read_dtype(hf) or _dtype_of(family, headers),
+            storage=storage_of(headers),
             **family.read_fields(hf),
         )
     except ConfigError as error:

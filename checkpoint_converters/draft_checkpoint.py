@@ -15,6 +15,7 @@ from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.quantised.folded import fold
 from trtspec.errors import CheckpointError
 
 
@@ -44,8 +45,8 @@ class DraftFolder:
 
     @cached_property
     def headers(self) -> dict[str, TensorHeader]:
-        """Its tensors, by their own names."""
-        return read_any_headers(self.path)
+        """Its tensors, by their own names; quantised weights as floats."""
+        return fold(self.hf, read_any_headers(self.path))
 
     @cached_property
     def tensors(self) -> dict[str, TensorHeader]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader, read_json
+from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.draft_names import D2T, FC, GATE, HEAD, T2D, count_layers
 from checkpoint_converters.families.registry import families
 from checkpoint_converters.hf_config import HfConfig, read_dtype
@@ -16,13 +16,13 @@ from checkpoint_converters.hf_decoder import (
     repeat_layer,
     with_windows,
 )
-from checkpoint_converters.quantised.modelopt import HF_QUANTIZATION
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 
 _DECODER = "transformer_layer_config"
+_QUANTISED = "quantization_config"
 _ATTENTION = "layers.0.self_attn."
 
 Headers = Mapping[str, TensorHeader]
@@ -40,6 +40,10 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
         if kind not in list(known):  # which may be anything
             names = " and ".join(map(repr, known))
             raise hf.refuse(f"{_DECODER} is of model_type {kind!r}; supported: {names}")
+        if given.get(_QUANTISED) is not None:
+            raise hf.refuse(
+                f"{_DECODER} says {_QUANTISED}: of quantised drafts config.json itself must say it"
+            )
         given = {**known[kind], **given}
     num_layers = count_layers(headers)
     open_sizes = {
@@ -51,7 +55,6 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
     }
     said = {key: value for key, value in given.items() if value is not None}
     draft = HfConfig(hf.folder, {**open_sizes, **said}, {})
-    refuse_quantized(draft)  # what the decoder's own part says
     try:
         layer = read_layer(draft, default_kv_heads=None)
         norm = layer.norm if f"{_ATTENTION}q_norm.weight" in headers else None
@@ -140,21 +143,3 @@ def architectures(hf: HfConfig) -> list[str]:
 def nested(value: Any) -> Mapping[str, Any]:
     """An object of config.json; empty where there is none."""
     return value if isinstance(value, dict) else {}
-
-
-def refuse_quantized(hf: HfConfig) -> None:
-    """CheckpointError for a quantized draft, which either file may say it is."""
-    method = hf.get("quantization_config")
-    if method is not None:
-        name = method.get("quant_method") if isinstance(method, dict) else None
-        raise hf.refuse(
-            f"quantization_config {name or method!r}: a quantized draft is not supported; "
-            f"supported: {', '.join(DTYPES.values())}"
-        )
-    file = hf.folder / HF_QUANTIZATION
-    if file.is_file():
-        algorithm = nested(read_json(file).get("quantization")).get("quant_algo")
-        raise hf.refuse(
-            f"{file.name} says quant_algo {algorithm}: a quantized draft is not supported; "
-            f"supported: {', '.join(DTYPES.values())}"
-        )

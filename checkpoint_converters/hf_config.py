@@ -45,9 +45,14 @@ class HfConfig:
         )
 
     @property
+    def is_gguf(self) -> bool:
+        """Whether a GGUF file says ``values``."""
+        return ARCHITECTURE in self.values
+
+    @property
     def source(self) -> Path:
         """The file that says ``values``."""
-        return self.folder if ARCHITECTURE in self.values else self.folder / CONFIG
+        return self.folder if self.is_gguf else self.folder / CONFIG
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value; JSON's null counts as absent."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.containers.tensor_sources import RowRange
-from checkpoint_converters.quantised.modelopt import VALUES, expected_scales
 from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.model import ModelConfig
-from trtspec.config.storage import SCALE_SUFFIX
 from trtspec.errors import CheckpointError
 
 
@@ -50,11 +48,9 @@ def resolve(
     """Match a checkpoint's tensors with a map, strictly: nothing left over, nothing missing.
 
     Raises CheckpointError listing both kinds at once, then for wrong shapes (expected and found)
-    and for dtypes that are not plain floats, nor int8 with scales where the config says so.
+    and for dtypes that are not floats.
     """
     expected = dict(_expand(names, config))
-    if config.storage is not None:
-        expected |= expected_scales(expected, headers)
     missing, unused = differences(expected, headers, names.ignored)
     hint = _tie_hint(missing, unused, config)
     return match(
@@ -74,7 +70,7 @@ def split_fused(
     for theirs, parts in fused.items():
         for i in range(config.num_layers):
             rows = [shapes[f"layers.{i}.{part}.weight"][0] for part in parts]
-            for kind in ("weight", "bias", "weight" + SCALE_SUFFIX):
+            for kind in ("weight", "bias"):
                 whole = found.pop(f"{theirs.format(i=i)}.{kind}", None)
                 if whole is None:
                     continue
@@ -111,8 +107,7 @@ def match(
                 f"{header.file}: tensor {header.name} has shape {list(header.shape)}, its "
                 f"config.json asks for {list(shape)}"
             )
-        has_scales = header.dtype == VALUES and name + SCALE_SUFFIX in expected
-        if header.dtype not in DTYPES and not has_scales:
+        if header.dtype not in DTYPES:
             raise CheckpointError(
                 f"{header.file}: tensor {header.name} has dtype {header.dtype}; "
                 f"supported: {', '.join(DTYPES)}"

@@ -45,6 +45,11 @@ class TensorHeader:
         """The tensor, from its file; CheckpointError names both if that fails after all."""
         return read_tensor(self)
 
+    def beside(self) -> Mapping[str, TensorHeader]:
+        """Tensors that lie beside this one, by what stands behind its name: of a quantised weight
+        the numbers that its floats are made of."""
+        return {}
+
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:
     """Every tensor of a folder's ``model.safetensors`` or of the shards that its index names.
@@ -167,9 +172,14 @@ class LazyTensors(Mapping[str, Tensor]):
 
     def __init__(self, headers: Mapping[str, TensorHeader]) -> None:
         self._headers = dict(headers)
+        for name, header in headers.items():
+            self._headers |= {name + suffix: part for suffix, part in header.beside().items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._headers[name].read()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._headers  # without reading it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._headers)

@@ -4,12 +4,14 @@ of a file."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from trtspec.config.storage import ROW_SUFFIXES
 
 SPELLING = {
     torch.float32: "F32",
@@ -56,6 +58,9 @@ class PickedRows(TensorHeader):
         """The rows in their order; the matrix is read for it and let go."""
         return self.whole.read().index_select(0, self.rows)
 
+    def beside(self) -> Mapping[str, TensorHeader]:
+        return _rows_beside(self.whole, lambda part: PickedRows.of(part, self.rows))
+
 
 @dataclass(frozen=True, eq=False)
 class RowRange(TensorHeader):
@@ -72,6 +77,9 @@ class RowRange(TensorHeader):
     def read(self) -> Tensor:
         """A copy of its own."""
         return self.whole.read().narrow(0, self.first, self.shape[0]).clone()
+
+    def beside(self) -> Mapping[str, TensorHeader]:
+        return _rows_beside(self.whole, lambda p: RowRange.of(p, self.first, self.shape[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +116,9 @@ class RotaryHalves(TensorHeader):
         pairs = whole.reshape(self.heads, -1, 2, *whole.shape[1:])
         return pairs.transpose(1, 2).flatten(0, 2).contiguous()
 
+    def beside(self) -> Mapping[str, TensorHeader]:
+        return _rows_beside(self.whole, lambda part: RotaryHalves.of(part, self.heads))
+
 
 @dataclass(frozen=True, eq=False)
 class Flattened(TensorHeader):
@@ -135,3 +146,13 @@ class OnePlus(TensorHeader):
 
     def read(self) -> Tensor:
         return self.whole.read().float() + 1
+
+
+def _rows_beside(
+    whole: TensorHeader, of_rows: Callable[[TensorHeader], TensorHeader]
+) -> dict[str, TensorHeader]:
+    """What lies beside a quantised matrix, once its rows are chosen or put in another order."""
+    return {
+        suffix: of_rows(part) if suffix in ROW_SUFFIXES else part
+        for suffix, part in whole.beside().items()
+    }

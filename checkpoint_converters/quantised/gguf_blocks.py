@@ -1,4 +1,4 @@
-"""The block types of GGUF files -> float32, to the bit as ggml's reference has it.
+"""The block types of GGUF files -> their numbers, or float32 to the bit as ggml's reference has it.
 
 A row is cut into blocks, each of which holds its scales in front of (or behind) its numbers; all of
 a block lies together. ``Q4_0`` to ``Q8_0`` have 32 numbers a block, with a scale and, by name
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,30 +19,42 @@ from torch import Tensor
 
 from checkpoint_converters.containers.gguf_header import BLOCKS
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.quantised.numbers import Numbers, QuantisedTensor
+from trtspec.config.storage import WeightStorage
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Whole = npt.NDArray[np.int8]
+Parts = tuple[Whole, Floats, Floats | None]
+"""Numbers ``[n, numbers]``; scales, and minima where there are such, of ``[n, groups]``: a weight
+is its number times its scale, plus the minimum."""
 
 _AT_ONCE = 1 << 10  # blocks: bounds what lies beside the result in memory
 
 
 @dataclass(frozen=True, eq=False)
-class FloatsOfBlocks(TensorHeader):
-    """A tensor of blocks as float32, made of them when it is read."""
+class BlockTensor(QuantisedTensor):
+    """A tensor of blocks, which reads as its exact floats."""
 
     blocks: TensorHeader
+
+    @classmethod
+    def of(cls, blocks: TensorHeader) -> BlockTensor:
+        def unpack() -> Numbers:
+            return to_numbers(blocks.dtype, blocks.read().numpy(), blocks.shape)
+
+        storage = STORAGES[blocks.dtype]
+        return cls(blocks.name, blocks.file, "F32", blocks.shape, storage, unpack, blocks)
 
     def read(self) -> Tensor:
         raw = self.blocks.read().numpy()
         return torch.from_numpy(to_floats(self.blocks.dtype, raw)).view(self.shape)
 
 
-def as_floats(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """The tensors, those of blocks as floats."""
+def unblocked(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
+    """The tensors, those of blocks as quantised ones."""
     return {
-        name: FloatsOfBlocks(header.name, header.file, "F32", header.shape, header)
-        if header.dtype in BLOCKS
-        else header
+        name: BlockTensor.of(header) if header.dtype in BLOCKS else header
         for name, header in headers.items()
     }
 
@@ -53,8 +66,34 @@ def to_floats(kind: str, raw: Bytes) -> Floats:
     out = np.empty((len(blocks), numbers), np.float32)
     for start in range(0, len(blocks), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        out[part] = _FLOATS[kind](blocks[part])
+        values, scales, minima = _PARTS[kind](blocks[part])
+        groups = scales[..., None] * values.reshape(*scales.shape, -1).astype(np.float32)
+        if minima is not None:
+            groups += minima[..., None]
+        out[part] = groups.reshape(-1, numbers)
     return out.reshape(-1)
+
+
+def to_numbers(kind: str, raw: Bytes, shape: tuple[int, ...]) -> Numbers:
+    """The same of a matrix ``shape`` as its numbers; offsets are rounded to float32."""
+    storage, size = STORAGES[kind], BLOCKS[kind][1]
+    blocks = raw.reshape(-1, size)
+    rows = shape[0]
+    values = np.empty(shape, np.int8).reshape(len(blocks), -1)
+    scales = np.empty((len(blocks), values.shape[1] // storage.group_size), np.float32)
+    offsets = np.empty_like(scales) if storage.offsets else None
+    middle = _MIDDLES.get(kind, 0)
+    for start in range(0, len(blocks), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        numbers, scales[part], minima = _PARTS[kind](blocks[part])
+        values[part] = numbers - np.int8(middle)
+        if offsets is not None and minima is not None:
+            offsets[part] = minima + scales[part] * np.float32(middle)
+    return Numbers(
+        torch.from_numpy(values.reshape(rows, -1)),
+        torch.from_numpy(scales.reshape(rows, -1)),
+        offsets=None if offsets is None else torch.from_numpy(offsets.reshape(rows, -1)),
+    )
 
 
 def _half(blocks: Bytes, start: int) -> Floats:
@@ -73,26 +112,32 @@ def _bits(packed: Bytes) -> Bytes:
     return np.unpackbits(packed, axis=-1, bitorder="little")
 
 
-def _q4_0(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * (_nibbles(blocks[:, 2:]).astype(np.float32) - 8)
+def _signed(numbers: npt.NDArray[np.integer[Any]], middle: int) -> Whole:
+    """Numbers in bytes, less the one that stands for zero."""
+    signed: Whole = numbers.view(np.int8) - np.int8(middle)
+    return signed
 
 
-def _q4_1(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks, 2)
+def _q4_0(blocks: Bytes) -> Parts:
+    return _signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0), None
 
 
-def _q5_0(blocks: Bytes) -> Floats:
+def _q4_1(blocks: Bytes) -> Parts:
+    return _nibbles(blocks[:, 4:]).view(np.int8), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q5_0(blocks: Bytes) -> Parts:
     numbers = _nibbles(blocks[:, 6:]) | _bits(blocks[:, 2:6]) << 4
-    return _half(blocks, 0) * (numbers.astype(np.float32) - 16)
+    return _signed(numbers, 16), _half(blocks, 0), None
 
 
-def _q5_1(blocks: Bytes) -> Floats:
+def _q5_1(blocks: Bytes) -> Parts:
     numbers = _nibbles(blocks[:, 8:]) | _bits(blocks[:, 4:8]) << 4
-    return _half(blocks, 0) * numbers.astype(np.float32) + _half(blocks, 2)
+    return numbers.view(np.int8), _half(blocks, 0), _half(blocks, 2)
 
 
-def _q8_0(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+def _q8_0(blocks: Bytes) -> Parts:
+    return blocks[:, 2:].view(np.int8), _half(blocks, 0), None
 
 
 def _group_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
@@ -104,37 +149,34 @@ def _group_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _scaled(blocks: Bytes, numbers: Bytes) -> Floats:
-    """Numbers ``[n, 8, 32]`` times their scales, less their minima."""
+def _scaled(blocks: Bytes, numbers: Bytes) -> Parts:
+    """Numbers ``[n, 8, 32]`` with their scales and minima."""
     scales, minima = _group_scales(blocks[:, 4:16])
     scale = _half(blocks, 0) * scales.astype(np.float32)
     minimum = _half(blocks, 2) * minima.astype(np.float32)
-    groups = scale[..., None] * numbers.astype(np.float32) - minimum[..., None]
-    return groups.reshape(len(blocks), -1)
+    return numbers.reshape(len(blocks), -1).view(np.int8), scale, -minimum
 
 
-def _q4_k(blocks: Bytes) -> Floats:
+def _q4_k(blocks: Bytes) -> Parts:
     return _scaled(blocks, _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32))
 
 
-def _q5_k(blocks: Bytes) -> Floats:
+def _q5_k(blocks: Bytes) -> Parts:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     shifts = np.arange(8, dtype=np.uint8)[:, None]  # group g has bit g of every byte
     high = np.right_shift(blocks[:, None, 16:48], shifts) & 1
     return _scaled(blocks, np.bitwise_or(low, high << 4))
 
 
-def _q6_k(blocks: Bytes) -> Floats:
+def _q6_k(blocks: Bytes) -> Parts:
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
-    numbers = (low | high << 4).astype(np.float32) - 32
     scale = _half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
-    groups = scale[..., None] * numbers.reshape(-1, 16, 16)
-    return groups.reshape(len(blocks), -1)
+    return _signed((low | high << 4).reshape(len(blocks), -1), 32), scale, None
 
 
-_FLOATS: Mapping[str, Callable[[Bytes], Floats]] = {
+_PARTS: Mapping[str, Callable[[Bytes], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
@@ -144,4 +186,18 @@ _FLOATS: Mapping[str, Callable[[Bytes], Floats]] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
 }
-"""Blocks ``[n, size]`` -> numbers ``[n, numbers]``."""
+"""Blocks ``[n, size]`` -> their parts."""
+_MIDDLES = {"Q4_1": 8, "Q4_K": 8, "Q5_1": 16, "Q5_K": 16}
+"""Numbers that are counted from 0 on: their middle."""
+STORAGES: Mapping[str, WeightStorage] = {
+    "Q4_0": WeightStorage(4, 32, "float16"),
+    "Q4_1": WeightStorage(4, 32, "float16", offsets=True),
+    "Q5_0": WeightStorage(8, 32, "float16"),
+    "Q5_1": WeightStorage(8, 32, "float16", offsets=True),
+    "Q8_0": WeightStorage(8, 32, "float16"),
+    "Q4_K": WeightStorage(4, 32, "float16", offsets=True),
+    "Q5_K": WeightStorage(8, 32, "float16", offsets=True),
+    "Q6_K": WeightStorage(8, 16, "float16"),
+}
+"""What keeps their numbers; those of 5 and 6 bits in 8. Scales of the ``_K`` types, which are
+products, and offsets are rounded to float16: by less than 0.004 of a step."""

@@ -1,76 +1,69 @@
-"""What a checkpoint says about quantised weights: one format is read, all others refused by name.
+"""NVIDIA ModelOpt's exports with whole numbers: quant_method ``modelopt``, or hf_quant_config.json.
 
-Read: NVIDIA ModelOpt's W8A16 (INT8_WEIGHT_ONLY): beside an int8 ``weight [N, K]`` lies
-``weight_scale [N]``, and the weight is their product. Layers that the export left out, the head
-among them, have plain weights.
+A layer has ``weight [N, K] i8`` and ``weight_scale [N]`` (``W8A16``, ``W8A8_SQ_PER_CHANNEL``), or
+``weight [N / 2, K] u8`` with outputs 2 i and 2 i + 1 in the lower and upper half of a byte, signed,
+and ``weight_scale [N, G]`` (``W4A16_AWQ``). Inputs are multiplied by ``pre_quant_scale [K]`` where
+there is one. Scales of the 8-bit inputs that a file was made for are left out: inputs are not
+rounded by them here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import torch
 
-from checkpoint_converters.containers.safetensors_files import TensorHeader, read_json
-from checkpoint_converters.hf_config import CONFIG, HfConfig
-from trtspec.config.model import DTYPES
-from trtspec.config.storage import SCALE_SUFFIX, WeightStorage
-from trtspec.errors import CheckpointError
+from checkpoint_converters.quantised.modules import FLOATS, Module
+from checkpoint_converters.quantised.numbers import Numbers
+from checkpoint_converters.quantised.packing import centred, unpack_words
+from checkpoint_converters.quantised.said import Said
+from checkpoint_converters.quantised.scheme import Layer, Scheme
+from trtspec.config.storage import WeightStorage
 
-HF_QUANTIZATION = "hf_quant_config.json"
-VALUES = "I8"
-"""The dtype of quantised weights, as safetensors spells it."""
-PER_OUTPUT = WeightStorage(bits=8)
-"""Int8 weights with a scale for each output. ModelOpt names scales as internal names do."""
-
-_ALGORITHM = "W8A16"
-_SUPPORTED = f"unquantized weights in {', '.join(DTYPES)}; ModelOpt's {_ALGORITHM} (int8)"
-_WHAT = ("quant_algo", "kv_cache_quant_algo")
-_EMBEDDING = "embed.weight"
+METHOD = "modelopt"
+ALGORITHMS = ("W8A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ")
+_MIXED, _LAYERS = "MIXED_PRECISION", "quantized_layers"
+_SCALE, _INPUTS = "weight_scale", "pre_quant_scale"
 
 
-def read_storage(hf: HfConfig) -> WeightStorage | None:
-    """`PER_OUTPUT` for weights in `_ALGORITHM`, None for plain ones.
-
-    Raises:
-        CheckpointError: config.json or hf_quant_config.json says another format.
+def read_modelopt(said: Said) -> Scheme:
+    """Raises:
+    CheckpointError: an algorithm that is not read, for all layers or one of them.
     """
-    said = [(CONFIG, "quantization_config", hf.get("quantization_config"))]
-    file = hf.folder / HF_QUANTIZATION
-    if file.is_file():
-        fields = read_json(file).get("quantization")
-        is_plain = isinstance(fields, dict) and not any(map(fields.get, _WHAT))
-        said.append((HF_QUANTIZATION, "quantization", None if is_plain else fields))
-    given = [entry for entry in said if entry[2] is not None]
-    for entry in given:
-        _require_int8(hf, *entry)
-    return PER_OUTPUT if given else None
+    algorithm = said.choice("quant_algo", (*ALGORITHMS, _MIXED))
+    if algorithm == _MIXED:
+        layers = said.get(_LAYERS, {})
+        found = {name: fields.get("quant_algo") for name, fields in layers.items()}
+        for name, each in found.items():
+            if each not in ALGORITHMS:
+                raise said.refuse(
+                    f"says {each!r} of layer {name}; supported: {', '.join(ALGORITHMS)}"
+                )
+    roles = ("weight", _INPUTS, "input_scale")
+    return Scheme(f"ModelOpt, {algorithm}", _SCALE, roles, _read)
 
 
-def _require_int8(hf: HfConfig, file: str, key: str, said: Any) -> None:
-    fields = said if isinstance(said, dict) else {}
-    algorithm, method = fields.get("quant_algo"), fields.get("quant_method", "modelopt")
-    if method != "modelopt" or algorithm != _ALGORITHM:
-        name = algorithm if method == "modelopt" and algorithm else fields.get("quant_method")
-        name = name or repr(said)
-        raise CheckpointError(
-            f"{hf.folder / file}: {key} {name} is not supported; supported: {_SUPPORTED}"
-        )
-    cache = fields.get("kv_cache_quant_algo", fields.get("kv_cache_scheme"))
-    if cache is not None:
-        raise CheckpointError(
-            f"{hf.folder / file}: {key} asks for a quantised K/V cache ({cache}), which is not "
-            f"supported; supported: {_ALGORITHM} without one"
-        )
+def _read(module: Module) -> Layer:
+    weight = module.part("weight", ("I8", "U8"), 2)
+    rows, k = weight.shape
+    scaled = module.has(_INPUTS)
+    if scaled:
+        module.part(_INPUTS, FLOATS, 1)
+        module.require_shape(_INPUTS, (k,))
+    if weight.dtype == "I8":
+        module.part(_SCALE, FLOATS, 1)
+        module.require_shape(_SCALE, (rows,))
+        storage = WeightStorage(8, input_scales=scaled)
+        return Layer((rows, k), storage, lambda: _unpack(module, 8))
+    n, groups = 2 * rows, module.part(_SCALE, FLOATS, 2).shape[1]
+    module.require_shape(_SCALE, (n, groups))
+    storage = WeightStorage(4, module.group_size(_SCALE, k, groups), input_scales=scaled)
+    return Layer((n, k), storage, lambda: _unpack(module, 4))
 
 
-def expected_scales(
-    expected: Mapping[str, tuple[str, tuple[int, ...]]], headers: Mapping[str, TensorHeader]
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The scales that the int8 weights among a checkpoint's tensors need, as `names.Expected`."""
-    return {
-        name + SCALE_SUFFIX: (target + SCALE_SUFFIX, shape[:1])
-        for name, (target, shape) in expected.items()
-        if name in headers and headers[name].dtype == VALUES
-        # An embedding is looked up in floats.
-        if len(shape) == 2 and target != _EMBEDDING
-    }
+def _unpack(module: Module, bits: int) -> Numbers:
+    values = module.parts["weight"].read()
+    if bits == 4:
+        halves = unpack_words(values.t(), bits).t()  # of a sign each: 8 .. 15 stand for -8 .. -1
+        values = centred(halves ^ 8, bits).contiguous()
+    scales = module.finite(_SCALE).view(len(values), -1)
+    inputs = module.finite(_INPUTS) if module.has(_INPUTS) else None
+    return Numbers(values, scales.to(torch.float32), input_scales=inputs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from checkpoint_converters.containers.gguf_file import open_gguf
-from checkpoint_converters.quantised.gguf_blocks import as_floats
+from checkpoint_converters.quantised.gguf_blocks import unblocked
 
 from .tiny_gguf import SCALES, TYPES, TinyGguf, random_tensor
 
@@ -22,7 +22,7 @@ def test_all_types(kind: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     tensors = {f"t{i}": random_tensor(kind, shape, random) for i, shape in enumerate(SHAPES)}
     file = TinyGguf(tensors=tensors).write(tmp_path / "tensors.gguf")
-    read = as_floats(open_gguf(file).tensors)
+    read = unblocked(open_gguf(file).tensors)
     dtypes = {"F16": torch.float16, "BF16": torch.bfloat16}
     for (name, tensor), shape in zip(tensors.items(), SHAPES, strict=True):
         found = read[name].read()
@@ -40,6 +40,6 @@ def test_any_bytes(kind: str, tmp_path: Path) -> None:
     tensor.raw[:] = np.random.default_rng(2).integers(0, 256, tensor.raw.shape, np.uint8)
     with np.errstate(all="ignore"):
         file = TinyGguf(tensors={"t": tensor}).write(tmp_path / "tensors.gguf")
-        found = as_floats(open_gguf(file).tensors)["t"].read()
+        found = unblocked(open_gguf(file).tensors)["t"].read()
         expected = tensor.values
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)

@@ -148,7 +148,7 @@ def test_other_targets(tmp_path: Path) -> None:
         ({"medusa_num_heads": 5}, "medusa_num_heads is 5, the tensors are of 3"),
         ({"medusa_num_heads": "2"}, "medusa_num_heads is '2'"),
         ({"medusa_num_layers": 2}, "medusa_num_layers is 2, the tensors are of 1"),
-        ({"quantization_config": {}}, "quantized Medusa heads"),
+        ({"quantization_config": {}}, "quantization_config {} is not"),
     ],
 )
 def test_config_and_tensors_disagree(tmp_path: Path, config: dict[str, Any], message: str) -> None:

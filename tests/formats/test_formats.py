@@ -80,14 +80,14 @@ def test_a_row_has_its_bits_alone(name: str) -> None:
 def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
     kind = FORMATS[name]
     values = torch.randint(-127, 128, (N, K), dtype=torch.int8)
-    tensors = {"a": values, "a_scale": random(N).abs() + 0.1}
+    tensors = {"a_values": values, "a_scale": random(N).abs() + 0.1}
     part = StoredWeight.read(tensors, "a")
     assert torch.equal(kind.dequantised(loaded(kind, part), N, K), part.floats())
     tensors["a_scale"][3] = torch.inf
     with pytest.raises(CheckpointError, match="a_scale has 1 values that are NaN or infinite"):
         StoredWeight.read(tensors, "a")
     with pytest.raises(CheckpointError, match="has no tensor a_scale"):
-        StoredWeight.read({"a": values}, "a")
+        StoredWeight.read({"a_values": values}, "a")
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -27,8 +27,8 @@ class Int8Format(WeightFormat):
     """``packed [ceil(N / 64), K, 64] int8`` in panels and ``scales [ceil(N / 64), G, 64] f32``, for
     `trtspec.ops.linear_int8`. group_size: input features of an output that share a scale; 0: all.
 
-    Floats are rounded symmetrically; a weight that is int8 with a scale for each output is taken as
-    it is.
+    Floats are rounded symmetrically; a weight of whole numbers whose groups are no smaller, and
+    which has no more than scales, is taken as it is.
     """
 
     group_size: int = 0
@@ -47,13 +47,12 @@ class Int8Format(WeightFormat):
         rounding, quantised = Rounding(), []
         for part in parts:
             part.require_finite(f"quantised to {self.name}")
-            if part.scales is not None:
+            kept = self._kept(part)
+            if kept is not None:
                 rounding += Rounding(0.0, _squares(part.floats()))
-                groups = num_groups(part.values.shape[1], self.group_size)
-                spread = part.scales.float()[:, None].expand(-1, groups)
-                quantised.append((part.values, spread))
+                quantised.append(kept)
                 continue
-            for rows in torch.split(part.values, _ROWS_AT_ONCE):
+            for rows in torch.split(part.floats(), _ROWS_AT_ONCE):
                 values, scales = quantize_int8(rows, self.group_size)
                 change = dequantize_int8(values, scales, self.group_size) - rows.float()
                 rounding += Rounding(_squares(change), _squares(rows.float()))
@@ -63,6 +62,16 @@ class Int8Format(WeightFormat):
         buffers["packed"].copy_(packed)
         buffers["scales"].copy_(panels)
         return rounding
+
+    def _kept(self, part: StoredWeight) -> tuple[Tensor, Tensor] | None:
+        """Values and scales of a quantised weight, if these say all of it and fit the groups."""
+        more = (part.zeros, part.offsets, part.input_scales, part.permutation)
+        if part.scales is None or any(each is not None for each in more):
+            return None
+        depth, runs = part.values.shape[1], part.scales.numel() // len(part.values)
+        if runs > 1 and (not self.group_size or depth // runs % self.group_size):
+            return None
+        return part.values, part.grouped(part.scales, self.group_size).float()
 
     def product(
         self,

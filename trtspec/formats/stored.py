@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from trtspec.config.storage import (
     OFFSET_SUFFIX,
     PERMUTATION_SUFFIX,
     SCALE_SUFFIX,
+    VALUES_SUFFIX,
     ZERO_SUFFIX,
 )
 from trtspec.errors import CheckpointError
@@ -34,7 +36,8 @@ class StoredWeight:
     scales: ``[n]`` or ``[n, G]`` floats; scale g belongs to the g-th run of K / G inputs.
     zeros: as scales, int8; offsets: as scales, floats. input_scales: ``[K]`` floats, of the inputs.
     permutation: ``[K] i32``; the k-th input that the runs count is input permutation[k] of the
-    layer. ``values`` and ``input_scales`` keep the layer's order.
+    layer. ``values`` and ``input_scales`` keep the layer's order. exact: reads the floats that a
+    quantised weight stands for, as its scheme has them; None: they are made of the rest.
     """
 
     name: str
@@ -44,6 +47,7 @@ class StoredWeight:
     offsets: Tensor | None = None
     input_scales: Tensor | None = None
     permutation: Tensor | None = None
+    exact: Callable[[], Tensor] | None = None
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor], name: str) -> StoredWeight:
@@ -52,12 +56,13 @@ class StoredWeight:
         Raises:
             CheckpointError: a tensor is missing, or what must be finite is not.
         """
-        values = read_tensor(tensors, name)
-        if values.dtype != torch.int8:
-            return cls(name, values)
+        if name + VALUES_SUFFIX not in tensors:
+            return cls(name, read_tensor(tensors, name))
         read_tensor(tensors, name + SCALE_SUFFIX)
-        found = (tensors.get(name + suffix) for suffix in _PARTS)
-        weight = cls(name, values, *found)
+        scales, zeros, offsets, factors, order = (tensors.get(name + each) for each in _PARTS)
+        values = tensors[name + VALUES_SUFFIX]
+        exact = partial(read_tensor, tensors, name) if name in tensors else None
+        weight = cls(name, values, scales, zeros, offsets, factors, order, exact)
         weight.require_finite("dequantised")
         return weight
 
@@ -83,6 +88,8 @@ class StoredWeight:
         """The weight ``[n, K]`` in floats."""
         if self.scales is None:
             return self.values
+        if self.exact is not None:
+            return self.exact()
         depth = self.values.shape[1]
         weight = self.values.float()
         place: Tensor | slice = slice(None)

@@ -20,7 +20,6 @@ from checkpoint_converters.draft_fields import (
     architectures,
     head_rows,
     read_decoder,
-    refuse_quantized,
 )
 from checkpoint_converters.draft_names import D2T, EMBEDDING, FC, HEAD, IGNORED, layer_names
 from checkpoint_converters.draft_vocabulary import TOKEN_MAP, borrowed, read_map
@@ -89,7 +88,6 @@ def read_dflash(hf: HfConfig, headers: Headers, target: ModelConfig) -> DFlashRe
     Raises CheckpointError, before a weight is read, for what is not run, and where it cannot fit;
     what was found and what was expected are named.
     """
-    refuse_quantized(hf)
     decision = describe_dflash(hf)
     made_for = hf.get("num_target_layers")
     if made_for not in (None, target.num_layers):

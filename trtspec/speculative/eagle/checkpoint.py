@@ -20,7 +20,6 @@ from checkpoint_converters.draft_fields import (
     head_rows,
     nested,
     read_decoder,
-    refuse_quantized,
 )
 from checkpoint_converters.draft_names import D2T, EMBEDDING, FC, HEAD, IGNORED
 from checkpoint_converters.draft_vocabulary import TOKEN_MAP, borrowed, cut_head, read_map
@@ -130,7 +129,6 @@ def _read_fields(
     Raises CheckpointError, before a weight is read, where it cannot fit its target; what was found
     and what was expected are named.
     """
-    refuse_quantized(hf)
     decoder = read_decoder(hf, headers, target)
     rows = head_rows(hf, headers, target.vocab_size)
     if kind.version == 3:

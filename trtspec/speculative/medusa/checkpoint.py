@@ -19,6 +19,7 @@ from checkpoint_converters.draft_fields import nested
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
+from checkpoint_converters.quantised.folded import fold
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.draft_reader import DraftReader
@@ -56,7 +57,8 @@ def _heads(folder: DraftFolder) -> dict[str, TensorHeader]:
     if file is None:
         headers = folder.headers
     else:
-        headers = read_pickle_headers(file) if file.suffix == ".pt" else read_file_header(file)
+        read = read_pickle_headers if file.suffix == ".pt" else read_file_header
+        headers = fold(folder.hf, read(file))
     found: dict[str, TensorHeader] = {}
     for original, header in headers.items():
         name = _PREFIXES.sub("", original, count=1) if _PREFIXES.match(original) else original
@@ -90,8 +92,6 @@ def read_medusa(hf: HfConfig, headers: Headers, target: ModelConfig) -> MedusaRe
     Raises CheckpointError, before a weight is read, where they cannot fit; missing tensors, those
     without a use, and found and expected sizes are named.
     """
-    if hf.get("quantization_config") is not None:
-        raise hf.refuse("quantization_config: quantized Medusa heads are not supported")
     heads, blocks = _count(headers)
     if not heads:
         raise hf.refuse(

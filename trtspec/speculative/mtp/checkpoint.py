@@ -20,6 +20,7 @@ from checkpoint_converters.draft_vocabulary import cut_head
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import match
+from checkpoint_converters.quantised.folded import fold
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
@@ -68,7 +69,7 @@ def read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> Dr
             named.
     """
     path, hf = folder.path, folder.hf
-    everything = read_model_headers(path)
+    everything = fold(hf, read_model_headers(path))
     family = _family(hf, everything, target)
     count = family.count(everything, target.num_layers)
     modules = [_read_module(hf, family, i, count, everything, target) for i in range(count)]

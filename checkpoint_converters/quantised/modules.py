@@ -1,0 +1,93 @@
+"""The tensors of one quantised linear layer, found by what stands behind its name and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
+from trtspec.errors import CheckpointError
+
+FLOATS = tuple(DTYPES)
+AGAIN = "get the checkpoint again, or quantise the model anew"
+
+
+def scale_type(scales: TensorHeader) -> str:
+    """The dtype that keeps scales as they are: float16 or float32."""
+    return "float16" if scales.dtype == "F16" else "float32"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One layer: its ``parts`` by role, such as ``weight_scale`` of ``NAME.weight_scale``."""
+
+    name: str
+    scheme: str
+    parts: Mapping[str, TensorHeader]
+
+    def has(self, role: str) -> bool:
+        return role in self.parts
+
+    def part(self, role: str, dtypes: Collection[str], rank: int) -> TensorHeader:
+        """A part of so many dimensions; CheckpointError if it is missing or another thing."""
+        if role not in self.parts:
+            raise CheckpointError(
+                f"{self.file}: layer {self.name} is quantised ({self.scheme}), but its tensor "
+                f"{self.name}.{role} is missing; {AGAIN}"
+            )
+        header = self.parts[role]
+        if header.dtype not in dtypes:
+            raise self.refuse(role, f"dtype {header.dtype}", f"be {' or '.join(dtypes)}")
+        if len(header.shape) != rank:
+            raise self.refuse(role, f"shape {list(header.shape)}", f"have {rank} dimensions")
+        return header
+
+    def require_shape(self, role: str, shape: tuple[int, ...]) -> None:
+        """CheckpointError unless a part has that shape."""
+        found = self.parts[role].shape
+        if found != shape:
+            raise self.refuse(role, f"shape {list(found)}", f"have {list(shape)}")
+
+    def group_size(self, role: str, inputs: int, groups: int) -> int:
+        """Input features of each of so many groups, whose scales are ``role``; 0: one group."""
+        if groups < 1 or inputs % groups:
+            raise self.refuse(role, f"{groups} groups", f"divide its {inputs} input features")
+        return 0 if groups == 1 else inputs // groups
+
+    def finite(self, role: str) -> Tensor:
+        """A part in float32; CheckpointError if a value is NaN or infinite."""
+        values = self.parts[role].read().float()
+        if not torch.isfinite(values).all():
+            count = int((~torch.isfinite(values)).sum())
+            raise self.refuse(role, f"{count} values that are NaN or infinite", "be finite")
+        return values
+
+    def order(self, role: str, groups: int) -> Tensor | None:
+        """The input features ``[K] i32`` sorted by the groups that a part gives them; None where
+        that is their order already; CheckpointError unless all groups are of one size."""
+        index = self.parts[role].read().long()
+        wrong = index[(index < 0) | (index >= groups)]
+        if len(wrong):
+            raise self.refuse(role, f"group {int(wrong[0])}", f"name groups 0 to {groups - 1}")
+        sizes, size = torch.bincount(index, minlength=groups), len(index) // groups
+        if (sizes != size).any():
+            odd = int((sizes != size).nonzero()[0])
+            raise self.refuse(
+                role, f"{int(sizes[odd])} input features in group {odd}", f"give each {size}"
+            )
+        order = torch.argsort(index, stable=True).int()
+        return None if torch.equal(order, torch.arange(len(order))) else order
+
+    def refuse(self, role: str, found: str, wanted: str) -> CheckpointError:
+        """An error about a part, to raise."""
+        return CheckpointError(
+            f"{self.file}: tensor {self.name}.{role} ({self.scheme}) has {found}; it must "
+            f"{wanted}: {AGAIN}"
+        )
+
+    @property
+    def file(self) -> str:
+        return str(next(iter(self.parts.values())).file)

@@ -1,0 +1,61 @@
+"""Which scheme of quantised weights a checkpoint has, by what its configs say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from checkpoint_converters.containers.safetensors_files import read_json
+from checkpoint_converters.hf_config import CONFIG, HfConfig
+from checkpoint_converters.quantised import awq, compressed_tensors, gptq, modelopt
+from checkpoint_converters.quantised.said import Said
+from checkpoint_converters.quantised.scheme import Scheme
+from trtspec.errors import CheckpointError
+
+HF_QUANTIZATION = "hf_quant_config.json"
+_CONFIG_KEY, _FILE_KEY = "quantization_config", "quantization"
+_WHAT = ("quant_algo", "kv_cache_quant_algo")
+
+_READERS: Mapping[str, Callable[[Said], Scheme]] = {
+    modelopt.METHOD: modelopt.read_modelopt,
+    compressed_tensors.METHOD: compressed_tensors.read_compressed_tensors,
+    awq.METHOD: awq.read_awq,
+    gptq.METHOD: gptq.read_gptq,
+}
+"""By quant_method."""
+
+
+def read_scheme(hf: HfConfig) -> Scheme | None:
+    """That of config.json or hf_quant_config.json, None for weights that are not quantised.
+
+    Raises:
+        CheckpointError: a scheme, or a setting of one, that is not read; or a quantised K/V cache.
+    """
+    given: list[tuple[str, str, Any]] = [(CONFIG, _CONFIG_KEY, hf.get(_CONFIG_KEY))]
+    file = hf.folder / HF_QUANTIZATION
+    if file.is_file():
+        fields = read_json(file).get(_FILE_KEY)
+        is_plain = isinstance(fields, dict) and not any(map(fields.get, _WHAT))
+        given.append((HF_QUANTIZATION, _FILE_KEY, None if is_plain else fields))
+    schemes = [_scheme(hf, *entry) for entry in given if entry[2] is not None]
+    return schemes[0] if schemes else None
+
+
+def _scheme(hf: HfConfig, name: str, key: str, values: Any) -> Scheme:
+    file = hf.folder / name
+    fields = values if isinstance(values, dict) else {}
+    default = modelopt.METHOD if "quant_algo" in fields or name == HF_QUANTIZATION else None
+    method = fields.get("quant_method", default)
+    if not isinstance(method, str) or method not in _READERS:
+        raise CheckpointError(
+            f"{file}: {key} {method or repr(values)} is not supported; supported: weights that are "
+            f"not quantised, and quant_method {', '.join(_READERS)}"
+        )
+    said = Said(file, key, fields)
+    cache = said.get("kv_cache_quant_algo", said.get("kv_cache_scheme"))
+    if cache is not None:
+        raise said.refuse(
+            f"asks for a quantised K/V cache ({cache}), which is not supported; supported: "
+            "quantised weights without one"
+        )
+    return _READERS[method](said)

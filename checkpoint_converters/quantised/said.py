@@ -1,0 +1,48 @@
+"""Said: the settings of a quantisation, as a checkpoint's config says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import CheckpointError
+
+_NONE: Any = object()
+
+
+@dataclass(frozen=True)
+class Said:
+    """The object ``key`` of a file."""
+
+    file: Path
+    key: str
+    values: Mapping[str, Any]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value; JSON's null counts as absent."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def choice(self, name: str, allowed: tuple[Any, ...], default: Any = _NONE) -> Any:
+        """A value that is one of ``allowed``; CheckpointError for others."""
+        value = self.get(name, default)
+        if value is _NONE:
+            raise self.refuse(f"does not say {name}; it must be {_listed(allowed)}")
+        if isinstance(value, (bool, list, dict)) or value not in allowed:
+            raise self.refuse(f"{name} {value!r} is not supported; supported: {_listed(allowed)}")
+        return value
+
+    def refuse_set(self, name: str, meaning: str) -> None:
+        """CheckpointError if a key says anything."""
+        if self.get(name):
+            raise self.refuse(f"{name} ({meaning}) is not supported; supported: without it")
+
+    def refuse(self, message: str) -> CheckpointError:
+        """An error about the settings, to raise."""
+        return CheckpointError(f"{self.file}: {self.key} {message}")
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, values))

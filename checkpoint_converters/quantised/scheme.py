@@ -1,0 +1,65 @@
+"""Scheme: how the quantised linear layers of one checkpoint lie in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.quantised.modules import Module
+from checkpoint_converters.quantised.numbers import Numbers, QuantisedTensor
+from trtspec.config.storage import WeightStorage
+
+_WHOLE_NUMBERS = ("I8", "U8", "I32")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One quantised layer of N outputs and K inputs, checked but for its values. ``unpack`` reads
+    it, as ``storage`` says it is."""
+
+    shape: tuple[int, int]
+    storage: WeightStorage
+    unpack: Callable[[], Numbers]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """name: for messages. key: the role of the tensor that every quantised layer has, such as
+    ``qweight``; others are in ``roles``. read: a layer's tensors, checked."""
+
+    name: str
+    key: str
+    roles: tuple[str, ...]
+    read: Callable[[Module], Layer]
+
+    def fold(self, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
+        """The tensors, with one ``LAYER.weight`` in place of all that a quantised layer has but
+        its bias.
+
+        Raises:
+            CheckpointError: a part of a layer is missing, or is of another dtype or shape.
+        """
+        found = dict(headers)
+        for name in headers:
+            layer, _, role = name.rpartition(".")
+            if role == self.key and layer:
+                module = self._module(layer, headers)
+                for part in module.parts:
+                    found.pop(f"{layer}.{part}")
+                weight = f"{layer}.weight"
+                found[weight] = _tensor(weight, module, self.read(module))
+        for name, header in found.items():
+            if header.dtype in _WHOLE_NUMBERS and name.endswith(".weight"):
+                self._module(name.removesuffix(".weight"), headers).part(self.key, (), 0)
+        return found
+
+    def _module(self, layer: str, headers: Mapping[str, TensorHeader]) -> Module:
+        roles = (self.key, *self.roles)
+        named = {role: headers.get(f"{layer}.{role}") for role in roles}
+        return Module(layer, self.name, {r: part for r, part in named.items() if part is not None})
+
+
+def _tensor(name: str, module: Module, layer: Layer) -> QuantisedTensor:
+    file = next(iter(module.parts.values())).file
+    return QuantisedTensor(name, file, "F32", layer.shape, layer.storage, layer.unpack)

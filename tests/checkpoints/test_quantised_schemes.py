@@ -1,0 +1,168 @@
+"""Every scheme of quantised weights: read to the bit, and refused by name where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from checkpoint_converters import load_checkpoint, read_config
+from checkpoint_converters.checkpoint import Checkpoint
+from trtspec.errors import CheckpointError
+from trtspec.formats.stored import StoredWeight
+from trtspec.models.causal_lm import CausalLM
+from trtspec.ops.linear import unpack_linear
+
+from .quantised_layers import CASES, Case
+from .tiny_folder import TinyFolder
+
+DOWN = "model.layers.1.mlp.down_proj"
+WHOLE = ("model.layers.0.mlp.up_proj", "lm_head", "model.layers.1.self_attn.v_proj")
+"""Layers that are left out, one part of a fused layer among them."""
+
+
+def quantised(folder: TinyFolder, case: Case) -> dict[str, Tensor]:
+    """Put a scheme's layers in place of all but `WHOLE`; returns the floats by layer."""
+    floats = {}
+    for name, weight in list(folder.tensors.items()):
+        layer = name.removesuffix(".weight")
+        if layer.endswith("_proj"):
+            floats[layer] = weight.float()
+            if layer not in WHOLE:
+                del folder.tensors[name]
+                parts, floats[layer] = case.layer(*weight.shape)
+                folder.tensors |= {f"{layer}.{role}": part for role, part in parts.items()}
+    return floats
+
+
+def opened(path: Path, case: Case, change: Callable[[TinyFolder], Any] = id) -> Checkpoint:
+    folder = TinyFolder(path)
+    quantised(folder, case)
+    change(folder)
+    return load_checkpoint(folder.write(quantization_config=case.config))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_are_read_to_the_bit(tmp_path: Path, name: str) -> None:
+    folder = TinyFolder(tmp_path)
+    floats = quantised(folder, CASES[name])
+    path = folder.write(quantization_config=CASES[name].config)
+    checkpoint = load_checkpoint(path)
+    assert read_config(path) == checkpoint.config
+    for ours, layer in (("mlp.down", DOWN), ("attn.q", "model.layers.1.self_attn.q_proj")):
+        weight = StoredWeight.read(checkpoint.tensors, f"layers.1.{ours}.weight")
+        assert weight.scales is not None and weight.exact is not None
+        assert torch.equal(weight.exact(), floats[layer])
+        made_of_parts = StoredWeight(*(getattr(weight, field) for field in FIELDS))
+        assert torch.equal(made_of_parts.floats(), floats[layer])
+    assert StoredWeight.read(checkpoint.tensors, "layers.1.attn.v.weight").scales is None
+    model = CausalLM(checkpoint.config, torch.float32)
+    model.load_weights(checkpoint)
+    fused = [floats[f"model.layers.1.self_attn.{part}_proj"] for part in "qkv"]
+    assert torch.equal(unpack_linear(model.layers[1].attn.qkv.packed, 32), torch.cat(fused))
+
+
+FIELDS = ("name", "values", "scales", "zeros", "offsets", "input_scales", "permutation")
+
+
+def change(role: str, to: Callable[[Tensor], Tensor]) -> Callable[[TinyFolder], None]:
+    def apply(folder: TinyFolder) -> None:
+        folder.tensors[f"{DOWN}.{role}"] = to(folder.tensors[f"{DOWN}.{role}"]).contiguous()
+
+    return apply
+
+
+def without(role: str) -> Callable[[TinyFolder], Any]:
+    return lambda folder: folder.tensors.pop(f"{DOWN}.{role}")
+
+
+def with_value(value: float) -> Callable[[Tensor], Tensor]:
+    def put(tensor: Tensor) -> Tensor:
+        changed = tensor.clone()
+        changed.view(-1)[3] = value
+        return changed
+
+    return put
+
+
+BAD: list[tuple[str, Callable[[TinyFolder], Any], str]] = [
+    ("gptq", without("scales"), "its tensor DOWN.scales is missing; get the checkpoint again"),
+    ("gptq", without("qzeros"), "its tensor DOWN.qzeros is missing"),
+    ("gptq-act", without("g_idx"), "its tensor DOWN.g_idx is missing"),
+    ("gptq", change("scales", lambda t: t[:, :8]), r"scales .* has shape \[3, 8\]; .* \[3, 16\]"),
+    ("gptq", change("scales", lambda t: torch.cat((t, t[:2]))), "5 groups; .* divide its 24 input"),
+    ("gptq", change("qzeros", lambda t: t[:2]), r"qzeros .* has shape \[2, 2\]; .* \[3, 2\]"),
+    ("gptq", change("qweight", lambda t: t.float()), "qweight .* has dtype F32; it must be I32"),
+    ("gptq", change("scales", with_value(torch.nan)), "scales .* 1 values that are NaN or inf"),
+    ("gptq-act", change("g_idx", with_value(3)), "g_idx .* has group 3; .* name groups 0 to 2"),
+    ("gptq-act", change("g_idx", with_value(-1)), "g_idx .* has group -1"),
+    ("gptq-act", change("g_idx", torch.zeros_like), "24 input features in group 0; .* each 8"),
+    ("gptq", change("g_idx", lambda t: t.flip(0)), "g_idx .* in no order; .* as desc_act says"),
+    ("gptq-symmetric", change("qzeros", with_value(5)), "zero point of 6; .* 8, as sym says"),
+    ("awq", without("qzeros"), "its tensor DOWN.qzeros is missing"),
+    ("awq", change("scales", with_value(torch.inf)), "scales .* NaN or infinite"),
+    ("pack-quantized", without("weight_scale"), "no use: .*weight_packed"),
+    ("pack-quantized-zeros", without("weight_zero_point"), "DOWN.weight_zero_point is missing"),
+    ("pack-quantized", change("weight_shape", lambda t: t + 1), "weight_shape .* be .16, 24."),
+    ("int-quantized", without("weight_scale"), "DOWN.weight_scale is missing"),
+    ("modelopt-awq", change("pre_quant_scale", with_value(torch.nan)), "pre_quant_scale .* NaN"),
+    ("modelopt-awq", change("weight_scale", lambda t: t[1:]), r"\[15, 3\]; it must have \[16, 3\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "bend", "message"), BAD)
+def test_layers_that_do_not_fit(
+    tmp_path: Path, name: str, bend: Callable[[TinyFolder], Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message.replace("DOWN", DOWN)):
+        opened(tmp_path, CASES[name], bend).tensors["layers.1.mlp.down.weight"]
+
+
+SETTINGS: list[tuple[str, dict[str, Any], str]] = [
+    ("gptq", {"bits": 3}, "bits 3 is not supported; supported: 4, 8"),
+    ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin' .* gptq, gptq_v2"),
+    ("gptq", {"dynamic": {"+:a": {"bits": 8}}}, "dynamic .* is not supported"),
+    ("awq", {"bits": 8}, "bits 8 is not supported; supported: 4"),
+    ("awq", {"version": "gemv"}, "version 'gemv' is not supported"),
+    ("pack-quantized", {"format": "nvfp4-pack-quantized"}, "format 'nvfp4-pack-quantized'"),
+    ("pack-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "a quantised K/V cache"),
+    ("pack-quantized", {"config_groups": {}}, "no config_groups with targets"),
+    ("pack-quantized", {"sparsity_config": {"format": "sparse-24"}}, "sparse weights"),
+    ("modelopt-awq", {"quant_algo": "NVFP4"}, "quant_algo 'NVFP4' is not supported"),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "message"), SETTINGS)
+def test_settings_that_are_not_read(
+    tmp_path: Path, name: str, said: dict[str, Any], message: str
+) -> None:
+    case = Case(CASES[name].config | said, CASES[name].codes, CASES[name].pack)
+    with pytest.raises(CheckpointError, match=f"quantization_config {message}|{message}"):
+        opened(tmp_path, case)
+
+
+def test_groups_of_layers(tmp_path: Path) -> None:
+    """Names count before patterns, patterns before classes; a layer without a group is refused."""
+    eight, four = (CASES[f"pack-quantized{end}"] for end in ("-8", ""))
+    groups = {
+        "first": four.config["config_groups"]["group_0"] | {"targets": ["Linear"]},
+        "second": eight.config["config_groups"]["group_0"] | {"targets": [r"re:.*\.1\.mlp.*"]},
+    }
+    folder = TinyFolder(tmp_path)
+    floats = quantised(folder, four)
+    for name in [name for name in folder.tensors if ".1.mlp." in name]:
+        layer, _, role = name.rpartition(".")
+        if role == "weight_packed":
+            parts, floats[layer] = eight.layer(*floats[layer].shape)
+            folder.tensors |= {f"{layer}.{r}": part for r, part in parts.items()}
+    path = folder.write(quantization_config=four.config | {"config_groups": groups})
+    tensors = load_checkpoint(path).tensors
+    assert torch.equal(tensors["layers.1.mlp.down.weight"], floats[DOWN])
+    assert torch.equal(tensors["layers.0.mlp.down.weight"], floats["model.layers.0.mlp.down_proj"])
+    with pytest.raises(CheckpointError, match=r"no config group for layer model\.layers\.0"):
+        only = four.config | {"config_groups": {"second": groups["second"]}}
+        load_checkpoint(folder.write(quantization_config=only))
