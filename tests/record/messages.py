@@ -201,7 +201,7 @@ def _checkpoints(shop: Workshop) -> dict[str, Case]:
         "an unknown rope": copy("rope", rope_parameters={"rope_type": "dynamic", "factor": 2.0}),
         "heads that do not divide": copy("heads", num_key_value_heads=3),
         "no layers": copy("flat", num_hidden_layers=0),
-        "quantised by others": copy("awq", quantization_config={"quant_method": "awq", "bits": 4}),
+        "quantised by others": copy("hqq", quantization_config={"quant_method": "hqq"}),
         "no weights": bare,
         "weights cut short": cut,
         "a missing tensor": tensors("missing", lambda t: t.pop(norm)),
