@@ -1,0 +1,77 @@
+"""What a family's config.json may not say is refused by key and value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from checkpoint_converters import load_checkpoint, read_config
+from trtspec.errors import CheckpointError
+
+from ..e2e.families import family_model
+
+BASE: dict[str, Any] = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "dtype": "float32",
+}
+LONG = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("SmolLM3", {"no_rope_layers": [1, 2, 1, 1]}, r"no_rope_layers is \[1, 2"),
+    ("SmolLM3", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 4 layers"),
+    ("SmolLM3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0"),
+    ("Olmo3", {"layer_types": ["chunked_attention"] * 4}, "layer_types chunked_attention"),
+    ("Olmo3", {"layer_types": ["full_attention"]}, "layer_types names 1 layers, the model has 4"),
+    ("Granite", {"residual_multiplier": 0}, "residual_multiplier is 0; it must be above 0"),
+    ("Phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
+    ("Phi3", {"rope_scaling": LONG}, "1 numbers in short_factor and 2 in long_factor"),
+    ("Phi3", {"rope_scaling": {**LONG, "long_factor": 3}}, "long_factor is 3, not a list"),
+    ("Glm", {"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
+    ("Gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention true"),
+    ("Gemma2", {"hidden_activation": "gelu_fast"}, "hidden_activation 'gelu_fast'"),
+    ("Gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+    ("Gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap is -1.0; it must be above 0"),
+    ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "ntk"}}}, "rope type 'ntk'"),
+    ("Cohere", {"use_qk_norm": True}, "use_qk_norm true is not supported"),
+    ("Cohere2", {"sliding_window": 0}, "sliding_window is 0; it must be at least 1"),
+    ("Cohere2", {"logit_scale": -2.0}, "scale of the logits is -2.0"),
+    ("Starcoder2", {"norm_epsilon": -1.0}, "eps of a norm is -1.0"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "message"), REFUSED)
+def test_refused_by_key_and_value(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {"architectures": [f"{family}ForCausalLM"], **BASE}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    read_config(tmp_path)
+    file.write_text(json.dumps(config | changes))
+    with pytest.raises(CheckpointError, match=message):
+        read_config(tmp_path)
+
+
+def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    """A fused tensor of other heads, and one that nobody reads."""
+    family_model("phi3").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    fused = "model.layers.1.self_attn.qkv_proj.weight"
+    save_file({**tensors, "model.layers.1.surplus": torch.zeros(3)}, file)
+    with pytest.raises(CheckpointError, match=r"have no use: model\.layers\.1\.surplus"):
+        load_checkpoint(tmp_path)
+    save_file({**tensors, fused: tensors[fused][:-16].clone()}, file)
+    with pytest.raises(CheckpointError, match=r"qkv_proj\.weight has shape .* 64 \+ 32 \+ 32 rows"):
+        load_checkpoint(tmp_path)
