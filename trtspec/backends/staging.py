@@ -42,12 +42,12 @@ class _Buffer:
 class Staging:
     """Copies lists of host tensors to a device, each list in one piece and without waiting.
 
-    On a CPU nothing is copied, unless ``always`` (for tests).
+    On a CPU nothing is copied, unless ``always`` (for tests): ``copies`` says so.
     """
 
     def __init__(self, device: torch.device, always: bool = False) -> None:
         self._device = device
-        self._copies = always or device.type != "cpu"
+        self.copies = always or device.type != "cpu"
         self._on_cuda = device.type == "cuda"
         self._stable: dict[tuple[object, ...], _Buffer] = {}
         self._scratch = self._new_host(0)  # for calls that are not stable
@@ -58,7 +58,7 @@ class Staging:
         ``stable``: tensors of these shapes come again and again. They then lie at the same
         addresses every time, and a call overwrites what the last one with these shapes gave.
         """
-        if not self._copies:
+        if not self.copies:
             return list(tensors)
         buffer = (
             self._stable_buffer(tensors) if stable else self._new_buffer(tensors, self._scratch)

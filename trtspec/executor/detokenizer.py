@@ -53,6 +53,10 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Append a token; the characters it completes, often none within a character."""
+        if token not in self._skipped and not self._utf8.pending:
+            text = self._decoder.whole(token)
+            if text is not None:  # byte-level: nothing before it says what it is
+                return text
         if not self._is_shown(token):
             return ""
         data = self._decoder.bytes_of(token)

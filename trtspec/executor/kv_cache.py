@@ -97,7 +97,7 @@ class KVCacheManager:
 
     def committed_lengths(self) -> dict[int, int]:
         """`committed` of every request that has begun, by request id."""
-        return dict(zip(*self._books.committed_lengths(), strict=True))
+        return {request_id: known.committed for request_id, known in self._known.items()}
 
     def block_table(self, request_id: int) -> Tensor:
         """Blocks of the request in order of position: int32 [n], not to be written to."""
@@ -141,8 +141,14 @@ class KVCacheManager:
         """
         known = self._of(request_id)
         first, size = known.offered, self.block_size
-        if num_committed == known.committed and first + size > num_committed > known.covered - size:
-            return  # no block is full that was not offered, and none lies beyond
+        if num_committed < known.committed:
+            raise RuntimeError(f"KV cache: request {request_id} cannot commit backwards")
+        is_known = num_committed <= len(tokens) and num_committed <= known.covered
+        if is_known and first + size > num_committed > known.covered - size:
+            # No block is full that was not offered, and none lies beyond: the books learn of these
+            # rows with the next block.
+            known.committed = num_committed
+            return
         read = tokens[first : num_committed + self.lookahead]
         known.offered = self._commit(request_id, read, first, num_committed)
         known.committed = num_committed
@@ -156,9 +162,12 @@ class KVCacheManager:
     def check_invariants(self) -> None:
         """RuntimeError unless the books balance; walks all blocks, for tests and debugging."""
         self._books.check_invariants()
-        lengths = {request_id: known.committed for request_id, known in self._known.items()}
-        if lengths != self.committed_lengths():
-            raise RuntimeError(f"KV cache: committed {self.committed_lengths()}, not {lengths}")
+        lengths, size = self.committed_lengths(), self.block_size
+        booked = dict(zip(*self._books.committed_lengths(), strict=True))
+        if lengths.keys() != booked.keys() or not all(
+            0 <= length - booked[request_id] < size for request_id, length in lengths.items()
+        ):
+            raise RuntimeError(f"KV cache: committed {booked}, not {lengths}")
         for request_id, known in self._known.items():
             table = self._block_table(request_id)
             if known.covered != len(table) * self.block_size or (

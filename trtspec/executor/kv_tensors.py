@@ -22,7 +22,7 @@ class KVTensors:
     """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
     layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own.
 
-    bytes_per_token: of K and V, over all layers.
+    all: keys of every layer, then values. bytes_per_token: of K and V, over all layers.
 
     A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """
@@ -43,13 +43,8 @@ class KVTensors:
         k, v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype, device)
         if layout.is_slots:
             k, v = ([_heads_first(cache) for cache in caches] for caches in (k, v))
-        self._k, self._v = k, v
+        self.all = (*k, *v)
         self._groups = _alike(k, v, layout.is_slots)
-
-    @property
-    def all(self) -> tuple[Tensor, ...]:
-        """Keys of every layer, then values."""
-        return (*self._k, *self._v)
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every cache.

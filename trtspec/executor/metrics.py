@@ -126,7 +126,7 @@ class EngineClock(Protocol):
     def kv_bytes(self) -> int: ...
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Use:
     """Seconds of the executor and of its engines, and bytes that the engines read."""
 
@@ -137,10 +137,22 @@ class Use:
     kv_bytes: int = 0
 
     def __add__(self, other: Use) -> Use:
-        return Use(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+        return Use(
+            self.seconds + other.seconds,
+            self.target_seconds + other.target_seconds,
+            self.draft_seconds + other.draft_seconds,
+            self.weight_bytes + other.weight_bytes,
+            self.kv_bytes + other.kv_bytes,
+        )
 
     def __sub__(self, other: Use) -> Use:
-        return Use(*(a - b for a, b in zip(_values(self), _values(other), strict=True)))
+        return Use(
+            self.seconds - other.seconds,
+            self.target_seconds - other.target_seconds,
+            self.draft_seconds - other.draft_seconds,
+            self.weight_bytes - other.weight_bytes,
+            self.kv_bytes - other.kv_bytes,
+        )
 
     @property
     def host_seconds(self) -> float:
@@ -257,20 +269,19 @@ class ExecutorMetrics:
         }
 
     def _now(self) -> Use:
-        engines = [*self._target, *self._drafts]
-        return Use(
-            time.perf_counter(),
-            sum(engine.seconds for engine in self._target),
-            sum(engine.seconds for engine in self._drafts),
-            sum(engine.weight_bytes for engine in engines),
-            sum(engine.kv_bytes for engine in engines),
-        )
-
-
-def _values(use: Use) -> tuple[Any, ...]:
-    return use.seconds, use.target_seconds, use.draft_seconds, use.weight_bytes, use.kv_bytes
+        now = Use(time.perf_counter())
+        for engine in self._target:
+            now.target_seconds += engine.seconds
+            now.weight_bytes += engine.weight_bytes
+            now.kv_bytes += engine.kv_bytes
+        for engine in self._drafts:
+            now.draft_seconds += engine.seconds
+            now.weight_bytes += engine.weight_bytes
+            now.kv_bytes += engine.kv_bytes
+        return now
 
 
 def _count(bins: list[int], index: int, by: int = 1) -> None:
-    bins.extend([0] * (index + 1 - len(bins)))
+    if index >= len(bins):
+        bins.extend([0] * (index + 1 - len(bins)))
     bins[index] += by

@@ -173,13 +173,13 @@ class ModelEngine(CountedEngine):
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that judges its verdict."""
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
-        wanted = bucket.rows if bucket else max(len(logits_rows), 1)
+        wanted = bucket.rows if bucket else max(logits_rows.shape[0], 1)
         inputs = EngineInputs(
             rows=rows if bucket is None else pad(rows, bucket),
             logits_rows=extend(logits_rows, wanted, 0),
         )
-        counts = [len(logits_rows), len(rows.input_ids)]
-        judged = len(questions.row_start) - 1
+        counts = [logits_rows.shape[0], rows.input_ids.shape[0]]
+        judged = questions.row_start.shape[0] - 1
         if self.judges:
             requests = bucket.requests if bucket else judged
             starts = questions.row_start
@@ -263,7 +263,7 @@ class ModelEngine(CountedEngine):
     ) -> list[Tensor]:
         return self._call(
             session,
-            inputs._replace(caches=self.caches.all),
+            EngineInputs(*inputs[:-1], self.caches.all),
             passes * self._network.pass_bytes,
             passes * cached_tokens * self.caches.bytes_per_token,
         )
@@ -271,6 +271,8 @@ class ModelEngine(CountedEngine):
 
 def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineInputs:
     """All of them in one copy; see `Staging.to_device`."""
+    if not staging.copies:
+        return inputs
     return inputs.filled(staging.to_device(inputs.flat(), stable=stable))
 
 

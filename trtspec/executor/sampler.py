@@ -86,9 +86,10 @@ class Sampler:
         trees = [request.draft for request in requests]
         places = _places(requests)
         raw = _raw(requests, places, logits)
-        for change, own in zip(changes, places, strict=True):
-            if change is not None:
-                change.apply(logits[own])
+        if any(changes):
+            for change, own in zip(changes, places, strict=True):
+                if change is not None:
+                    change.apply(logits[own])
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, trees)
@@ -99,7 +100,9 @@ class Sampler:
             for request, own in zip(requests, places, strict=True):
                 self._rule.force(request, request.draft, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
-        judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
+        judgement = Judgement(sampled)
+        if places[-1].stop > len(requests):
+            judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
         return Verification(requests, places, hidden, judgement, raw)
 
 

@@ -23,6 +23,7 @@ class SamplingRows:
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._options: list[Tensor] = []
+        self._roots: list[Tensor] = []
 
     def tensors(
         self, requests: Sequence[Request], trees: Sequence[TokenTree]
@@ -31,19 +32,31 @@ class SamplingRows:
         ``tokens``, ``parents`` and ``row_start`` of `accept`."""
         ids = [request.id for request in requests]
         if ids != self._ids:
-            self._ids, self._options = ids, _options(requests)
+            self._ids, self._options, self._roots = ids, _options(requests), _roots(len(requests))
         emitted = [request.num_output_tokens for request in requests]
+        if not any(tree.max_depth for tree in trees):
+            return [*self._options, torch.tensor(emitted, dtype=torch.int64)], list(self._roots)
         return TokenTree.verify_rows(trees, emitted, self._options)
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
         if request_id in self._ids:
-            self._ids, self._options = [], []
+            self._ids, self._options, self._roots = [], [], []
 
     @property
     def live_requests(self) -> Set[int]:
         """The ids of those whose options are kept."""
         return set(self._ids)
+
+
+def _roots(count: int) -> list[Tensor]:
+    """What `TokenTree.verify_rows` says of trees without nodes: no draft tokens, no parents, and a
+    row each."""
+    return [
+        torch.zeros(count, dtype=torch.int64),
+        torch.full((count,), -1, dtype=torch.int32),
+        torch.arange(count + 1, dtype=torch.int32),
+    ]
 
 
 def _options(requests: Sequence[Request]) -> list[Tensor]:

@@ -22,6 +22,7 @@ class StopStrings:
         self._shown = _Search(tuple(s for s in strings if s not in whole))
         self._whole = _Search(whole) if whole else None
         self._hidden = hidden
+        self._has_strings = bool(strings)
         self._places: list[int] = []  # of hidden tokens in the whole text
         self._sizes = [0]  # characters of the hidden tokens so far
 
@@ -32,6 +33,8 @@ class StopStrings:
     @property
     def decided_text(self) -> str:
         """The text that belongs to no stop string, whatever comes."""
+        if not self._has_strings:
+            return self.text
         decided = self._shown.num_decided
         if self._whole is not None:
             decided = min(decided, self._place(self._whole.num_decided))
@@ -52,6 +55,8 @@ class StopStrings:
     def find(self) -> tuple[int, str] | None:
         """Where a stop string begins, and which: the one that begins first among those that end in
         what is new since the last call; of equals the one that was given first."""
+        if not self._has_strings:
+            return None
         hits = self._shown.find()
         if self._whole is not None:
             hits += [(self._place(begin), string) for begin, string in self._whole.find()]

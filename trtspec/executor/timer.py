@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class EngineTimer:
@@ -24,22 +27,22 @@ class EngineTimer:
         self.seconds = 0.0
         self._running.clear()
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure what is called inside; a call that fails does not count."""
+    def measure(self, call: Callable[[A], T], argument: A) -> T:
+        """Make a call, and measure it unless it fails; returns what it returns."""
         if not self._on_cuda:
             began = time.perf_counter()
-            yield
+            result = call(argument)
             self.seconds += time.perf_counter() - began
-            return
+            return result
         while self._running and self._running[0][1].query():  # type: ignore[no-untyped-call]
             start, end = self._running.popleft()
             self.seconds += start.elapsed_time(end) / 1e3
         start, end = _event(), _event()
         start.record()
-        yield
+        result = call(argument)
         end.record()
         self._running.append((start, end))
+        return result
 
 
 def _event() -> torch.cuda.Event:

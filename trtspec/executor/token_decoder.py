@@ -36,6 +36,7 @@ class TokenDecoder:
         self.is_byte_level = "ByteLevel" in steps and steps <= {"Sequence", "ByteLevel", "Fuse"}
         self._letters = _byte_level_alphabet()
         self._bytes: dict[int, bytes | None] = {}
+        self._whole: dict[int, str | None] = {}
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenDecoder:
@@ -64,12 +65,25 @@ class TokenDecoder:
             self._bytes[token] = self._find_bytes(token)
         return self._bytes[token]
 
+    def whole(self, token: int) -> str | None:
+        """The text of a byte-level token whose bytes are whole characters; None for others."""
+        if token not in self._whole:
+            self._whole[token] = self._find_whole(token)
+        return self._whole[token]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a list, special tokens included, without the cosmetic clean-up of spaces,
         which would change the text later."""
         if self._slow:
             return str(self._tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def _find_whole(self, token: int) -> str | None:
+        data = self.bytes_of(token) if self.is_byte_level else None
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError:
+            return None
 
     def _find_bytes(self, token: int) -> bytes | None:
         piece = self.piece(token)

@@ -37,11 +37,12 @@ class Verdict:
 class Judgement(NamedTuple):
     """What is said of a step's judged rows, where the target runs: `sample` of every row whose
     logits were wanted ``[R] i64``, and what `accept` returns of the requests, ``accepted_rows
-    [J, P] i32`` and ``num_emitted [J] i32``."""
+    [J, P] i32`` and ``num_emitted [J] i32``; None where roots alone were judged, as there was
+    nothing to walk."""
 
     sampled: Tensor
-    accepted_rows: Tensor
-    num_emitted: Tensor
+    accepted_rows: Tensor | None = None
+    num_emitted: Tensor | None = None
 
 
 class Questions(NamedTuple):

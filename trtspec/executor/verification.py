@@ -39,6 +39,11 @@ class Verification:
         if self._judgement is None:
             return {}
         sampled, accepted_rows, num_emitted = self._judgement
+        if self._places[-1].stop == len(self._requests):  # roots alone: each emits its own token
+            tokens = to_host([sampled])[0].tolist()
+            pairs = zip(self._requests, tokens, strict=True)
+            return {request.id: self._verdict(request, [0], [token]) for request, token in pairs}
+        assert accepted_rows is not None and num_emitted is not None, "the trees were not walked"
         # CUDA's op pads to the rows of all requests; one of them has walked no more than its own.
         accepted_rows = accepted_rows[:, : max(own.stop - own.start for own in self._places)]
         sampled, accepted, emitted = to_host([sampled, accepted_rows, num_emitted])
