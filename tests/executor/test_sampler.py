@@ -1,4 +1,4 @@
-"""Sampler: what it makes of rows without a usable number."""
+"""Sampler: the rows that it judges, and what it makes of those without a usable number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
+from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.ops.tree import TokenTree
 
 from .judging import judge
@@ -33,3 +34,19 @@ def test_an_unusable_row_takes_nothing_from_those_before_it(bad: int) -> None:
         assert verdict.tokens == (whole if bad == 3 else whole[:bad])
         assert verdict.rows == [0, 1, 2][: len(verdict.tokens)]
         assert [entry.token for entry in verdict.logprobs or ()] == verdict.tokens
+
+
+def test_rows_of_roots_alone_are_those_of_empty_trees() -> None:
+    """A step without drafts takes a shorter way to the same tensors, and not with one draft."""
+    requests = [
+        Request.create(i, [1] * (i + 1), SamplingParams(temperature=0.5, seed=i), i, 64)
+        for i in range(3)
+    ]
+    requests[1].tokens.append(7)
+    empty = [TokenTree.empty()] * 3
+    columns, trees = SamplingRows().tensors(requests, empty)
+    wanted, wanted_trees = TokenTree.verify_rows(empty, [0, 1, 0], columns[:6])
+    for made, right in zip([*columns, *trees], [*wanted, *wanted_trees], strict=True):
+        assert made.dtype == right.dtype and made.equal(right)
+    drafted, _ = SamplingRows().tensors(requests, [TokenTree.chain([5]), *empty[:2]])
+    assert drafted[6].tolist() == [0, 1, 1, 0]
