@@ -28,7 +28,7 @@ from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import resolve, split_fused
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
-from checkpoint_converters.quantised.registry import HF_QUANTIZATION
+from checkpoint_converters.quantised.registry import HF_QUANTIZATION, read_scheme
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
@@ -79,13 +79,25 @@ def fingerprint(path: Path) -> str:
 def reading_notes(path: Path) -> list[str]:
     """Lines about what is made of a checkpoint's weights, where that is not as it stands there."""
     gguf = find_gguf(path)
-    file = None if gguf is None else open_gguf(gguf)
-    kinds = [] if file is None else file.block_types
-    if file is None or not kinds:
+    if gguf is None:
+        return _scheme_note(HfConfig.read(path), path)
+    file = open_gguf(gguf)
+    kinds = file.block_types
+    if not kinds:
         return []
     return [
         f"the checkpoint's blocks of {', '.join(kinds)} ({file.path.name}) are read as floats: "
         f"{BLOCKS_AS} unless another dtype is asked for; float32 keeps all that they say"
+    ]
+
+
+def _scheme_note(hf: HfConfig, path: Path) -> list[str]:
+    scheme = read_scheme(hf)
+    if scheme is None or storage_of(fold(hf, read_model_headers(path))) is not None:
+        return []
+    return [
+        f"the checkpoint's quantised weights ({scheme.name}) are read as floats; float32 keeps all "
+        "that they say"
     ]
 
 

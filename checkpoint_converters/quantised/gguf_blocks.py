@@ -200,4 +200,4 @@ STORAGES: Mapping[str, WeightStorage] = {
     "Q6_K": WeightStorage(8, 16, "float16"),
 }
 """What keeps their numbers; those of 5 and 6 bits in 8. Scales of the ``_K`` types, which are
-products, and offsets are rounded to float16: by less than 0.004 of a step."""
+products, and offsets are rounded to float16."""

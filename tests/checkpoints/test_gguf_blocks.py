@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from checkpoint_converters.containers.gguf_file import open_gguf
+from checkpoint_converters.containers.safetensors_files import LazyTensors
 from checkpoint_converters.quantised.gguf_blocks import unblocked
+from checkpoint_converters.quantised.numbers import QuantisedTensor
+from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.stored import StoredWeight
 
 from .tiny_gguf import SCALES, TYPES, TinyGguf, random_tensor
 
@@ -31,6 +35,30 @@ def test_all_types(kind: str, tmp_path: Path) -> None:
         assert read[name].dtype == (kind if kind not in SCALES else "F32")
         assert torch.equal(found.float(), tensor.values)
         assert torch.isfinite(found).all() and found.std() > 0.01
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_a_format_keeps_the_numbers(kind: str, tmp_path: Path) -> None:
+    """What is rounded is an offset or a product of scales: to float16."""
+    tensor = random_tensor(kind, (48, 512), np.random.default_rng(3))
+    file = TinyGguf(tensors={"t": tensor}).write(tmp_path / "tensors.gguf")
+    header = unblocked(open_gguf(file).tensors)["t"]
+    assert isinstance(header, QuantisedTensor)
+    weight = StoredWeight.read(LazyTensors({"t": header}), "t")
+    assert weight.scales is not None and weight.exact is not None
+    assert torch.equal(weight.floats(), tensor.values)
+    format = IntegerFormat(header.storage)
+    specs = format.storage(48, 512, torch.float32)
+    buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
+    format.load([weight], buffers)
+    error = (format.dequantised(buffers, 48, 512) - tensor.values).abs()
+    if kind in ("Q4_0", "Q5_0", "Q8_0"):
+        assert not error.any()
+    codes, allowed = weight.values.abs(), torch.zeros(48, 512)
+    for part, times in ((weight.scales, codes), (weight.offsets, 1)):
+        if part is not None:
+            allowed += (weight.grouped(part.abs(), 1) * 2**-11 + 2**-25) * times
+    assert (error <= allowed).all()
 
 
 @pytest.mark.parametrize("kind", SCALES)

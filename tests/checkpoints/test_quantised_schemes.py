@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoint_converters import load_checkpoint, read_config
+from checkpoint_converters import load_checkpoint, read_config, reading_notes
 from checkpoint_converters.checkpoint import Checkpoint
+from checkpoint_converters.quantised.numbers import QuantisedTensor
 from trtspec.errors import CheckpointError
+from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.linear import unpack_linear
@@ -44,6 +46,23 @@ def opened(path: Path, case: Case, change: Callable[[TinyFolder], Any] = id) -> 
     quantised(folder, case)
     change(folder)
     return load_checkpoint(folder.write(quantization_config=case.config))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_format_of_the_same_storage_keeps_all(tmp_path: Path, name: str) -> None:
+    """What a file's header says of a weight is what a format of so many bits needs to hold it."""
+    path = tmp_path / "model"
+    checkpoint = opened(path, CASES[name])
+    header = checkpoint.tensors.header("layers.1.mlp.down.weight")
+    assert isinstance(header, QuantisedTensor)
+    kind = IntegerFormat(header.storage)
+    weight = StoredWeight.read(checkpoint.tensors, "layers.1.mlp.down.weight")
+    specs = kind.storage(*header.shape, torch.float32)
+    buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
+    assert kind.load([weight], buffers).error == 0
+    assert torch.equal(kind.dequantised(buffers, *header.shape), header.read())
+    noted = [note for note in reading_notes(path) if "are read as floats" in note]
+    assert len(noted) == (checkpoint.config.storage is None)
 
 
 @pytest.mark.parametrize("name", CASES)
