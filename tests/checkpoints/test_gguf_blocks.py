@@ -54,7 +54,7 @@ def test_a_format_keeps_the_numbers(kind: str, tmp_path: Path) -> None:
     error = (format.dequantised(buffers, 48, 512) - tensor.values).abs()
     if kind in ("Q4_0", "Q5_0", "Q8_0"):
         assert not error.any()
-    codes, allowed = weight.values.abs(), torch.zeros(48, 512)
+    codes, allowed = weight.values.int().abs(), torch.zeros(48, 512)
     for part, times in ((weight.scales, codes), (weight.offsets, 1)):
         if part is not None:
             allowed += (weight.grouped(part.abs(), 1) * 2**-11 + 2**-25) * times
