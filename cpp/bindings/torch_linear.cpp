@@ -8,7 +8,7 @@
 namespace {
 
 using trtspec::check_dim, trtspec::check_dtype, trtspec::check_shape, trtspec::kernel_dtype;
-using trtspec::kPanel, trtspec::LinearParams, trtspec::Prologue;
+using trtspec::kCodeOutputs, trtspec::kPanel, trtspec::LinearParams, trtspec::Prologue;
 using trtspec::optional_dtype, trtspec::optional_tensor, trtspec::run_shim, trtspec::tensor;
 
 // The arguments that both ops share.
@@ -30,13 +30,32 @@ struct LinearCall {
   LinearParams params;
 
   LinearCall(const char* op, const LinearArguments& given, at::ScalarType weight_type) {
-    check_dim(op, "x", given.x, 2);
     check_dim(op, "packed", given.packed, 3);
     const int64_t panels = (given.out_features + kPanel - 1) / kPanel;
-    const int64_t rows = given.x.size(0), depth = given.packed.size(1);
+    const int64_t depth = given.packed.size(1);
+    check_shape(op, "packed", given.packed, {panels, depth, kPanel});
+    set(op, given, weight_type, depth);
+  }
+
+  // Of weights in codes.
+  LinearCall(const char* op, const LinearArguments& given, int64_t bits) {
+    TORCH_CHECK(bits == 4 || bits == 8, op, ": bits must be 4 or 8, got ", bits);
+    check_dim(op, "x", given.x, 2);
+    const int64_t depth = given.gated ? given.x.size(1) / 2 : given.x.size(1);
+    TORCH_CHECK(depth > 0, op, ": x must have input features, got shape ", given.x.sizes());
+    const int64_t panels = (given.out_features + kCodeOutputs - 1) / kCodeOutputs;
+    const int64_t blocks = (depth * bits + 31) / 32;
+    check_shape(op, "packed", given.packed, {panels, blocks, kCodeOutputs, 4});
+    set(op, given, at::kByte, depth);
+  }
+
+ private:
+  void set(const char* op, const LinearArguments& given, at::ScalarType weight_type,
+           int64_t depth) {
+    check_dim(op, "x", given.x, 2);
+    const int64_t rows = given.x.size(0);
     TORCH_CHECK(!(given.gated && given.norm.has_value()), op,
                 ": inputs are gated or normed, not both");
-    check_shape(op, "packed", given.packed, {panels, depth, kPanel});
     check_shape(op, "x", given.x, {rows, given.gated ? 2 * depth : depth});
     check_dtype(op, "packed", given.packed, weight_type);
     const auto type = given.out_dtype.value_or(given.x.scalar_type());
@@ -103,7 +122,65 @@ at::Tensor run_linear_int8(const at::Tensor& x, const at::Tensor& packed,
   return call.out;
 }
 
+at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
+                                const at::Tensor& scales, const std::optional<at::Tensor>& zeros,
+                                const std::optional<at::Tensor>& offsets,
+                                const std::optional<at::Tensor>& bias, int64_t out_features,
+                                int64_t bits, int64_t group_size, bool rounds_inputs,
+                                std::optional<at::ScalarType> out_dtype,
+                                const std::optional<at::Tensor>& norm, double eps, bool gated,
+                                const std::optional<at::Tensor>& residual) {
+  const char* op = "linear_quantised";
+  TORCH_CHECK(group_size == 0 || group_size == 16 || group_size == 32 || group_size == 64 ||
+                  group_size == 128 || group_size == 256,
+              op, ": group_size must be 0, 16, 32, 64, 128 or 256, got ", group_size);
+  const LinearCall call(
+      op, {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual}, bits);
+  const int64_t depth = call.params.in_features, group = group_size > 0 ? group_size : depth;
+  const int64_t shape[] = {packed.size(0), (depth + group - 1) / group, kCodeOutputs};
+  check_shape(op, "scales", scales, shape);
+  TORCH_CHECK(scales.scalar_type() == at::kFloat || scales.scalar_type() == at::kHalf, op,
+              ": scales must be float32 or float16, got ", scales.scalar_type());
+  TORCH_CHECK(!(zeros.has_value() && offsets.has_value()), op, ": zeros or offsets, not both");
+  const at::Tensor factors = scales.contiguous();
+  at::Tensor points, minima;
+  if (zeros.has_value()) {
+    check_shape(op, "zeros", *zeros, shape);
+    check_dtype(op, "zeros", *zeros, at::kChar);
+    points = zeros->contiguous();
+  }
+  if (offsets.has_value()) {
+    check_shape(op, "offsets", *offsets, shape);
+    check_dtype(op, "offsets", *offsets, scales.scalar_type());
+    minima = offsets->contiguous();
+  }
+  trtspec::linear_quantised(
+      {.linear = call.params,
+       .scales = factors.const_data_ptr(),
+       .offsets = minima.defined() ? minima.const_data_ptr() : nullptr,
+       .zeros = points.defined() ? points.const_data_ptr<int8_t>() : nullptr,
+       .scale_dtype = kernel_dtype(op, "scales", scales.scalar_type()),
+       .bits = bits,
+       .group_size = group_size,
+       .rounds_inputs = rounds_inputs});
+  return call.out;
+}
+
 }  // namespace
+
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_quantised(
+    AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* zeros,
+    AtenTensorHandle* offsets, AtenTensorHandle* bias, int64_t out_features, int64_t bits,
+    int64_t group_size, int32_t rounds_inputs, int32_t* out_dtype, AtenTensorHandle* norm,
+    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
+  return run_shim(result, [&] {
+    return run_linear_quantised(tensor(x), tensor(packed), tensor(scales), optional_tensor(zeros),
+                                optional_tensor(offsets), optional_tensor(bias), out_features,
+                                bits, group_size, rounds_inputs != 0, optional_dtype(out_dtype),
+                                optional_tensor(norm), eps, gated != 0,
+                                optional_tensor(residual));
+  });
+}
 
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t out_features,
@@ -136,9 +213,15 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "linear_int8(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int out_features, "
       "int group_size, ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., "
       "bool gated=False, Tensor? residual=None) -> Tensor");
+  m.def(
+      "linear_quantised(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? offsets, "
+      "Tensor? bias, int out_features, int bits, int group_size, bool rounds_inputs, "
+      "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
+      "Tensor? residual=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {
   m.impl("linear", &run_linear);
   m.impl("linear_int8", &run_linear_int8);
+  m.impl("linear_quantised", &run_linear_quantised);
 }

@@ -27,7 +27,8 @@ Isa detect() {
                     __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  const bool bf16 = __builtin_cpu_supports("avx512bf16") &&
+                    __builtin_cpu_supports("avx512vnni");
   const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
   if (!avx2) return Isa::generic;
   if (!avx512) return Isa::avx2;

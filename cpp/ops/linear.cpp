@@ -87,4 +87,38 @@ void linear_int8(const LinearInt8Params& params) {
   });
 }
 
+void linear_quantised(const LinearQuantisedParams& params) {
+  const LinearParams& linear = params.linear;
+  if (linear.rows <= 0 || linear.out_features <= 0) return;
+  const std::int64_t rows = linear.rows, depth = linear.in_features;
+  const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
+  CodeInputs inputs{};
+  inputs.size = params.rounds_inputs && (params.group_size == 0 || size > 128) ? 128 : size;
+  inputs.groups = (depth + inputs.size - 1) / inputs.size;
+  // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
+  inputs.stride = (depth + 63) / 64 * 64 + 64;
+  const Scratch<float> x = make_scratch<float>(
+      rows * (params.rounds_inputs ? inputs.stride / 4 : inputs.stride));
+  const Scratch<float> factors = make_scratch<float>(3 * rows * inputs.groups);
+  inputs.x = x.get();
+  inputs.scales = factors.get();
+  inputs.sums = inputs.scales + rows * inputs.groups;
+  inputs.centres = reinterpret_cast<std::int32_t*>(inputs.sums + rows * inputs.groups);
+  LinearQuantisedParams product = params;
+  Scratch<std::byte> made;
+  if (linear.prologue != Prologue::none) {
+    made = make_scratch<std::byte>(rows * depth *
+                                   static_cast<std::int64_t>(size_of(linear.dtype)));
+    TRTSPEC_DISPATCH(linear_prologue_kernel, linear, made.get(), depth);
+    product.linear.x = made.get();
+  }
+  TRTSPEC_DISPATCH(linear_code_inputs_kernel, product, inputs);
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
+  if (params.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
+    return avx512_bf16::linear_codes_dot(product, inputs);
+  }
+#endif
+  TRTSPEC_DISPATCH(linear_codes_kernel, product, inputs);
+}
+
 }  // namespace trtspec

@@ -20,11 +20,30 @@ TRTSPEC_DECLARE_KERNEL(void, linear_kernel,
 TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
                        (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
 
+// The inputs of linear_quantised, rows of `stride` elements with zeros behind the last; what belongs
+// to a group of `size` inputs of a row is `groups` elements from that of the next row.
+struct CodeInputs {
+  void* x;  // int8 codes, or floats
+  std::int64_t stride;
+  std::int64_t size;
+  std::int64_t groups;
+  float* scales;          // of codes
+  float* sums;            // of the inputs, as they were rounded
+  std::int32_t* centres;  // -2^(bits - 1) times the sum of codes
+};
+
+TRTSPEC_DECLARE_KERNEL(void, linear_code_inputs_kernel,
+                       (const LinearQuantisedParams& params, const CodeInputs& inputs))
+
+TRTSPEC_DECLARE_KERNEL(void, linear_codes_kernel,
+                       (const LinearQuantisedParams& params, const CodeInputs& inputs))
+
 // bfloat16 by the processor's own dot product, for an even number of input features; reads params.x
 // as it is. Only where active_isa() is avx512_bf16 or better.
 namespace avx512_bf16 {
 void linear_dot(const LinearParams& params);
 void linear_int8_dot(const LinearInt8Params& params);
+void linear_codes_dot(const LinearQuantisedParams& params, const CodeInputs& inputs);
 }
 
 // The same by its products of tiles, for input features in multiples of 32. params.x is in blocks,

@@ -12,19 +12,20 @@ constexpr std::int64_t kMinRows = 24;       // fewer are not worth a task of the
 constexpr std::int64_t kStepBytes = 32768;  // weights that stay in the first-level cache for a step
 constexpr double kGrain = 1 << 20;          // multiply-adds worth a thread: tens of microseconds
 
-template <class Weight, class Out>
-inline void finish_panel(const LinearParams& params, std::int64_t panel, std::int64_t first_row,
-                         std::int64_t rows, const float* sums) {
-  const std::int64_t first = panel * kPanel;
+// Sums [rows][Outputs] of a panel of so many outputs become results.
+template <class Weight, class Out, std::int64_t Outputs>
+inline void finish_outputs(const LinearParams& params, std::int64_t panel, std::int64_t first_row,
+                           std::int64_t rows, const float* sums) {
+  const std::int64_t first = panel * Outputs;
   const std::int64_t columns =
-      params.out_features - first < kPanel ? params.out_features - first : kPanel;
+      params.out_features - first < Outputs ? params.out_features - first : Outputs;
   const Weight* bias =
       params.bias == nullptr ? nullptr : static_cast<const Weight*>(params.bias) + first;
   const std::int64_t offset = first_row * params.out_features + first;
   Out* out = static_cast<Out*>(params.out) + offset;
   const Out* residual =
       params.residual == nullptr ? nullptr : static_cast<const Out*>(params.residual) + offset;
-  for (std::int64_t r = 0; r < rows; ++r, out += params.out_features, sums += kPanel) {
+  for (std::int64_t r = 0; r < rows; ++r, out += params.out_features, sums += Outputs) {
     std::int64_t c = 0;
     for (; c + kLanes <= columns; c += kLanes) {
       const VF sum = load(sums + c);
@@ -61,7 +62,7 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
     alignas(64) float sums[kMaxRows * kPanel];
     const std::int64_t next = (task + 1) / chunks;  // which this thread is likely to take then
     multiply(panel, next, first, rows, sums);
-    finish_panel<Weight, Out>(params, panel, first, rows, sums);
+    finish_outputs<Weight, Out, kPanel>(params, panel, first, rows, sums);
   });
 }
 

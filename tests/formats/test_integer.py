@@ -120,7 +120,7 @@ def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs:
     found = kind.product(buffers, x, None, N, None, **around)
     weight = kind.dequantised(buffers, N, K)
     if not rounds_inputs:
-        torch.testing.assert_close(found, x @ weight.T)
+        torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-3)
         return
     error = found - x @ weight.T
     assert error.any() and error.norm() < 0.01 * found.norm()

@@ -18,7 +18,7 @@ from trtspec.ops.linear_quantised import (
     QuantisedWeights,
     dequantise,
     inputs_per_block,
-    linear_quantised_reference,
+    linear_quantised,
     num_groups,
     pack_codes,
     pack_groups,
@@ -180,7 +180,7 @@ class IntegerFormat(WeightFormat):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        return linear_quantised_reference(
+        return linear_quantised(
             x,
             QuantisedWeights(**buffers),
             bias,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from trtspec.errors import ConfigError
+from trtspec.ops import native  # noqa: F401  registers the op
 from trtspec.ops.linear import rms_norm, swiglu
 
 OUTPUTS = 16
@@ -173,12 +175,77 @@ def round_inputs(x: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
         codes * scales: a scale is the largest magnitude of its group over 127.
     """
     size, depth = input_group(group_size), x.shape[1]
-    grouped = F.pad(x.float(), (0, -depth % size)).view(len(x), -1, size)
+    grouped = F.pad(x.float(), (0, -depth % size)).view(len(x), -(-depth // size), size)
     highest = grouped.abs().amax(2)
     is_zero = highest < _SMALLEST
     inverse = torch.where(is_zero, 0.0, _MAX / highest)
     codes = torch.round(grouped * inverse[..., None]).to(torch.int8)
-    return codes.view(len(x), -1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
+    return codes.flatten(1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
+
+
+def linear_quantised(
+    x: Tensor,
+    weights: QuantisedWeights,
+    bias: Tensor | None,
+    out_features: int,
+    bits: int,
+    group_size: int,
+    rounds_inputs: bool,
+    out_dtype: torch.dtype | None = None,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """residual + (f(x) W^T + bias), with weights in codes.
+
+    With ``rounds_inputs`` the products of a group are summed as whole numbers, which is exact, and
+    the groups in their order by float32 multiply-adds. So a row's bits depend on its rows of x and
+    of the residual, and on W only; and they are the same on every instruction set with fused
+    multiply-adds.
+
+    Args:
+        x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
+        bits, group_size: of the weights; one of `GROUP_SIZES`.
+        rounds_inputs: whether inputs are rounded to 8 bits, as `round_inputs` does, after norm or
+            gate, input scales and permutation.
+        out_features, bias, out_dtype, norm, eps, gated, residual: as in `linear`.
+    Returns:
+        [T, out_features] of out_dtype.
+    Raises:
+        RuntimeError: shapes or dtypes do not fit, or another number of bits or group size.
+    """
+    if weights.input_scales is not None or weights.permutation is not None:
+        x = _arranged(
+            rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x, weights
+        )
+        norm, gated = None, False
+    result: Tensor = torch.ops.trtspec.linear_quantised(
+        x,
+        weights.packed,
+        weights.scales,
+        weights.zeros,
+        weights.offsets,
+        bias,
+        out_features,
+        bits,
+        group_size,
+        rounds_inputs,
+        out_dtype,
+        norm=norm,
+        eps=eps,
+        gated=gated,
+        residual=residual,
+    )
+    return result
+
+
+def _arranged(x: Tensor, weights: QuantisedWeights) -> Tensor:
+    """Inputs times their factors, in the order of the weights."""
+    if weights.input_scales is not None:
+        x = x * weights.input_scales
+    return x if weights.permutation is None else x[:, weights.permutation.long()]
 
 
 def linear_quantised_reference(
@@ -196,23 +263,10 @@ def linear_quantised_reference(
     gated: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """residual + (f(x) W^T + bias) in plain torch, of the same roundings as the op has.
-
-    Args:
-        x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
-        bits, group_size: of the weights; one of `GROUP_SIZES`.
-        rounds_inputs: whether inputs are rounded to 8 bits, as `round_inputs` does, after norm or
-            gate, input scales and permutation.
-        out_features, bias, out_dtype, norm, eps, gated, residual: as in `linear`.
-    Returns:
-        [T, out_features] of out_dtype.
-    """
+    """``linear_quantised`` in plain torch; the same but for the order of the additions."""
     dtype = out_dtype or x.dtype
     x = rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x
-    if weights.input_scales is not None:
-        x = x * weights.input_scales
-    if weights.permutation is not None:
-        x = x[:, weights.permutation.long()]
+    x = _arranged(x, weights)
     if rounds_inputs:
         codes, scales = round_inputs(x, group_size)
         x = codes * spread(scales, codes.shape[1], input_group(group_size))
@@ -221,3 +275,21 @@ def linear_quantised_reference(
     if bias is not None:
         y = y + bias.float()
     return y.to(dtype) if residual is None else residual + y.to(dtype)
+
+
+@torch.library.register_fake("trtspec::linear_quantised")  # type: ignore[untyped-decorator]
+def _linear_quantised_fake(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    offsets: Tensor | None,
+    bias: Tensor | None,
+    out_features: int,
+    bits: int,
+    group_size: int,
+    rounds_inputs: bool,
+    out_dtype: torch.dtype | None = None,
+    **_: Any,
+) -> Tensor:
+    return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)

@@ -54,4 +54,25 @@ struct LinearInt8Params {
 // the group's own chain over its k, which is that of `linear`; plus the bias, rounded once.
 void linear_int8(const LinearInt8Params& params);
 
+constexpr std::int64_t kCodeOutputs = 16;  // output features of codes that are packed together
+
+// The same with weights in codes of 4 or 8 bits: W = (code - zero) * scale + offset.
+struct LinearQuantisedParams {
+  LinearParams linear;   // packed: [ceil(out_features / 16), ceil(in_features / D), 16, 4] bytes of
+                         // D = 32 / bits inputs: codes plus 2^(bits - 1); those of 4 bits in the
+                         // lower halves of four bytes for inputs 0 to 3, in the upper for 4 to 7
+  const void* scales;    // [ceil(out_features / 16), groups, 16] of scale_dtype, f32 or f16
+  const void* offsets;   // as scales, or null
+  const std::int8_t* zeros;  // as many, or null
+  DType scale_dtype;
+  std::int64_t bits;
+  std::int64_t group_size;  // input features that share a scale, a multiple of 16; 0: all of them
+  bool rounds_inputs;       // whether products are of whole numbers
+};
+
+// With rounds_inputs the inputs of a row, in groups of group_size or 128, whichever is less, are
+// rounded to 127ths of their largest magnitude; products are summed as whole numbers over a group,
+// and the groups in their order by float multiply-adds. Otherwise as linear_int8.
+void linear_quantised(const LinearQuantisedParams& params);
+
 }  // namespace trtspec

@@ -1,0 +1,100 @@
+// The linear op with weights in codes; and its inputs, rounded to 8 bits or as floats.
+#include "linear_codes.hpp"
+
+namespace trtspec::TRTSPEC_ISA_NS {
+namespace {
+
+constexpr double kInputGrain = 1 << 15;   // elements worth a thread: some microseconds
+constexpr float kLargest = 127;
+constexpr float kSmallest = 1e-30f;       // a group of inputs below is zero
+constexpr float kWhole = 12582912.0f;     // added to a small float, leaves its nearest whole number
+typedef std::int8_t VB __attribute__((vector_size(kLanes)));
+typedef std::int8_t VBu __attribute__((vector_size(kLanes), aligned(1), may_alias));
+
+// A group of inputs as floats, with zeros behind, as many as a vector more.
+template <class Value>
+TRTSPEC_INLINE void widen_group(const Value* x, std::int64_t count, float* to) {
+  std::int64_t k = 0;
+  for (; k + kLanes <= count; k += kLanes) store(to + k, load(x + k));
+  for (; k < count; ++k) to[k] = to_float(x[k]);
+  for (int i = 0; i < kLanes; ++i) to[count + i] = 0;
+}
+
+template <class Value>
+void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
+  const std::int64_t depth = params.linear.in_features;
+  const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
+  std::int8_t* codes = static_cast<std::int8_t*>(inputs.x) + row * inputs.stride;
+  const std::int32_t centre = std::int32_t(1) << (params.bits - 1);
+  for (std::int64_t g = 0; g < inputs.groups; ++g) {
+    const std::int64_t begin = g * inputs.size;
+    const std::int64_t count = depth - begin < inputs.size ? depth - begin : inputs.size;
+    alignas(64) float group[128 + kLanes];
+    widen_group(x + begin, count, group);
+    VI most{};  // magnitudes as whole numbers, so that a NaN is the largest
+    for (std::int64_t k = 0; k < count; k += kLanes) {
+      const VI bits = (VI)load(group + k) & 0x7fffffff;
+      most = bits > most ? bits : most;
+    }
+    std::int32_t largest = 0;
+    for (int i = 0; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
+    const float magnitude = __builtin_bit_cast(float, largest);
+    const bool is_zero = magnitude < kSmallest;
+    const float inverse = is_zero ? 0.0f : kLargest / magnitude;
+    VI sum{};
+    for (std::int64_t k = 0; k < count; k += kLanes) {
+      const VI code = (VI)(load(group + k) * inverse + kWhole) - 0x4b400000;
+      sum += code;
+      *reinterpret_cast<VBu*>(codes + begin + k) = __builtin_convertvector(code, VB);
+    }
+    std::int32_t total = 0;
+    for (int i = 0; i < kLanes; ++i) total += sum[i];
+    const std::int64_t index = row * inputs.groups + g;
+    inputs.scales[index] = is_zero ? 0.0f : magnitude / kLargest;
+    inputs.sums[index] = inputs.scales[index] * float(total);
+    inputs.centres[index] = -centre * total;
+  }
+  for (std::int64_t k = depth; k < inputs.stride; ++k) codes[k] = 0;
+}
+
+template <class Value>
+void widen_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
+  const std::int64_t depth = params.linear.in_features;
+  const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
+  float* to = static_cast<float*>(inputs.x) + row * inputs.stride;
+  widen_group(x, depth, to);
+  for (std::int64_t k = depth; k < inputs.stride; ++k) to[k] = 0;
+  for (std::int64_t g = 0; g < inputs.groups; ++g) {
+    const std::int64_t begin = g * inputs.size;
+    const std::int64_t end = begin + inputs.size < depth ? begin + inputs.size : depth;
+    float sum = 0;
+    for (std::int64_t k = begin; k < end; ++k) sum += to[k];
+    inputs.sums[row * inputs.groups + g] = sum;
+  }
+}
+
+template <class Value>
+void make_inputs(const LinearQuantisedParams& params, const CodeInputs& inputs) {
+  const double size = double(params.linear.rows) * double(params.linear.in_features);
+  parallel_for(params.linear.rows, threads_for(size, kInputGrain), [&](std::int64_t row, int) {
+    if (params.rounds_inputs) return round_row<Value>(params, inputs, row);
+    widen_row<Value>(params, inputs, row);
+  });
+}
+
+}  // namespace
+
+void linear_code_inputs_kernel(const LinearQuantisedParams& params, const CodeInputs& inputs) {
+  switch (params.linear.dtype) {
+    case DType::f32: return make_inputs<float>(params, inputs);
+    case DType::bf16: return make_inputs<bf16>(params, inputs);
+    case DType::f16: return make_inputs<f16>(params, inputs);
+  }
+}
+
+void linear_codes_kernel(const LinearQuantisedParams& params, const CodeInputs& inputs) {
+  if (params.rounds_inputs) return run_codes<ByteInputs>(params, inputs);
+  run_codes<FloatInputs>(params, inputs);
+}
+
+}  // namespace trtspec::TRTSPEC_ISA_NS

@@ -1,0 +1,161 @@
+"""linear_quantised against its reference; and no other row changes a row's bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trtspec.ops.linear_quantised import (
+    QuantisedWeights,
+    linear_quantised,
+    linear_quantised_reference,
+    num_groups,
+    pack_codes,
+    pack_groups,
+)
+
+from .each_isa import each_isa
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+CASES = [(4, 32, "float16", "offsets"), (4, 0, "float32", "zeros"), (8, 16, "float32", "none")]
+CASES += [(8, 256, "float16", "zeros"), (8, 0, "float32", "none")]
+
+isa = each_isa("generic", "avx2", "avx512", "avx512_bf16")
+
+
+def make(
+    rows: int, depth: int, width: int, case: tuple[int, int, str, str], dtype: torch.dtype
+) -> tuple[Any, ...]:
+    """Arguments of the op but rounds_inputs; all codes are among the weights, and one group of
+    inputs is zero, one far larger than the others."""
+    bits, group, scale_dtype, kind = case
+    noise = torch.Generator().manual_seed(rows * depth + bits)
+    x = torch.randn(rows, depth, generator=noise)
+    x[1:2, :32], x[2:3, 32:64] = 0, 1e4 * x[2:3, 32:64]
+    half, sizes = 1 << bits - 1, (width, num_groups(depth, group))
+    codes = torch.randint(-half, half, (width, depth), generator=noise, dtype=torch.int8)
+    of: torch.dtype = getattr(torch, scale_dtype)
+    scales = (torch.rand(sizes, generator=noise) - 0.3) / (half * depth**0.5)
+    zeros = torch.randint(-half, half, sizes, generator=noise, dtype=torch.int8)
+    offsets = torch.randn(sizes, generator=noise) / depth**0.5
+    weights = QuantisedWeights(
+        pack_codes(codes, bits),
+        pack_groups(scales.to(of)),
+        pack_groups(zeros) if kind == "zeros" else None,
+        pack_groups(offsets.to(of)) if kind == "offsets" else None,
+    )
+    bias = torch.randn(width, generator=noise).to(dtype)
+    return x.to(dtype), weights, bias, width, bits, group
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    assert got.dtype == want.dtype
+    tolerance = TOLERANCE[got.dtype]
+    scale = want.float().abs().amax(1, keepdim=True) + 1
+    torch.testing.assert_close(got / scale, want / scale, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rounds_inputs", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_equals_reference(isa: str, case: tuple[int, int, str, str], rounds_inputs: bool) -> None:
+    for rows, depth, width in (
+        *((rows, 300, 70) for rows in (0, 1, 2, 5, 6, 12, 13, 25, 97)),
+        (1, 1, 1), (5, 33, 65), (9, 130, 16), (3, 768, 200),
+    ):  # fmt: skip
+        dtype = (torch.float32, torch.bfloat16, torch.float16)[rows % 3]
+        arguments = make(rows, depth, width, case, dtype)
+        close(
+            linear_quantised(*arguments, rounds_inputs),
+            linear_quantised_reference(*arguments, rounds_inputs),
+        )
+
+
+def test_what_stands_around_equals_reference(isa: str) -> None:
+    for case in CASES:
+        x, *rest = make(12, 300, 70, case, torch.float32)
+        norm, residual = torch.linspace(-1, 2, 300), torch.ones(12, 70)
+        around: list[tuple[Tensor, dict[str, Any]]] = [
+            (x, {"norm": norm, "eps": 1e-5}),
+            (torch.cat([x, x.flip(0)], 1), {"gated": True, "residual": residual}),
+        ]
+        for inputs, fused in around:
+            close(
+                linear_quantised(inputs, *rest, False, **fused),
+                linear_quantised_reference(inputs, *rest, False, **fused),
+            )
+            rounded = linear_quantised(inputs, *rest, True, **fused)
+            want = linear_quantised_reference(inputs, *rest, True, **fused)
+            # A last bit of norm or gate may make another code of an input.
+            assert (rounded - want).norm() < 5e-3 * want.norm()
+
+
+@pytest.mark.parametrize("rounds_inputs", [True, False])
+@pytest.mark.parametrize("case", CASES[:3])
+def test_rows_and_threads_do_not_change_bits(
+    isa: str, case: tuple[int, int, str, str], rounds_inputs: bool
+) -> None:
+    x, *rest = make(213, 518, 1200, case, torch.bfloat16)
+    norm = torch.ones(518, dtype=torch.bfloat16)
+    whole = linear_quantised(x, *rest, rounds_inputs, norm=norm)
+    threads = torch.get_num_threads()
+    try:
+        for number, count in enumerate((1, 2, 4, 5, 6, 11, 12, 13, 31, 100)):
+            torch.set_num_threads(1 + number % 3)
+            for first in (0, 213 - count):
+                rows = x[first : first + count]
+                part = linear_quantised(rows, *rest, rounds_inputs, norm=norm)
+                assert torch.equal(part, whole[first : first + count])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_instruction_sets_agree(isa: str) -> None:
+    """All that have fused multiply-adds: the sums in between are whole numbers."""
+    if isa == "generic":
+        return
+    for case in CASES:
+        arguments = make(9, 700, 150, case, torch.float16)
+        found = linear_quantised(*arguments, True)
+        before = torch.ops.trtspec._set_isa("avx2")
+        with_avx2 = linear_quantised(*arguments, True)
+        torch.ops.trtspec._set_isa(before)
+        assert torch.equal(found, with_avx2)
+
+
+def test_what_is_not_finite_stays_so(isa: str) -> None:
+    for value in (torch.nan, torch.inf):
+        x, *rest = make(3, 300, 70, CASES[0], torch.float32)
+        x[1, 7] = value
+        found = linear_quantised(x, *rest, True)
+        assert not found[1].isfinite().any() and found[::2].isfinite().all()
+
+
+def test_refuses_what_does_not_fit() -> None:
+    x, weights, bias, width, bits, group = make(2, 64, 70, CASES[0], torch.float32)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"packed": weights.packed.char()}, "packed must be"),
+        ({"bits": 5}, "bits must be 4 or 8, got 5"),
+        ({"bits": 8}, "packed must have shape"),
+        ({"group_size": 64}, "scales must have shape"),
+        ({"group_size": 48}, "group_size must be 0, 16, 32, 64, 128 or 256, got 48"),
+        ({"scales": weights.scales.bfloat16()}, "scales must be float32 or float16"),
+        ({"zeros": weights.scales}, "zeros or offsets, not both"),
+        ({"zeros": weights.scales, "offsets": None}, "zeros must be"),
+        ({"offsets": weights.scales[1:]}, "offsets must have shape"),
+        ({"x": x[:, :0]}, "x must have input features"),
+    ]
+    given = {"x": x, "packed": weights.packed, "scales": weights.scales, "zeros": None}
+    given |= {"offsets": weights.offsets, "bias": bias, "out_features": width, "bits": bits}
+    given |= {"group_size": group, "rounds_inputs": True}
+    for changed, message in wrong:
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.trtspec.linear_quantised(**{**given, **changed})
+
+
+def test_opcheck() -> None:
+    x, w, bias, width, bits, group = make(3, 64, 70, CASES[0], torch.bfloat16)
+    arguments = (x, w.packed, w.scales, None, w.offsets, bias, width, bits, group, True)
+    torch.library.opcheck(torch.ops.trtspec.linear_quantised.default, arguments)
