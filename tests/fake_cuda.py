@@ -304,6 +304,8 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
     plain_to, plain_tensor = torch.Tensor.to, torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
+        if device is not None and torch.device(device).type == "cpu":
+            return plain_tensor(data, device=device, **options)  # where meta is the default, too
         made = plain_tensor(data, **options)
         return made if device is None else made.to(device)
 
