@@ -86,10 +86,9 @@ class Sampler:
         trees = [request.draft for request in requests]
         places = _places(requests)
         raw = _raw(requests, places, logits)
-        if any(changes):
-            for change, own in zip(changes, places, strict=True):
-                if change is not None:
-                    change.apply(logits[own])
+        for change, own in zip(changes, places, strict=True):
+            if change is not None:
+                change.apply(logits[own])
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, trees)
