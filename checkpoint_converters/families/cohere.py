@@ -1,4 +1,4 @@
-"""Command R: attention and feed-forward in parallel behind one layer norm, scaled logits."""
+"""Command R and R+: attention and feed-forward in parallel behind one layer norm, scaled logits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def cohere_head(hf: HfConfig) -> HeadSpec:
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
-    if hf.get("use_qk_norm", False):
-        raise hf.refuse("use_qk_norm true is not supported; supported: false")
-    return model_fields(hf, repeat_layer(hf, cohere_layer(hf)), head=cohere_head(hf))
+    layer = cohere_layer(hf)
+    if hf.get("use_qk_norm", False):  # Command R+
+        layer = layer.with_mixer(qk_norm=layer.norm, qk_norm_over="own")
+    return model_fields(hf, repeat_layer(hf, layer), head=cohere_head(hf))
 
 
 COHERE = Family("CohereForCausalLM", "cohere", _fields, HF_DECODER)

@@ -43,7 +43,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
     ("Gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap is -1.0; it must be above 0"),
     ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "ntk"}}}, "rope type 'ntk'"),
-    ("Cohere", {"use_qk_norm": True}, "use_qk_norm true is not supported"),
     ("Cohere2", {"sliding_window": 0}, "sliding_window is 0; it must be at least 1"),
     ("Cohere2", {"logit_scale": -2.0}, "scale of the logits is -2.0"),
     ("Starcoder2", {"norm_epsilon": -1.0}, "eps of a norm is -1.0"),

@@ -89,6 +89,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
         )
     ),
     "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**SIZES, logit_scale=0.3)),
+    "cohere_plus": lambda: hf.CohereForCausalLM(hf.CohereConfig(**SIZES, use_qk_norm=True)),
     "cohere2": lambda: hf.Cohere2ForCausalLM(
         hf.Cohere2Config(**SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
     ),

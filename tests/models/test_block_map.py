@@ -85,6 +85,7 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"parallel": True, "residual_scale": 0.5}, "attention and feed-forward in parallel with"),
 ]
 NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
+    ({"qk_norm": NORM, "qk_norm_over": "own"}, "RMS norms of queries and keys with weights for"),
     ({"sinks": True}, "attention sinks"),
     ({"gated": True}, "gated attention"),
     ({"values_are_keys": True}, "attention whose values are its keys"),

@@ -34,7 +34,7 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     for index, spec in enumerate(config.layers):
         own = layer_tensors(spec, hidden)
         tensors |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
-    tensors |= _norm("norm", config.norm, hidden)
+    tensors |= _norm("norm", config.norm, (hidden,))
     if not config.head.tied:
         tensors[HEAD] = (config.vocab_size, hidden)
     return tensors
@@ -62,14 +62,14 @@ def layer_tensors(
     }
     tensors: dict[str, Shape] = {}
     for name, exists in norms.items():
-        tensors |= _norm(name, spec.norm, hidden) if exists else {}
+        tensors |= _norm(name, spec.norm, (hidden,)) if exists else {}
     tensors |= dict(_attention(spec.mixer, hidden, width or hidden))
     return tensors | dict(_dense(spec.ffn, hidden))
 
 
-def _norm(name: str, spec: NormSpec, size: int) -> dict[str, Shape]:
+def _norm(name: str, spec: NormSpec, shape: Shape) -> dict[str, Shape]:
     parts = ("weight", "bias") if spec.bias else ("weight",)
-    return {f"{name}.{part}": (size,) for part in parts}
+    return dict.fromkeys((f"{name}.{part}" for part in parts), shape)
 
 
 def _unnamed(what: str) -> ConfigError:
@@ -91,11 +91,22 @@ def _attention(mixer: AttentionSpec, hidden: int, width: int) -> Iterator[tuple[
     if mixer.sinks:
         yield "attn.sinks", (mixer.num_heads,)
     if mixer.qk_norm is not None:
-        over_all = mixer.qk_norm_over == "all"
-        for part, size in (("q", queries), ("k", keys)):
+        for part, heads in (("q", mixer.num_heads), ("k", mixer.num_kv_heads)):
             if part in rows:
-                width = size if over_all else mixer.head_dim
-                yield from _norm(f"attn.{part}_norm", mixer.qk_norm, width).items()
+                shape = qk_norm_shape(mixer, heads)
+                yield from _norm(f"attn.{part}_norm", mixer.qk_norm, shape).items()
+
+
+def qk_norm_shape(mixer: AttentionSpec, heads: int) -> Shape:
+    """Of the weights of a norm over so many heads of queries or keys."""
+    size = mixer.head_dim
+    return {"head": (size,), "all": (heads * size,), "own": (heads, size)}[mixer.qk_norm_over]
+
+
+def is_matrix(name: str, shape: Shape) -> bool:
+    """Whether a tensor is one that rows are multiplied with; weights of norms may have two
+    dimensions as well."""
+    return len(shape) == 2 and not name.endswith(("_norm.weight", "_norm.bias"))
 
 
 def _dense(ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.layer_tensors import qk_norm_shape
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.linear import Linear
@@ -123,18 +124,18 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
 
 
 def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
-    """The norms of queries and of keys, where the layer has them: over a head, or over all."""
+    """The norms of queries and of keys, where the layer has them: of `qk_norm_shape`."""
     if spec.qk_norm is None:
         return None, None
-    over_all = spec.qk_norm_over == "all"
-    counts = (spec.num_heads, spec.num_kv_heads) if over_all else (1, 1)
-    queries, keys = (make_norm(spec.qk_norm, n * spec.head_dim, dtype) for n in counts)
+    shapes = (qk_norm_shape(spec, heads) for heads in (spec.num_heads, spec.num_kv_heads))
+    queries, keys = (make_norm(spec.qk_norm, shape, dtype) for shape in shapes)
     return queries, keys
 
 
 def norm_heads(x: Tensor, norm: Norm) -> Tensor:
-    """Heads ``x [T, heads, D]`` under a norm of ``D`` or of ``heads * D`` elements."""
-    if norm.weight.shape[0] == x.shape[-1]:
+    """Heads ``x [T, heads, D]`` under a norm of ``D``, of ``[heads, D]`` or of ``heads * D``
+    elements."""
+    if norm.weight.shape[-1] == x.shape[-1]:
         normed: Tensor = norm(x)
         return normed
     over_all: Tensor = norm(x.flatten(1))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 
 from trtspec.config.layer import LayerSpec
-from trtspec.config.layer_tensors import Shape, layer_tensors
+from trtspec.config.layer_tensors import Shape, is_matrix, layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat
 from trtspec.models.built import attention_of
@@ -49,7 +49,8 @@ class LayerFacts:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices that every row is multiplied with."""
-        return tuple((shape[0], shape[1]) for shape in self.tensors.values() if len(shape) == 2)
+        found = (shape for name, shape in self.tensors.items() if is_matrix(name, shape))
+        return tuple((shape[0], shape[1]) for shape in found)
 
     @property
     def operations(self) -> int:

@@ -94,6 +94,8 @@ def _of_mixer(mixer: Mixer) -> Iterator[str]:
             is_delta = isinstance(mixer, GatedDeltaSpec)
             yield "the gated delta rule (linear attention)" if is_delta else "Mamba-2"
         return
+    if mixer.qk_norm_over == "own" and mixer.qk_norm is not None and mixer.qk_norm.kind == "rms":
+        yield "RMS norms of queries and keys with weights for each head"
     if mixer.sinks:
         yield "attention sinks"
     if mixer.gated:

@@ -22,7 +22,7 @@ class RMSNorm(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype) -> None:
+    def __init__(self, size: int | tuple[int, ...], eps: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.eps = eps
         self.register_buffer("weight", torch.empty(size, dtype=dtype))
@@ -49,14 +49,15 @@ class OnePlusRMSNorm(RMSNorm):
 
 class LayerNorm(nn.Module):
     """Deviation from the mean over its root mean square, in float32, rounded once; buffers ``weight
-    [size]`` and, with ``bias``, ``bias [size]``."""
+    [size]`` and, with ``bias``, ``bias [size]``. ``size`` may have two numbers: heads, each with
+    weights of its own, and the elements of one, which are normed."""
 
     in_products: ClassVar[bool] = False
 
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype, bias: bool) -> None:
+    def __init__(self, size: int | tuple[int, ...], eps: float, dtype: torch.dtype, bias: bool) -> None:
         super().__init__()
         self.eps = eps
         self.register_buffer("weight", torch.empty(size, dtype=dtype))
@@ -74,8 +75,8 @@ class LayerNorm(nn.Module):
 Norm: TypeAlias = RMSNorm | LayerNorm
 
 
-def make_norm(spec: NormSpec, size: int, dtype: torch.dtype) -> Norm:
-    """The module of a norm over ``size`` elements."""
+def make_norm(spec: NormSpec, size: int | tuple[int, ...], dtype: torch.dtype) -> Norm:
+    """The module of a norm over ``size`` elements; see `LayerNorm` for two numbers."""
     if spec.kind == "layer":
         return LayerNorm(size, spec.eps, dtype, spec.bias)
     return (OnePlusRMSNorm if spec.one_plus else RMSNorm)(size, spec.eps, dtype)
