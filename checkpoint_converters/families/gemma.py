@@ -32,7 +32,7 @@ def gemma_ends(hf: HfConfig) -> dict[str, Any]:
     """How all generations read and say tokens."""
     cap = hf.get("final_logit_softcapping")
     return {
-        "embedding": EmbeddingSpec(hf.require("hidden_size") ** 0.5),
+        "embedding": EmbeddingSpec(hf.require("hidden_size") ** 0.5, scales_borrowed=True),
         "head": HeadSpec(hf.get("tie_word_embeddings", True), soft_cap=cap),
     }
 

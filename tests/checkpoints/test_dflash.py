@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trtspec.builder.checkpoints import describe_draft, read_draft
+from trtspec.config.embedding_spec import EmbeddingSpec
 from trtspec.errors import CheckpointError
 from trtspec.speculative.block.shape import DFlashConfig
 
@@ -166,9 +168,28 @@ def test_an_anchor_that_predicts(tmp_path: Path) -> None:
     assert read(tmp_path / "b", CONFIG).max_draft_len == 3
 
 
+def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
+    """Of a target whose own embedding scales them, unless the draft brings its own."""
+    gemma = replace(TARGET, embedding=EmbeddingSpec(4.0, scales_borrowed=True))
+    granite = replace(TARGET, embedding=EmbeddingSpec(4.0))
+    folder = write(tmp_path / "plain", CONFIG, network())
+    found = read_draft(folder, gemma)
+    assert found.config.embedding_scale == 4.0
+    assert any("are multiplied by 4, as its embedding gives them" in note for note in found.notes)
+    assert read_draft(folder, granite).config.embedding_scale == 1.0
+    said = nested(input_embedding_scale=0.25, final_logit_softcapping=30)
+    found = read_draft(write(tmp_path / "said", said, network()), gemma)
+    assert (found.config.embedding_scale, found.config.soft_cap) == (1.0, 30.0)
+    own = {**network(), "embed_tokens.weight": torch.randn(V, H)}
+    assert read_draft(write(tmp_path / "own", CONFIG, own), gemma).config.embedding_scale == 1.0
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        (nested(input_embedding_scale="4"), "input_embedding_scale is '4', not a number"),
+        (nested(input_embedding_scale=0), "embedding_scale is 0.0; it must be above 0"),
+        (CONFIG | {"final_logit_softcapping": -1}, "soft_cap is -1.0; it must be above 0"),
         (CONFIG | {"architectures": ["DominoDraftModel"]}, "a Domino draft"),
         (CONFIG | {"architectures": ["DSparkDraftModel"]}, "a DSpark draft"),
         (CONFIG | {"architectures": ["DFlash2DraftModel"]}, "a DFlash2 draft"),

@@ -2,21 +2,22 @@
 
 One scenario a family tests what could break: chunked prefill, a batch with preemption, reuse of
 prefixes behind windows, a tree of a draft model and a random EAGLE-3 head at temperature 0 and 0.8.
-The product of all methods and ways bears the mark ``matrix``.
+The other drafts run on whole prompts. The product of all methods and ways bears the mark
+``matrix``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trtspec import LLM, SamplingParams
 
+from .dflash_heads import dflash, random_dflash
 from .eagle_heads import eagle, random_eagle3
 from .families import FAMILIES, VOCAB, family_model
 from .helpers import (
@@ -30,6 +31,7 @@ from .helpers import (
     tree,
     watch,
 )
+from .medusa_heads import fitted_heads, medusa, write_heads
 
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 33, VOCAB)]
 GREEDY = SamplingParams(max_tokens=24)
@@ -40,6 +42,9 @@ TIGHT: dict[str, Any] = {
     "tokens_per_block": 4,
     "kv_cache_config": {"max_tokens": 84},
 }
+
+
+TIGHTLY = ("tree", "eagle3")
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +59,31 @@ def texts(llm: LLM, prompts: Sequence[list[int]] = PROMPTS) -> list[list[list[in
     return [tokens(llm.generate(prompts, params, use_tqdm=False)) for params in RUNS]
 
 
-def head(models: TinyModels, case: str) -> Path:
-    return random_eagle3(models.hf(case), models.root / f"{case}-eagle3")
+def eagle3_head(models: TinyModels, case: str) -> Any:
+    head = random_eagle3(models.hf(case), models.root / f"{case}-eagle3")
+    return eagle(head, "eagle3", num_steps=3, eagle_topk=2, num_draft_tokens=8)
 
 
-def speculation(models: TinyModels, case: str, method: str) -> Any:
-    if method == "eagle3":
-        return eagle(head(models, case), "eagle3", num_steps=3, eagle_topk=2, num_draft_tokens=8)
-    if method == "ngram":
-        return ngram(5)
-    return tree(models.draft(case), 2, 3, 8) if method == "tree" else chain(models.draft(case), 4)
+def block(models: TinyModels, case: str) -> Any:
+    head = random_dflash(models.hf(case), models.root / f"{case}-dflash")
+    return dflash(head, num_speculative_tokens=5)
+
+
+def fitted(models: TinyModels, case: str) -> Any:
+    read = [prompt + models.greedy(case, prompt, 24) for prompt in PROMPTS]
+    heads = fitted_heads(models.hf(case), read, 2)
+    return medusa(write_heads(models.root / f"{case}-medusa", heads), 2, num_speculative_tokens=2)
+
+
+METHODS: dict[str, Callable[[TinyModels, str], Any]] = {
+    "tree": lambda models, case: tree(models.draft(case), 2, 3, 8),
+    "eagle3": eagle3_head,
+    "chain": lambda models, case: chain(models.draft(case), 4),
+    "ngram": lambda models, case: ngram(5),
+    "suffix": lambda models, case: {"method": "suffix", "num_speculative_tokens": 5},
+    "dflash": block,
+    "medusa": fitted,
+}
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -75,8 +95,8 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
         assert greedy == expected
         assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
     assert sampled != greedy
-    for method in ("tree", "eagle3"):
-        with open_llm(folder, speculation(families, case, method), **TIGHT) as llm:
+    for method in TIGHTLY:
+        with open_llm(folder, METHODS[method](families, case), **TIGHT) as llm:
             steps = watch(llm)
             assert texts(llm) == [greedy, sampled]
             assert sum(step.num_preempted for step in steps) > 0
@@ -92,6 +112,10 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
             assert text == expected[0][8:16]
             assert steps[0].items[0].start >= 28
             assert_no_leak(llm)
+    for method in METHODS.keys() - TIGHTLY:
+        with open_llm(folder, METHODS[method](families, case)) as llm:
+            assert texts(llm) == [greedy, sampled], method
+            assert llm.get_metrics()["num_draft_tokens"] > 0, method
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -104,12 +128,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", ["ngram", "chain", "tree", "eagle3"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", FAMILIES)
 def test_every_method_and_way(families: TinyModels, case: str, method: str, way: str) -> None:
     with open_llm(families.folder(case)) as llm:
         expected = texts(llm)
-    with open_llm(families.folder(case), speculation(families, case, method), **WAYS[way]) as llm:
+    with open_llm(families.folder(case), METHODS[method](families, case), **WAYS[way]) as llm:
         for _ in range(2):
             assert texts(llm) == expected
         assert_no_leak(llm)

@@ -12,11 +12,13 @@ from trtspec.errors import ConfigError
 @dataclass(frozen=True)
 class EmbeddingSpec:
     """scale: what rows of the embedding are multiplied with. per_layer_size: width of a second
-    embedding of each token for every layer, in elements; 0: none. ConfigError for a value that is
-    none."""
+    embedding of each token for every layer, in elements; 0: none. scales_borrowed: whether a draft
+    that borrows rows through the family's own embedding module gets them scaled. ConfigError for a
+    value that is none."""
 
     scale: float = 1.0
     per_layer_size: int = 0
+    scales_borrowed: bool = False
 
     def __post_init__(self) -> None:
         if not self.scale > 0:

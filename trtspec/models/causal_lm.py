@@ -48,6 +48,16 @@ class Embedding(nn.Module):
         return self.weight[ids]
 
 
+def rounded_scale(scale: float, dtype: torch.dtype) -> float:
+    """A factor on rows of an embedding, rounded as they are: Gemma was trained with such a one."""
+    return float(torch.tensor(scale, dtype=dtype, device="cpu"))
+
+
+def capped(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits l as ``cap * tanh(l / cap)``; without a cap as they are."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
 class CausalLM(nn.Module):
     """A causal language model over packed rows and paged caches.
 
@@ -94,10 +104,7 @@ class CausalLM(nn.Module):
             DecoderLayer(spec, hidden, dtype, formats=formats) for spec in config.layers
         )
         self.norm = make_norm(config.norm, hidden, dtype)
-        # Rounded as the embedding's rows are: Gemma was trained with a factor of the model's dtype.
-        self.embedding_scale = float(
-            torch.tensor(config.embedding.scale, dtype=dtype, device="cpu")
-        )
+        self.embedding_scale = rounded_scale(config.embedding.scale, dtype)
         self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
 
     @staticmethod
@@ -156,11 +163,7 @@ class CausalLM(nn.Module):
         """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
         spec = self.config.head
-        if spec.scale != 1:
-            logits = logits * spec.scale
-        if spec.soft_cap is not None:
-            logits = spec.soft_cap * torch.tanh(logits / spec.soft_cap)
-        return logits
+        return capped(logits if spec.scale == 1 else logits * spec.scale, spec.soft_cap)
 
     def forward(
         self,

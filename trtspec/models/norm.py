@@ -11,6 +11,8 @@ from trtspec.config.norm_spec import NormSpec
 from trtspec.models import export_ops
 from trtspec.ops.linear import rms_norm
 
+Size: TypeAlias = int | tuple[int, ...]
+
 
 class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension (see `trtspec.ops.linear.rms_norm`); buffer
@@ -22,7 +24,7 @@ class RMSNorm(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, size: int | tuple[int, ...], eps: float, dtype: torch.dtype) -> None:
+    def __init__(self, size: Size, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.eps = eps
         self.register_buffer("weight", torch.empty(size, dtype=dtype))
@@ -57,7 +59,7 @@ class LayerNorm(nn.Module):
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, size: int | tuple[int, ...], eps: float, dtype: torch.dtype, bias: bool) -> None:
+    def __init__(self, size: Size, eps: float, dtype: torch.dtype, bias: bool) -> None:
         super().__init__()
         self.eps = eps
         self.register_buffer("weight", torch.empty(size, dtype=dtype))
@@ -75,7 +77,7 @@ class LayerNorm(nn.Module):
 Norm: TypeAlias = RMSNorm | LayerNorm
 
 
-def make_norm(spec: NormSpec, size: int | tuple[int, ...], dtype: torch.dtype) -> Norm:
+def make_norm(spec: NormSpec, size: Size, dtype: torch.dtype) -> Norm:
     """The module of a norm over ``size`` elements; see `LayerNorm` for two numbers."""
     if spec.kind == "layer":
         return LayerNorm(size, spec.eps, dtype, spec.bias)

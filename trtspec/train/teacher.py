@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trtspec.models.causal_lm import capped
 from trtspec.train.target import TrainingTarget
 
 
@@ -30,6 +31,4 @@ class Teacher:
         logits = states.to(torch.bfloat16) @ self._head.T
         if self._spec.scale != 1.0:
             logits = logits * self._spec.scale
-        if self._spec.soft_cap is not None:
-            logits = self._spec.soft_cap * torch.tanh(logits / self._spec.soft_cap)
-        return logits
+        return capped(logits, self._spec.soft_cap)

@@ -56,6 +56,7 @@ CASES: dict[str, DFlashConfig] = {
     "mixed": dflash({"windows": (9, 0)}, causal_layers=(True, False)),
     "anchor": dflash(anchor_predicts=True),
     "own_parts": dflash(draft_vocab_size=20, own_head=True, own_embedding=True),
+    "scaled": dflash(embedding_scale=0.3, soft_cap=2.0),
     "biases": dflash({"bias": True, "qk_norm": False}),
 }
 
@@ -107,6 +108,7 @@ class DenseDFlash:
         context = _norm(states @ t["fc.weight"].T, t["hidden_norm.weight"])
         embedding = t.get("embed.weight", self.target["embed.weight"])
         x = embedding[torch.tensor([root, *[config.mask_token_id] * (config.block_size - 1)])]
+        x = x * config.embedding_scale
         positions = torch.arange(count + config.block_size)
         for i in range(decoder.num_layers):
             normed = _norm(x, t[f"layers.{i}.input_norm.weight"])
@@ -123,7 +125,9 @@ class DenseDFlash:
             gated = F.silu(self._linear(i, "mlp.gate", normed)) * self._linear(i, "mlp.up", normed)
             x = x + self._linear(i, "mlp.down", gated)
         head = t.get("head.weight", self.target.get("head.weight", self.target["embed.weight"]))
-        return _norm(x, t["norm.weight"]) @ head.T
+        logits = _norm(x, t["norm.weight"]) @ head.T
+        cap = config.soft_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _seen(self, layer: int, positions: Tensor, count: int) -> Tensor:
         query, key = positions[count:, None], positions[None]

@@ -38,12 +38,14 @@ _IDS = "target_layer_ids"
 _AUX_IDS = "aux_hidden_state_layer_ids"
 _SLIDING = "sliding_attention"
 # What a nested key may say; of the others the value is read.
+_SCALE = "input_embedding_scale"
+_CAP = "final_logit_softcapping"
 _READ = {"mask_token_id", _IDS, "causal", "sample_from_anchor", "use_swa", "swa_window_size"}
+_READ |= {_SCALE, _CAP}
 _FIXED: Mapping[str, tuple[Any, ...]] = {
     "projector_type": (None, "dflash"),
     "attention_sink_bias": (None, False),
     "use_aux_hidden_state": (None, True),
-    "input_embedding_scale": (None, 1, 1.0),
 }
 _FIXED_OUTSIDE = ("projector_type", "attention_sink_bias", "add_swa_attention_sink_bias")
 
@@ -100,6 +102,8 @@ def read_dflash(hf: HfConfig, headers: Headers, target: ModelConfig) -> DFlashRe
     decoder, causal = _attention(hf, read_decoder(hf, headers, target))
     nested = _nested(hf)
     anchor = nested.get("sample_from_anchor") or hf.get("shift_label")
+    scale, said = _embedding_scale(hf, nested, EMBEDDING in headers, target)
+    cap = nested.get(_CAP, hf.get(_CAP))
     try:
         config = DFlashConfig(
             decoder=decoder,
@@ -112,10 +116,12 @@ def read_dflash(hf: HfConfig, headers: Headers, target: ModelConfig) -> DFlashRe
             anchor_predicts=bool(anchor),
             own_embedding=EMBEDDING in headers,
             own_head=HEAD in headers,
+            embedding_scale=scale,
+            soft_cap=None if cap is None else _real(hf, _CAP, cap),
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
-    notes = (f"{decision}; reads {capture.describe()}", *capture.notes)
+    notes = (f"{decision}; reads {capture.describe()}", *capture.notes, *said)
     if anchor:
         notes += ("the root's own row guesses the first token (sample_from_anchor)",)
     return DFlashReading(config, capture, notes)
@@ -265,6 +271,33 @@ def _mask(hf: HfConfig, nested: Mapping[str, Any]) -> int:
     if given is None:
         raise hf.refuse(f"{_NESTED} does not say mask_token_id, the token of an empty slot")
     return _number(hf, "mask_token_id", given)
+
+
+def _embedding_scale(
+    hf: HfConfig, nested: Mapping[str, Any], own: bool, target: ModelConfig
+) -> tuple[float, tuple[str, ...]]:
+    """What rows of the embedding are multiplied with, and lines to print.
+
+    z-lab's code and ModelOpt's online training call the target's embedding module: where that one
+    scales its rows (Gemma's), the draft's are scaled. ``input_embedding_scale`` comes on top.
+    SpecForge and ModelOpt's offline training read the stored rows: a head of theirs for such a
+    target says 1 / the target's scale there.
+    """
+    factor = _real(hf, f"{_NESTED}.{_SCALE}", nested.get(_SCALE, 1.0))
+    if own or not target.embedding.scales_borrowed or target.embedding.scale == 1:
+        return factor, ()
+    scale = target.embedding.scale * factor
+    note = (
+        f"the target's embedding rows are multiplied by {scale:g}, as its embedding gives them; a "
+        f"head trained on its stored rows says {_NESTED}.{_SCALE} {1 / target.embedding.scale:g}"
+    )
+    return scale, (note,)
+
+
+def _real(hf: HfConfig, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise hf.refuse(f"{name} is {value!r}, not a number")
+    return float(value)
 
 
 def _number(hf: HfConfig, name: str, value: Any) -> int:

@@ -19,6 +19,7 @@ from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
 from trtspec.models.block_map import Matrix, decoder_matrices
 from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.causal_lm import capped, rounded_scale
 from trtspec.models.linear import Linear
 from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import RMSNorm
@@ -236,6 +237,7 @@ class DFlashDraft(StateNetwork):
             BlockLayer(config, layer, dtype, formats=formats) for layer in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
+        self.embedding_scale = rounded_scale(config.embedding_scale, dtype)
 
     @staticmethod
     def matrices(config: DFlashConfig) -> list[Matrix]:
@@ -280,10 +282,16 @@ class DFlashDraft(StateNetwork):
         written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
         reads."""
         x = self.embedding(input_ids)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
         turns = self.rotary.of_layers(block.positions)
         for i, layer in enumerate(self.layers):
             x = layer(x, context, block, turns[i], k_caches[i], v_caches[i])
         return None, self.norm(x)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """See `DraftVocabulary.head`."""
+        return capped(super().head(hidden), self.config.soft_cap)
 
     def forward(
         self,

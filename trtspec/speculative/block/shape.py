@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +25,9 @@ class DFlashConfig(StateReader):
     `StateReader`. block_size: rows of a block, the root and mask tokens. mask_token_id: what stands
     for a token that is to be guessed. causal_layers: of each layer whether a row sees the rows of
     the block up to itself only; else all of the block. anchor_predicts: the root's row guesses the
-    first token; else the first mask's does, and that many fewer are guessed.
+    first token; else the first mask's does, and that many fewer are guessed. embedding_scale: what
+    rows of the embedding are multiplied with. soft_cap: logits l become ``cap * tanh(l / cap)``;
+    None: they stay.
     """
 
     kind: ClassVar[str] = "dflash"
@@ -39,6 +42,8 @@ class DFlashConfig(StateReader):
     anchor_predicts: bool = False
     own_embedding: bool = False
     own_head: bool = False
+    embedding_scale: float = 1.0
+    soft_cap: float | None = None
 
     def __post_init__(self) -> None:
         decoder = self.decoder
@@ -53,6 +58,10 @@ class DFlashConfig(StateReader):
                 f"mask_token_id={self.mask_token_id} is no token of the vocabulary of "
                 f"{decoder.vocab_size}"
             )
+        for name in ("embedding_scale", "soft_cap"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
         if len(self.causal_layers) != decoder.num_layers:
             raise ConfigError(
                 f"causal_layers names {len(self.causal_layers)} layers, the network has "
