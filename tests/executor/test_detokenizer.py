@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizer
@@ -214,7 +214,17 @@ def test_a_literal_mark_is_a_character(name: str) -> None:
         assert pieces(kind.backend, [], mark)[-2:] == [MARK, ""]
 
 
+def with_examples(test: Any) -> Any:
+    """Second bytes that their first one excludes (the Unicode Standard, table 3-7), and those that
+    they begin with."""
+    for first, last in (("e080", "e09f"), ("eda0", "edbf"), ("f080", "f08f"), ("f490", "f4bf")):
+        for data in (first, last, first + "80", "41" + last + "8041", first + first):
+            test = example(bytes.fromhex(data))(test)
+    return test
+
+
 @given(st.binary(max_size=30))
+@with_examples
 @settings(max_examples=100, deadline=None)
 def test_invalid_bytes_of_byte_level_vocabularies(data: bytes) -> None:
     backend = LEVEL.backend
@@ -229,6 +239,9 @@ FALLBACK = fallback(LLAMA)
     st.lists(st.one_of(st.integers(0, 255), st.sampled_from([0xE7, 0x8C, 0xAB, 256, 257, 259]))),
     st.integers(0, 30),
 )
+@example([0xED, 0xA0], 0)
+@example([0xED, 0xBF, 0x80, 256], 1)
+@example([0xE7, 0xED, 0xA0, 0xE7, 0x8C], 2)
 @settings(max_examples=200, deadline=None)
 def test_invalid_bytes_of_byte_fallback(tokens: list[int], cut: int) -> None:
     """Each has a mark, as in the tokenizer's decode; characters beside them stand."""

@@ -7,6 +7,9 @@ import re
 
 MARK = "\ufffd"
 _INVALID = re.compile("[\udc80-\udcff]")
+_SURROGATE = re.compile(b"\xed[\xa0-\xbf]")
+"""Bytes that no character begins with (the Unicode Standard, table 3-7). Python's decoder waits for
+the third one, as its error handler `surrogatepass` would read them."""
 
 
 class Utf8Stream:
@@ -26,6 +29,8 @@ class Utf8Stream:
     def push(self, data: bytes) -> tuple[str, bool]:
         """The characters completed, and whether some are marks of single invalid bytes."""
         text = self._decoder.decode(data)
+        if _SURROGATE.match(self.pending):
+            text += self._decoder.decode(b"", final=True)
         marked, count = _INVALID.subn(MARK, text)
         return marked, count > 0
 
