@@ -57,7 +57,7 @@ class ScriptedLLM:
         self._folder, self._write, self._fails_at = folder, write, fails_at
 
     def chat_prompt(self, messages: Sequence[Any], **_: Any) -> dict[str, list[int]]:
-        return {"prompt_token_ids": [2, *self.tokenizer(messages[0]["content"])["input_ids"], 3]}
+        return {"prompt_token_ids": [2, *self.tokenizer(messages[-1]["content"])["input_ids"], 3]}
 
     def generate(self, prompts: Any, params: Any, use_tqdm: bool = True) -> list[Any]:
         return [self._one(list(p), s) for p, s in zip(prompts, params, strict=True)]
@@ -69,7 +69,7 @@ class ScriptedLLM:
         ended = ids[-1:] == [END]
         completion = SimpleNamespace(
             token_ids=ids,
-            text=" ".join(f"w{token}" for token in ids if token != END),
+            text="".join(f" w{token}" for token in ids if token != END),
             finish_reason="stop" if ended else "length",
         )
         if number == self._fails_at:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from jinja2 import TemplateError
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError, TrainingError
@@ -18,6 +20,7 @@ from trtspec.train.openings import (
     Openings,
     question_head,
 )
+from trtspec.train.seeds import SEEDS, SYSTEMS, Seed
 from trtspec.train.self_writer import ROUND, TEMPERATURES, SelfWriter
 from trtspec.train.text_store import TextStore
 
@@ -65,6 +68,45 @@ def test_questions_then_answers(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == names | {"rounds.jsonl"}
 
 
+class Recorded(WordTokenizer):
+    """Keeps the texts that it is given, as their own ids."""
+
+    def __init__(self, system: bool = True) -> None:
+        self.texts: list[str] = []
+        self.system = system
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        self.texts.append(text)
+        return {"input_ids": [2 + len(self.texts)]}
+
+    def apply_chat_template(self, messages: Sequence[Any], **options: Any) -> str:
+        if messages[0]["role"] == "system" and not self.system:
+            raise TemplateError("no system's turn here")
+        return super().apply_chat_template(messages, **options)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_questions_begin_in_many_ways(tmp_path: Path, system: bool) -> None:
+    """Each first words with each system's turn and each temperature of answers; the question that
+    is answered has both. A template without a system's turn goes without."""
+    assert math.gcd(len(SEEDS), len(SYSTEMS)) == 1
+    assert math.gcd(len(TEMPERATURES), len(SEEDS) * len(SYSTEMS)) == 1
+    llm = ScriptedLLM(tmp_path)
+    llm.tokenizer = tokenizer = Recorded(system)
+    made = ChatOpenings(cast(LLM, llm))
+    for index in (0, 1, 2, 7, 3 * len(SEEDS) + 2):
+        seed, words = SEEDS[index % len(SEEDS)], SYSTEMS[index % len(SYSTEMS)]
+        head = f"<system>{words}<user>" if words and system else "<user>"
+        begun = made.beginning(index)
+        assert begun is not None and tokenizer.texts[-1] == head + seed.words
+        assert begun.prompt == [2 + len(tokenizer.texts)]
+        assert begun.must_end is not seed.pastes
+        opening = made.prompt(index, [9], " w9\N{REPLACEMENT CHARACTER}")
+        assert (
+            opening is not None and opening[1] == tokenizer.texts[-1] == f"{seed.words} w9".strip()
+        )
+
+
 def test_killed_between_rounds_or_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goes on with the same texts as one that was never cut short."""
     monkeypatch.setattr("trtspec.train.self_writer.ROUND", 32)
@@ -87,7 +129,7 @@ def test_killed_between_rounds_or_within(tmp_path: Path, monkeypatch: pytest.Mon
     assert more.num_tokens >= 5000
 
 
-def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
+def test_dropped_texts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Duplicates, questions without an end and loops; each is counted under its rule."""
 
     def write(prompt: Sequence[int], params: SamplingParams) -> list[int]:
@@ -98,6 +140,7 @@ def test_dropped_texts_leave_nothing(tmp_path: Path) -> None:
             return own_words(prompt, params)[:-1]
         return [40, 41, 42, 43, 44, END] if index % 4 == 2 else own_words(prompt, params)
 
+    monkeypatch.setattr("trtspec.train.openings.SEEDS", (Seed(""),))
     made, store, _ = writer(tmp_path, write=write)
     made.write(1)
     quarter = SMALL // 4

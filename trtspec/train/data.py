@@ -30,6 +30,7 @@ from trtspec.train.openings import (
 )
 from trtspec.train.options import TrainOptions
 from trtspec.train.rules import RULES
+from trtspec.train.seeds import SEEDS, SYSTEMS
 from trtspec.train.self_writer import SelfWriter
 from trtspec.train.target import TrainingTarget
 from trtspec.train.teacher import Teacher
@@ -70,7 +71,7 @@ def find_source(options: TrainOptions, target: TrainingTarget, layers: Sequence[
             f"{target.path} has no tokenizer, so it cannot write texts to learn from; add one, or "
             "give --hidden_states recorded while it served"
         )
-    facts = [options.seed, list(layers), options.max_text_tokens]
+    facts: list[object] = [options.seed, list(layers), options.max_text_tokens]
     if options.prompts is not None:
         prompts = read_prompts(options.prompts)
         text = f"{len(prompts)} prompts of {options.prompts}, answered by the target"
@@ -81,7 +82,11 @@ def find_source(options: TrainOptions, target: TrainingTarget, layers: Sequence[
     kind = CHAT if is_chat else BASE
     if is_chat:
         question_head(tokenizer)  # a template that will not do is refused now
-        text = "written by the target: a question in its own chat template, then the answer"
+        text = (
+            "written by the target: a question in its own chat template, from first words of "
+            f"{len(SEEDS)} kinds, then the answer"
+        )
+        facts += [[[seed.words, seed.pastes] for seed in SEEDS], list(SYSTEMS)]
     else:
         why = "as asked" if options.from_base else "as it has no chat template"
         text = f"written by the target from the beginning of a text, {why}"

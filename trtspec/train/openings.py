@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from jinja2 import TemplateError
 
 from trtspec.errors import ConfigError, RequestError
 from trtspec.llmapi.chat import content_form, in_form
 from trtspec.llmapi.llm import LLM
+from trtspec.train.seeds import SEEDS, SYSTEMS, Seed
 
 CHAT, BASE, PROMPTS = "chat", "base", "prompts"
-QUESTION_TOKENS, BEGINNING_TOKENS = 128, 32
+QUESTION_TOKENS, PASTED_TOKENS, BEGINNING_TOKENS = 128, 192, 32
 _MARK = "trtspecquestion"
 
 
@@ -27,9 +31,9 @@ class Beginning:
 
 
 class Openings(Protocol):
-    """beginning: None where the texts' prompts are given."""
-
-    beginning: Beginning | None
+    def beginning(self, index: int) -> Beginning | None:
+        """Of text number ``index``; None where the texts' prompts are given."""
+        ...
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
         """The prompt of text number ``index`` as token ids, and what it is known by, from the
@@ -38,18 +42,34 @@ class Openings(Protocol):
 
 
 class ChatOpenings:
-    """An instruct model writes the user's turn of its own chat template, then answers it."""
+    """An instruct model writes on from the first words of a user's turn, in its own chat template
+    with one system's turn or another, then answers it."""
 
     def __init__(self, llm: LLM) -> None:
         """ConfigError: there is no template, or it hides the user's words."""
         self._llm = llm
-        head = question_head(llm.tokenizer)
-        ids = llm.tokenizer(head, add_special_tokens=False)["input_ids"]
-        self.beginning: Beginning | None = Beginning(list(ids), QUESTION_TOKENS, 4, must_end=True)
+        self._heads: dict[str | None, str] = {None: question_head(llm.tokenizer)}
+        for system in SYSTEMS:
+            # Some templates have no place for a system's turn.
+            with suppress(ConfigError):
+                self._heads.setdefault(system, question_head(llm.tokenizer, system))
+
+    def beginning(self, index: int) -> Beginning | None:
+        seed, system = self._of(index)
+        text = self._heads[system] + seed.words
+        ids = self._llm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        most = PASTED_TOKENS if seed.pastes else QUESTION_TOKENS
+        return Beginning(list(ids), most, 4, must_end=not seed.pastes)
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
-        question = text.strip()
-        return _asked(self._llm, question), question
+        seed, system = self._of(index)
+        question = (seed.words + text).rstrip("\N{REPLACEMENT CHARACTER}").strip()
+        return _asked(self._llm, question, system), question
+
+    def _of(self, index: int) -> tuple[Seed, str | None]:
+        """How text number ``index`` begins."""
+        system = SYSTEMS[index % len(SYSTEMS)]
+        return SEEDS[index % len(SEEDS)], system if system in self._heads else None
 
 
 class BaseOpenings:
@@ -59,10 +79,10 @@ class BaseOpenings:
         model = llm.config.target
         starts = [model.bos_token_id, *model.eos_token_ids]
         start = next((token for token in starts if token is not None), 0)
-        self.beginning: Beginning | None = Beginning(
-            [start], BEGINNING_TOKENS, BEGINNING_TOKENS, must_end=False
-        )
         self._start = start
+
+    def beginning(self, index: int) -> Beginning | None:
+        return Beginning([self._start], BEGINNING_TOKENS, BEGINNING_TOKENS, must_end=False)
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
         return [self._start, *ids], text
@@ -72,10 +92,11 @@ class GivenPrompts:
     """Prompts of the user's, once each: through the chat template where there is one and ``chat``
     asks for it, else as they are."""
 
-    beginning: Beginning | None = None
-
     def __init__(self, llm: LLM, prompts: Sequence[str], chat: bool) -> None:
         self._llm, self._prompts, self._chat = llm, prompts, chat
+
+    def beginning(self, index: int) -> Beginning | None:
+        return None
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
         if index >= len(self._prompts):
@@ -86,18 +107,23 @@ class GivenPrompts:
         return list(self._llm.tokenizer(words)["input_ids"]), words
 
 
-def _asked(llm: LLM, words: str) -> list[int]:
+def _asked(llm: LLM, words: str, system: str | None = None) -> list[int]:
     """The prompt of a chat in which a user says this."""
-    prompt: Any = llm.chat_prompt([{"role": "user", "content": words}])
+    prompt: Any = llm.chat_prompt(_turns(words, system))
     return list(prompt["prompt_token_ids"])
+
+
+def _turns(words: str, system: str | None) -> list[Mapping[str, Any]]:
+    user = {"role": "user", "content": words}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
 
 
 def has_chat_template(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def question_head(tokenizer: Any) -> str:
-    """A chat template up to where the user's words begin.
+def question_head(tokenizer: Any, system: str | None = None) -> str:
+    """A chat template up to where the user's words begin, behind these words of the system.
 
     Raises:
         ConfigError: there is none, or it does not show these words once.
@@ -105,11 +131,10 @@ def question_head(tokenizer: Any) -> str:
     remedy = "let the target write on from its beginning (--from_base), or give --prompts"
     if not has_chat_template(tokenizer):
         raise ConfigError(f"the target has no chat template; {remedy}")
-    turn: list[Mapping[str, Any]] = [{"role": "user", "content": _MARK}]
     try:
-        messages = in_form(turn, content_form(str(tokenizer.get_chat_template())))
+        messages = in_form(_turns(_MARK, system), content_form(str(tokenizer.get_chat_template())))
         text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except (RequestError, ValueError) as error:
+    except (RequestError, TemplateError, ValueError) as error:
         raise ConfigError(f"the chat template refused a question ({error}); {remedy}") from error
     head, found, _ = str(text).partition(_MARK)
     if not found or not head:

@@ -15,7 +15,7 @@ from trtspec.errors import TrainingError
 from trtspec.llmapi.llm import LLM
 from trtspec.log import logger
 from trtspec.speculative.hidden_states.files import HIDDEN_STATES_PATH
-from trtspec.train.openings import Openings
+from trtspec.train.openings import Beginning, Openings
 from trtspec.train.rules import RULES, fault, key_of
 from trtspec.train.text_store import SUFFIX, StoredText, TextStore
 
@@ -108,24 +108,14 @@ class SelfWriter:
         self, numbers: range, dropped: Counter[str]
     ) -> list[tuple[int, list[int], str]] | None:
         """(number, prompt, key) of the texts of a round; None if there are no prompts left."""
-        beginning = self._openings.beginning
-        begun: list[Any] = [None] * len(numbers)
-        if beginning is not None:
-            params = [
-                SamplingParams(
-                    max_tokens=beginning.max_tokens, temperature=1.0, seed=self._seed_of(2 * index)
-                )
-                for index in numbers
-            ]
-            begun = self._generate([beginning.prompt] * len(numbers), params)
-            for output in begun:
-                Path(output.kv_transfer_params[HIDDEN_STATES_PATH]).unlink()
+        begun = self._write_beginnings(numbers)
         prompts: list[tuple[int, list[int], str]] = []
         new: set[str] = set()
-        for index, output in zip(numbers, begun, strict=True):
+        for index in numbers:
             ids: Sequence[int] = ()
             text = ""
-            if beginning is not None:
+            if index in begun:
+                beginning, output = begun[index]
                 reason = self._fault(output, beginning.least, beginning.must_end)
                 if reason is not None:
                     dropped[reason] += 1
@@ -143,8 +133,24 @@ class SelfWriter:
             else:
                 new.add(key)
                 prompts.append((index, prompt, key))
-        ran_out = beginning is None and not prompts and not dropped
+        ran_out = not begun and not prompts and not dropped
         return None if ran_out else prompts
+
+    def _write_beginnings(self, numbers: range) -> dict[int, tuple[Beginning, Any]]:
+        """What the target writes first, by the number of a text; nothing of given prompts."""
+        begun = [(index, self._openings.beginning(index)) for index in numbers]
+        asked = [(index, beginning) for index, beginning in begun if beginning is not None]
+        params = [
+            SamplingParams(max_tokens=b.max_tokens, temperature=1.0, seed=self._seed_of(2 * index))
+            for index, b in asked
+        ]
+        outputs = self._generate([beginning.prompt for _, beginning in asked], params)
+        for output in outputs:
+            Path(output.kv_transfer_params[HIDDEN_STATES_PATH]).unlink()
+        return {
+            index: (beginning, output)
+            for (index, beginning), output in zip(asked, outputs, strict=True)
+        }
 
     def _generate(self, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> list[Any]:
         if not prompts:
