@@ -19,7 +19,7 @@ from checkpoint_converters.containers.safetensors_files import (
     read_tensor,
     weight_files,
 )
-from checkpoint_converters.containers.tensor_sources import RotaryHalves
+from checkpoint_converters.containers.tensor_sources import RotaryHalves, Shifted
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.registry import families
@@ -145,6 +145,9 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
     tensors = _in_halves(resolved.tensors, family.paired, config)
     gguf = find_gguf(path)
+    if gguf is not None and family.gguf is not None and family.gguf.norms_plus_one:
+        norms = (name for name in tensors if name.endswith("norm.weight"))
+        tensors |= {name: Shifted.of(tensors[name], -1) for name in norms}
     files = weight_files(stored) if gguf is None else open_gguf(gguf).files
     return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
 
@@ -161,7 +164,7 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
         )
     gguf = find_gguf(path)
     if gguf is not None:
-        return _of_gguf(open_gguf(gguf)), HfConfig.read(path)
+        return _of_gguf(open_gguf(gguf))
     hf = HfConfig.read(path)
     names = hf.get("architectures")
     if names is None:
@@ -188,14 +191,16 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
     return known[found], hf
 
 
-def _of_gguf(file: GgufFile) -> Family:
-    known = {family.gguf.architecture: family for family in families() if family.gguf}
+def _of_gguf(file: GgufFile) -> tuple[Family, HfConfig]:
+    known = [(family, family.gguf) for family in families() if family.gguf]
     named = file.text(ARCHITECTURE)
-    if named not in known:
-        raise file.refuse(
-            f"{ARCHITECTURE} {named!r} is not supported; supported: {', '.join(known)}"
-        )
-    return known[named].in_gguf()
+    found = {gguf.sign: (f, gguf) for f, gguf in known if gguf.architecture == named}
+    if not found:
+        supported = ", ".join(dict.fromkeys(gguf.architecture for _, gguf in known))
+        raise file.refuse(f"{ARCHITECTURE} {named!r} is not supported; supported: {supported}")
+    signs = [sign for sign in found if sign and file.get(f"{named}.{sign}")]
+    family, gguf = found[signs[0] if signs else None]
+    return family.in_gguf(), HfConfig.of_gguf(file, gguf.keys)
 
 
 def _in_halves(

@@ -8,6 +8,7 @@ from typing import Any
 
 from checkpoint_converters.containers.gguf_file import GgufFile
 from checkpoint_converters.containers.safetensors_files import DTYPES
+from checkpoint_converters.gguf_keys import GgufKeys, layer_windows
 
 ARCHITECTURE = "general.architecture"
 """GGUF's own key, which stays among the values."""
@@ -18,6 +19,8 @@ BLOCKS_AS = "bfloat16"
 EMBEDDING = "token_embd.weight"
 HEAD = "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
+SHORT_FACTORS = "rope_factors_short.weight"
+LONG_FACTORS = "rope_factors_long.weight"
 
 _FIELDS = {
     "max_position_embeddings": "context_length",
@@ -44,6 +47,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "rope.scaling.yarn_attn_factor": (1,),
     "rope.scaling.yarn_ext_factor": (-1, 1),
     "rope.scaling.yarn_log_multiplier": (0,),
+    "rope.dimension_sections": ([0, 0, 0, 0],),
+    "nextn_predict_layers": (0,),
 }
 
 # Llama 3.1 and after: their factors are a tensor in the file, not the numbers it was made of.
@@ -54,8 +59,8 @@ _LLAMA_3 = {
 }
 
 
-def read_gguf_config(file: GgufFile) -> dict[str, Any]:
-    """What the families read, by config.json's keys, and `ARCHITECTURE`.
+def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
+    """What the families read, by config.json's keys, and `ARCHITECTURE`. ``keys``: of the family.
 
     Raises:
         CheckpointError: a key is missing, has a value of another kind, or one that would change
@@ -67,6 +72,8 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         return f"{architecture}.{name}"
 
     for name, allowed in _NEUTRAL.items():
+        if name in keys.taken:
+            continue
         value = file.get(key(name), allowed[0])
         if value not in allowed:
             raise file.refuse(
@@ -82,41 +89,67 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         )
     heads = values["num_attention_heads"]
     values["num_key_value_heads"] = file.integer(key("attention.head_count_kv"), heads)
-    values["rms_norm_eps"] = file.number(key("attention.layer_norm_rms_epsilon"))
+    epsilon, ours = keys.epsilon
+    values[ours] = file.number(key(epsilon))
     head_dim = _head_dim(file, architecture, values)
     values["head_dim"] = head_dim
     if EMBEDDING not in file.tensors:
         raise file.refuse(f"it has no tensor {EMBEDDING}; get a file that holds a whole model")
     values["vocab_size"] = file.tensors[EMBEDDING].shape[0]
     values["tie_word_embeddings"] = HEAD not in file.tensors
-    values["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    biases = {"attn_q", "attn_qkv"}
+    values["attention_bias"] = any(f"blk.0.{name}.bias" in file.tensors for name in biases)
     values["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
-    values["rope_parameters"] = _rope(file, architecture, head_dim)
+    part = _rotated_part(file, architecture, head_dim, keys)
+    values["rope_parameters"] = _rope(file, architecture, head_dim, keys) | part
+    values |= layer_windows(file, architecture, keys, layers)
     values["dtype"] = _dtype(file)
     values["bos_token_id"] = file.integer("tokenizer.ggml.bos_token_id", None)
     values["eos_token_id"] = _ends(file)
-    return values
+    for theirs, ours in keys.reads.items():
+        number = file.number(key(theirs), None)
+        if number:  # llama.cpp, too, takes 0 for not given
+            values[ours] = number
+    return values if keys.derives is None else values | keys.derives(file, values)
 
 
 def _head_dim(file: GgufFile, architecture: str, values: dict[str, Any]) -> int:
-    """One size for queries, keys and values, all of it rotated."""
+    """One size for queries, keys and values."""
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
     default = hidden // heads if heads > 0 else 0
     size: int = file.integer(f"{architecture}.attention.key_length", default)
-    for name in ("attention.value_length", "rope.dimension_count"):
-        other = file.integer(f"{architecture}.{name}", size)
-        if other != size:
-            raise file.refuse(
-                f"{architecture}.{name} is {other}, heads have {size}; supported: the same size"
-            )
+    _require_size(file, f"{architecture}.attention.value_length", size)
     return size
 
 
-def _rope(file: GgufFile, architecture: str, head_dim: int) -> dict[str, Any]:
+def _require_size(file: GgufFile, key: str, size: int) -> None:
+    other = file.integer(key, size)
+    if other != size:
+        raise file.refuse(f"{key} is {other}, heads have {size}; supported: the same size")
+
+
+def _rotated_part(
+    file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys
+) -> dict[str, float]:
+    """Which part of a head turns, in a family that may turn a part."""
+    key = f"{architecture}.rope.dimension_count"
+    if not keys.partial_rotation:
+        _require_size(file, key, head_dim)
+        return {}
+    turned = file.integer(key, head_dim)
+    if not 0 < turned <= head_dim:
+        raise file.refuse(f"{key} is {turned}; heads have {head_dim}")
+    # A product of the head's size and this, rounded down, is that number again.
+    return {"partial_rotary_factor": min(1.0, (turned + 0.5) / head_dim)}
+
+
+def _rope(file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys) -> dict[str, Any]:
     prefix = f"{architecture}.rope."
     theta = file.number(f"{prefix}freq_base", 10000.0)
     if ROPE_FACTORS in file.tensors:
         return {"rope_theta": theta, "rope_type": "llama3", **_llama_3(file, theta, head_dim)}
+    if keys.longrope and LONG_FACTORS in file.tensors:
+        return {"rope_theta": theta, "rope_type": "longrope", **_longrope(file, prefix)}
     factor = file.number(f"{prefix}scaling.factor", file.number(f"{prefix}scale_linear", None))
     # llama.cpp takes a factor that comes without a type for a linear one, and 0 for none.
     kind = file.text(f"{prefix}scaling.type", "linear")
@@ -134,6 +167,21 @@ def _rope(file: GgufFile, architecture: str, head_dim: int) -> dict[str, Any]:
     }
     said = {name: value for name, value in given.items() if value is not None}
     return {"rope_theta": theta, "rope_type": kind, **said}
+
+
+def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
+    """Both sets of factors, which are tensors of the file."""
+    found: dict[str, Any] = {
+        "original_max_position_embeddings": file.integer(
+            f"{prefix}scaling.original_context_length"
+        ),
+        "attention_factor": file.number(f"{prefix}scaling.attn_factor", 1.0),
+    }
+    for ours, theirs in (("short_factor", SHORT_FACTORS), ("long_factor", LONG_FACTORS)):
+        if theirs not in file.tensors:
+            raise file.refuse(f"it has no tensor {theirs}, but {LONG_FACTORS}; convert it anew")
+        found[ours] = file.tensors[theirs].read().float().tolist()
+    return found
 
 
 def _llama_3(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:
@@ -162,7 +210,11 @@ def _llama_3_factor(factor: float, wave: float) -> float:
 def _dtype(file: GgufFile) -> str:
     """That of the matrices where all have one, float32 where they differ; `BLOCKS_AS` if any of
     them is quantised."""
-    matrices = [tensor for tensor in file.tensors.values() if len(tensor.shape) > 1]
+    matrices = [
+        tensor
+        for name, tensor in file.tensors.items()
+        if len(tensor.shape) > 1 and not name.endswith("_norm.weight")
+    ]
     if any(tensor.is_quantised for tensor in matrices):
         return BLOCKS_AS
     dtypes = {tensor.dtype for tensor in matrices}

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
+from checkpoint_converters.containers.gguf_file import GgufFile, find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import read_json
 from checkpoint_converters.gguf_config import ARCHITECTURE, read_gguf_config
+from checkpoint_converters.gguf_keys import GgufKeys
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError
 
@@ -30,19 +31,25 @@ class HfConfig:
 
     @classmethod
     def read(cls, folder: Path) -> HfConfig:
-        """Of a folder, or of a GGUF file or a folder that holds one.
+        """Of a folder. Of a GGUF file, or a folder that holds one, only which architecture it is:
+        what else it says is read with its family's keys, see `of_gguf`.
 
         Raises CheckpointError when config.json is missing or either file is damaged.
         """
         gguf = find_gguf(folder)
         if gguf is not None:
-            return cls(gguf, read_gguf_config(open_gguf(gguf)), {})
+            return cls(gguf, {ARCHITECTURE: open_gguf(gguf).text(ARCHITECTURE)}, {})
         generation = folder / GENERATION_CONFIG
         return cls(
             folder,
             read_json(folder / CONFIG),
             read_json(generation) if generation.is_file() else {},
         )
+
+    @classmethod
+    def of_gguf(cls, file: GgufFile, keys: GgufKeys) -> HfConfig:
+        """What a GGUF file says; see `read_gguf_config` for errors."""
+        return cls(file.path, read_gguf_config(file, keys), {})
 
     @property
     def is_gguf(self) -> bool:

@@ -135,17 +135,18 @@ class Flattened(TensorHeader):
 
 
 @dataclass(frozen=True, eq=False)
-class OnePlus(TensorHeader):
-    """A tensor of floats with one added to each, in float32, read when asked for."""
+class Shifted(TensorHeader):
+    """A tensor of floats with a number added to each, in float32, read when asked for."""
 
     whole: TensorHeader
+    by: float
 
     @classmethod
-    def of(cls, whole: TensorHeader) -> OnePlus:
-        return cls(whole.name, whole.file, "F32", whole.shape, whole)
+    def of(cls, whole: TensorHeader, by: float) -> Shifted:
+        return cls(whole.name, whole.file, "F32", whole.shape, whole, by)
 
     def read(self) -> Tensor:
-        return self.whole.read().float() + 1
+        return self.whole.read().float() + self.by
 
 
 def _rows_beside(

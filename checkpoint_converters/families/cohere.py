@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 from trtspec.config.embedding_spec import HeadSpec
@@ -34,4 +38,22 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, repeat_layer(hf, layer), head=cohere_head(hf))
 
 
-COHERE = Family("CohereForCausalLM", "cohere", _fields, HF_DECODER)
+def derive(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What GGUF files of both generations say by a tensor, and by leaving a scale out."""
+    has_norm = "blk.0.attn_q_norm.weight" in file.tensors
+    return {"use_qk_norm": has_norm, "logit_scale": values.get("logit_scale", 1.0)}
+
+
+KEYS = GgufKeys(
+    epsilon=("attention.layer_norm_epsilon", "layer_norm_eps"),
+    reads={"logit_scale": "logit_scale"},
+    derives=derive,
+)
+
+COHERE = Family(
+    "CohereForCausalLM",
+    "cohere",
+    _fields,
+    HF_DECODER,
+    gguf=GgufNames("command-r", GGUF_DECODER, keys=KEYS),
+)

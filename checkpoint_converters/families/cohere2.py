@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from checkpoint_converters.families.cohere import cohere_head, cohere_layer
-from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.cohere import KEYS, cohere_head, cohere_layer
+from checkpoint_converters.families.family import Family, GgufNames, slides
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_window, repeat_layer
 from trtspec.config.layer import Layers
@@ -23,4 +25,10 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, Layers.of(specs), head=cohere_head(hf))
 
 
-COHERE2 = Family("Cohere2ForCausalLM", "cohere2", _fields, HF_DECODER)
+COHERE2 = Family(
+    "Cohere2ForCausalLM",
+    "cohere2",
+    _fields,
+    HF_DECODER,
+    gguf=GgufNames("cohere2", GGUF_DECODER, keys=replace(KEYS, window_period=4)),
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from checkpoint_converters.families.composite import Composite
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_window
 from checkpoint_converters.names import NameMap
@@ -17,12 +18,19 @@ from trtspec.config.layer_tensors import EMBEDDING, HEAD
 class GgufNames:
     """A family in GGUF files.
 
-    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``: see `Family`.
+    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``:
+    see `Family`; ``keys``: what its files say. ``sign``: a key by whose value, other than zero, the
+    family is known among several of the same architecture. ``norms_plus_one``: the files hold 1 +
+    w of norms that multiply by that.
     """
 
     architecture: str
     names: NameMap
     paired: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: GgufKeys = field(default_factory=GgufKeys)
+    sign: str | None = None
+    norms_plus_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,8 @@ class Family:
     def in_gguf(self) -> Family:
         """The family as GGUF files spell it, in which it is read."""
         assert self.gguf is not None
-        return replace(self, names=self.gguf.names, paired=self.gguf.paired)
+        gguf = self.gguf
+        return replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused)
 
     @property
     def embedding(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -46,4 +47,10 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, layers, **gemma_ends(hf))
 
 
-GEMMA = Family("GemmaForCausalLM", "gemma", _fields, HF_DECODER)
+GEMMA = Family(
+    "GemmaForCausalLM",
+    "gemma",
+    _fields,
+    HF_DECODER,
+    gguf=GgufNames("gemma", GGUF_DECODER, norms_plus_one=True),
+)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.families.family import Family, GgufNames, slides
 from checkpoint_converters.families.gemma import gemma_ends, gemma_layer
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -49,4 +53,30 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, layers, **gemma_ends(said))
 
 
-GEMMA2 = Family("Gemma2ForCausalLM", "gemma2", _fields, GEMMA_DECODER)
+def scalar_by_depth(deepest: int) -> Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]]:
+    """What GGUF files do not say, query_pre_attn_scalar, by llama.cpp's rule: the size of a head,
+    but in the model of so many layers hidden_size / num_attention_heads."""
+
+    def derive(_: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
+        share = values["hidden_size"] / values["num_attention_heads"]
+        is_deepest = values["num_hidden_layers"] == deepest
+        return {"query_pre_attn_scalar": share if is_deepest else values["head_dim"]}
+
+    return derive
+
+
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_KEYS = GgufKeys(
+    reads={key: key for key in _CAPS},
+    window_period=2,
+    default_window=4096,
+    derives=scalar_by_depth(46),
+)
+
+GEMMA2 = Family(
+    "Gemma2ForCausalLM",
+    "gemma2",
+    _fields,
+    GEMMA_DECODER,
+    gguf=GgufNames("gemma2", GGUF_DECODER, keys=_KEYS, norms_plus_one=True),
+)

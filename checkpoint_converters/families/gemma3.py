@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.composite import Composite
-from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.family import Family, GgufNames, slides
 from checkpoint_converters.families.gemma import gemma_ends
-from checkpoint_converters.families.gemma2 import GEMMA_DECODER, sandwiched
+from checkpoint_converters.families.gemma2 import GEMMA_DECODER, sandwiched, scalar_by_depth
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import model_fields, read_window, repeat_layer
 from checkpoint_converters.rope import read_ropes_by_kind
@@ -38,10 +40,18 @@ _DEFAULTS = {
     "max_position_embeddings": 131072,
 }
 
+_CAP = "final_logit_softcapping"
+_KEYS = GgufKeys(
+    reads={_CAP: _CAP, "rope.freq_base_swa": "rope_local_base_freq"},
+    window_period=6,
+    derives=scalar_by_depth(62),
+)
+
 GEMMA3 = Family(
     "Gemma3ForCausalLM",
     "gemma3_text",
     _fields,
     GEMMA_DECODER,
+    gguf=GgufNames("gemma3", GGUF_DECODER, keys=_KEYS, norms_plus_one=True),
     composites=(Composite("Gemma3ForConditionalGeneration", defaults=_DEFAULTS),),
 )

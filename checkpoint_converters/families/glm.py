@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters import gguf_decoder
+from checkpoint_converters.families.family import Family, GgufNames
 from checkpoint_converters.families.phi3 import FUSED_GATE_UP
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -39,4 +41,21 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return glm_fields(hf, glm_layer(hf))
 
 
-GLM = Family("GlmForCausalLM", "glm", _fields, HF_DECODER, fused=FUSED_GATE_UP)
+def glm_in_gguf(architecture: str) -> GgufNames:
+    """Either generation in GGUF files."""
+    return GgufNames(
+        architecture,
+        gguf_decoder.GGUF_DECODER,
+        fused={**gguf_decoder.FUSED_QKV, **gguf_decoder.FUSED_GATE_UP},
+        keys=GgufKeys(partial_rotation=True),
+    )
+
+
+GLM = Family(
+    "GlmForCausalLM",
+    "glm",
+    _fields,
+    HF_DECODER,
+    fused=FUSED_GATE_UP,
+    gguf=glm_in_gguf("chatglm"),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.family import Family
-from checkpoint_converters.families.glm import glm_fields, glm_layer
+from checkpoint_converters.families.glm import glm_fields, glm_in_gguf, glm_layer
 from checkpoint_converters.families.phi3 import FUSED_GATE_UP
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER
@@ -24,4 +24,6 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return glm_fields(hf, glm_layer(hf).with_norms("both"))
 
 
-GLM4 = Family("Glm4ForCausalLM", "glm4", _fields, _NAMES, fused=FUSED_GATE_UP)
+GLM4 = Family(
+    "Glm4ForCausalLM", "glm4", _fields, _NAMES, fused=FUSED_GATE_UP, gguf=glm_in_gguf("glm4")
+)

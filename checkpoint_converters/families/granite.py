@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER, PAIRED
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
@@ -33,4 +37,28 @@ def _factor(hf: HfConfig, key: str) -> float:
     return float(value)
 
 
-GRANITE = Family("GraniteForCausalLM", "granite", _fields, HF_DECODER)
+def _derive(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
+    key = "granite.rope.scaling.finetuned"
+    if file.get(key, True) is not True:
+        raise file.refuse(f"{key} is {file.get(key)!r}: layers without rope; supported: true")
+    usual = values["head_dim"] ** -0.5
+    return {"attention_multiplier": values.get("attention_multiplier", usual)}
+
+
+_KEYS = GgufKeys(
+    reads={
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+    derives=_derive,
+)
+
+GRANITE = Family(
+    "GraniteForCausalLM",
+    "granite",
+    _fields,
+    HF_DECODER,
+    gguf=GgufNames("granite", GGUF_DECODER, paired=PAIRED, keys=_KEYS),
+)

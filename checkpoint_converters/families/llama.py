@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.family import Family, GgufNames
-from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_decoder import GGUF_DECODER, PAIRED
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 
@@ -24,5 +24,5 @@ LLAMA = Family(
     HF_DECODER,
     draft_defaults={},
     # Mistral's models go by this name too: llama.cpp runs them without their window.
-    gguf=GgufNames("llama", GGUF_DECODER, paired={"attn.q": "num_heads", "attn.k": "num_kv_heads"}),
+    gguf=GgufNames("llama", GGUF_DECODER, paired=PAIRED),
 )

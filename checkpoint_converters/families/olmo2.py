@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -37,4 +38,6 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, repeat_layer(hf, olmo_layer(hf)))
 
 
-OLMO2 = Family("Olmo2ForCausalLM", "olmo2", _fields, OLMO_DECODER)
+IN_GGUF = GgufNames("olmo2", GGUF_DECODER)
+
+OLMO2 = Family("Olmo2ForCausalLM", "olmo2", _fields, OLMO_DECODER, gguf=IN_GGUF)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from checkpoint_converters.families.family import Family, slides
-from checkpoint_converters.families.olmo2 import OLMO_DECODER, olmo_layer
+from checkpoint_converters.families.olmo2 import IN_GGUF, OLMO_DECODER, olmo_layer
+from checkpoint_converters.gguf_keys import WINDOW, GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import model_fields, read_window, repeat_layer
 from checkpoint_converters.rope import read_ropes_by_kind
@@ -24,4 +26,6 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, Layers.of(specs), ropes=ropes)
 
 
-OLMO3 = Family("Olmo3ForCausalLM", "olmo3", _fields, OLMO_DECODER)
+_IN_GGUF = replace(IN_GGUF, sign=WINDOW, keys=GgufKeys(window_period=4))
+
+OLMO3 = Family("Olmo3ForCausalLM", "olmo3", _fields, OLMO_DECODER, gguf=_IN_GGUF)

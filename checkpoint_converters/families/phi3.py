@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters import gguf_decoder
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -43,4 +45,21 @@ def _with_longrope(values: Any) -> dict[str, Any]:
     return found
 
 
-PHI3 = Family("Phi3ForCausalLM", "phi3", _fields, HF_DECODER, fused={**FUSED_QKV, **FUSED_GATE_UP})
+_KEYS = GgufKeys(
+    reads={"attention.sliding_window": "sliding_window"}, partial_rotation=True, longrope=True
+)
+_IN_GGUF = GgufNames(
+    "phi3",
+    gguf_decoder.GGUF_LONGROPE,
+    fused={**gguf_decoder.FUSED_QKV, **gguf_decoder.FUSED_GATE_UP},
+    keys=_KEYS,
+)
+
+PHI3 = Family(
+    "Phi3ForCausalLM",
+    "phi3",
+    _fields,
+    HF_DECODER,
+    fused={**FUSED_QKV, **FUSED_GATE_UP},
+    gguf=_IN_GGUF,
+)

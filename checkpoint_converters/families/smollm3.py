@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family, slides
+from checkpoint_converters.families.family import Family, GgufNames, slides
+from checkpoint_converters.gguf_decoder import GGUF_DECODER, PAIRED
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -49,4 +50,10 @@ def _turning(hf: HfConfig, num_layers: int) -> list[bool]:
     return [bool(mark) for mark in given[:num_layers]]
 
 
-SMOLLM3 = Family("SmolLM3ForCausalLM", "smollm3", _fields, HF_DECODER)
+SMOLLM3 = Family(
+    "SmolLM3ForCausalLM",
+    "smollm3",
+    _fields,
+    HF_DECODER,
+    gguf=GgufNames("smollm3", GGUF_DECODER, paired=PAIRED),
+)

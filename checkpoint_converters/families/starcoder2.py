@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -44,4 +48,17 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, repeat_layer(hf, layer), head=HeadSpec(tied))
 
 
-STARCODER2 = Family("Starcoder2ForCausalLM", "starcoder2", _fields, _NAMES)
+def _derive(_: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"use_bias": values["attention_bias"]}
+
+
+_KEYS = GgufKeys(epsilon=("attention.layer_norm_epsilon", "norm_epsilon"), derives=_derive)
+
+# llama.cpp runs it without its window.
+STARCODER2 = Family(
+    "Starcoder2ForCausalLM",
+    "starcoder2",
+    _fields,
+    _NAMES,
+    gguf=GgufNames("starcoder2", GGUF_DECODER, keys=_KEYS),
+)

@@ -24,12 +24,13 @@ def _since_gpt4(digits: str) -> str:
     return rf"{_ENDINGS}|{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
 
 
-def _by_case() -> str:
-    """Words end where a capital follows a small letter."""
+def _by_case(digits: str, ending: str = "") -> str:
+    """Words end where a capital follows a small letter, and take an ``ending`` along; ``digits``
+    as in `_since_gpt4`."""
     large, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     before = r"[^\r\n\p{L}\p{N}]?"
-    words = rf"{before}{large}*{small}+|{before}{large}+{small}*"
-    return rf"{words}|{_DIGIT}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
+    words = rf"{before}{large}*{small}+{ending}|{before}{large}+{small}*{ending}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,24 @@ class PreTokenizer:
 
 _LLAMA_3 = PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),), whole_words=True, adds_bos=True)
 _SINGLE_DIGITS = PreTokenizer((_since_gpt4(_DIGIT),))
-_TEKKEN = PreTokenizer((_by_case(),), whole_words=True, adds_bos=True)
+_TEKKEN = PreTokenizer((_by_case(_DIGIT),), whole_words=True, adds_bos=True)
+_GPT_4 = PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),))
+_GPT_4O = PreTokenizer((_by_case(r"\p{N}{1,3}", f"{_ENDINGS}?"),))
 _DIGITS_FIRST = PreTokenizer((_DIGIT, _GPT2))
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "default": PreTokenizer(
         (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
     ),
-    **dict.fromkeys(("gpt-2", "mellum", "trillion"), PreTokenizer((_GPT2,))),
+    **dict.fromkeys(("gpt-2", "mellum", "trillion", "olmo"), PreTokenizer((_GPT2,))),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"), _DIGITS_FIRST
     ),
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"), _LLAMA_3
     ),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),))),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _GPT_4),
+    "gpt-4o": _GPT_4O,
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2"), _SINGLE_DIGITS),
     "tekken": _TEKKEN,
     "deepseek-coder": PreTokenizer(

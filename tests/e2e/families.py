@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,73 +34,89 @@ _LONG = {
 _MIXED = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
 
 
-def _phi3(original: int) -> PreTrainedModel:
+@dataclass(frozen=True)
+class Made:
+    """transformers' config and model of a case, and what the config says beside `SIZES`."""
+
+    config: Any
+    model: Any
+    says: dict[str, Any] = field(default_factory=dict)
+
+
+def _phi3(original: int) -> Made:
     """Longrope in its short or its long form: all prompts are longer than 8 tokens."""
     rope = {**_LONG, "original_max_position_embeddings": original}
-    config = hf.Phi3Config(**SIZES, rope_parameters=rope, sliding_window=20)
-    return hf.Phi3ForCausalLM(config)
+    says = {"rope_parameters": rope, "sliding_window": 20}
+    return Made(hf.Phi3Config, hf.Phi3ForCausalLM, says)
 
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
-    "smollm3": lambda: hf.SmolLM3ForCausalLM(
-        hf.SmolLM3Config(
-            **SIZES, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=9
-        )
+FAMILIES: dict[str, Made] = {
+    "smollm3": Made(
+        hf.SmolLM3Config,
+        hf.SmolLM3ForCausalLM,
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 9},
     ),
-    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**SIZES)),
-    "olmo3": lambda: hf.Olmo3ForCausalLM(
-        hf.Olmo3Config(**SIZES, layer_types=_MIXED, sliding_window=7)
+    "olmo2": Made(hf.Olmo2Config, hf.Olmo2ForCausalLM),
+    "olmo3": Made(
+        hf.Olmo3Config, hf.Olmo3ForCausalLM, {"layer_types": _MIXED, "sliding_window": 7}
     ),
-    "granite": lambda: hf.GraniteForCausalLM(
-        hf.GraniteConfig(
-            **SIZES,
-            embedding_multiplier=3.0,
-            logits_scaling=1.7,
-            residual_multiplier=0.6,
-            attention_multiplier=0.17,
-        )
+    "granite": Made(
+        hf.GraniteConfig,
+        hf.GraniteForCausalLM,
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 1.7,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.17,
+        },
     ),
-    "phi3": lambda: _phi3(128),
-    "phi3_long": lambda: _phi3(8),
-    "glm": lambda: hf.GlmForCausalLM(hf.GlmConfig(**SIZES, head_dim=16)),
-    "glm4": lambda: hf.Glm4ForCausalLM(hf.Glm4Config(**SIZES, head_dim=16)),
-    "gemma": lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**SIZES, head_dim=24)),
-    "gemma2": lambda: hf.Gemma2ForCausalLM(
-        hf.Gemma2Config(
-            **SIZES,
-            head_dim=24,
-            sliding_window=9,
-            query_pre_attn_scalar=30,
-            attn_logit_softcapping=3.0,
-            final_logit_softcapping=5.0,
-        )
+    "phi3": _phi3(128),
+    "phi3_long": _phi3(8),
+    "glm": Made(hf.GlmConfig, hf.GlmForCausalLM, {"head_dim": 16}),
+    "glm4": Made(hf.Glm4Config, hf.Glm4ForCausalLM, {"head_dim": 16}),
+    "gemma": Made(hf.GemmaConfig, hf.GemmaForCausalLM, {"head_dim": 24}),
+    "gemma2": Made(
+        hf.Gemma2Config,
+        hf.Gemma2ForCausalLM,
+        {
+            "head_dim": 24,
+            "sliding_window": 9,
+            "query_pre_attn_scalar": 30,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+        },
     ),
-    "gemma3": lambda: hf.Gemma3ForCausalLM(
-        hf.Gemma3TextConfig(
-            **SIZES,
-            head_dim=24,
-            sliding_window=9,
-            query_pre_attn_scalar=30,
-            layer_types=_MIXED,
-            rope_parameters={
+    "gemma3": Made(
+        hf.Gemma3TextConfig,
+        hf.Gemma3ForCausalLM,
+        {
+            "head_dim": 24,
+            "sliding_window": 9,
+            "query_pre_attn_scalar": 30,
+            "layer_types": _MIXED,
+            "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             },
-        )
+        },
     ),
-    "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**SIZES, logit_scale=0.3)),
-    "cohere_plus": lambda: hf.CohereForCausalLM(hf.CohereConfig(**SIZES, use_qk_norm=True)),
-    "cohere2": lambda: hf.Cohere2ForCausalLM(
-        hf.Cohere2Config(**SIZES, layer_types=_MIXED, sliding_window=9, logit_scale=0.3)
+    "cohere": Made(hf.CohereConfig, hf.CohereForCausalLM, {"logit_scale": 0.3}),
+    "cohere_plus": Made(hf.CohereConfig, hf.CohereForCausalLM, {"use_qk_norm": True}),
+    "cohere2": Made(
+        hf.Cohere2Config,
+        hf.Cohere2ForCausalLM,
+        {"layer_types": _MIXED, "sliding_window": 9, "logit_scale": 0.3},
     ),
-    "starcoder2": lambda: hf.Starcoder2ForCausalLM(hf.Starcoder2Config(**SIZES, sliding_window=11)),
+    "starcoder2": Made(hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": 11}),
 }
 
 
-def family_model(case: str) -> PreTrainedModel:
-    """The float32 model of a case, every part of which shows in its logits."""
+def family_model(case: str, **changes: Any) -> PreTrainedModel:
+    """The float32 model of a case, every part of which shows in its logits; ``changes`` of what its
+    config says."""
     torch.manual_seed(sum(map(ord, case)))
-    model = FAMILIES[case]().eval()
+    made = FAMILIES[case]
+    model: PreTrainedModel = made.model(made.config(**{**SIZES, **made.says, **changes})).eval()
     # No text ends early.
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     with torch.no_grad():

@@ -13,7 +13,7 @@ from checkpoint_converters.containers.safetensors_files import (
     LazyTensors,
     TensorHeader,
 )
-from checkpoint_converters.containers.tensor_sources import OnePlus, SwappedHalves
+from checkpoint_converters.containers.tensor_sources import Shifted, SwappedHalves
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD, OUT, Q
 from checkpoint_converters.draft_vocabulary import cut_head
@@ -135,7 +135,7 @@ def _read_module(
         tensors["fc.weight"] = SwappedHalves.of(tensors["fc.weight"])
     if family.unit_offset:
         norms = [name for name in tensors if name.endswith("norm.weight")]
-        tensors |= {name: OnePlus.of(tensors[name]) for name in norms}
+        tensors |= {name: Shifted.of(tensors[name], 1) for name in norms}
     return _Module(config, tensors, tuple(resolved.ignored))
 
 

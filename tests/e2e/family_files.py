@@ -1,0 +1,177 @@
+"""The tiny models of families as GGUF files, converted as llama.cpp's own script does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+gguf = pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
+
+Say = Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """``architecture``: of `gguf.MODEL_ARCH`. ``changes`` of the case's config: what a file cannot
+    say, and llama.cpp has a rule for. ``says``: what is written beside what all files say, of a
+    writer and a config. ``pairs``: q and k are written with what turns together side by side.
+    ``plus_one``: the weights of norms are written as 1 + w."""
+
+    architecture: str
+    says: Say | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    pairs: bool = False
+    plus_one: bool = False
+
+
+def _caps(writer: Any, config: Any) -> None:
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_sliding_window(config.sliding_window)
+
+
+def _window(writer: Any, config: Any) -> None:
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(config.rope_parameters["full_attention"]["factor"])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+
+
+def _pattern(writer: Any, config: Any) -> None:
+    writer.add_sliding_window(config.sliding_window)
+    kinds = config.layer_types
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+
+
+def _scales(writer: Any, config: Any) -> None:
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+def _logit_scale(writer: Any, config: Any) -> None:
+    writer.add_logit_scale(config.logit_scale)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
+def _scaled_window(writer: Any, config: Any) -> None:
+    _logit_scale(writer, config)
+    writer.add_sliding_window(config.sliding_window)
+
+
+def _longrope(writer: Any, config: Any) -> None:
+    rope = config.rope_parameters
+    original = rope["original_max_position_embeddings"]
+    stretch = config.max_position_embeddings / original
+    factor = 1.0 if stretch <= 1 else (1 + np.log(stretch) / np.log(original)) ** 0.5
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(float(factor))
+    writer.add_sliding_window(config.sliding_window)
+    for name, kind in (("short", "SHORT"), ("long", "LONG")):
+        tensor = getattr(gguf.MODEL_TENSOR, f"ROPE_FACTORS_{kind}")
+        factors = np.array(rope[f"{name}_factor"], np.float32)
+        writer.add_tensor(f"{gguf.TENSOR_NAMES[tensor]}.weight", factors)
+
+
+_SCALAR = {"query_pre_attn_scalar": 24}
+_SLIDING, _FULL = ["sliding_attention"], ["full_attention"]
+_EVERY_SIXTH = {
+    "num_hidden_layers": 6,
+    "layer_types": _SLIDING * 5 + _FULL,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    },
+}
+_EVERY_FOURTH = {"layer_types": _SLIDING * 3 + _FULL}
+
+CONVERSIONS: dict[str, Conversion] = {
+    "smollm3": Conversion(
+        "SMOLLM3", None, {"no_rope_layer_interval": 4, "use_sliding_window": False}, pairs=True
+    ),
+    "olmo2": Conversion("OLMO2"),
+    "olmo3": Conversion("OLMO2", _pattern),
+    "granite": Conversion("GRANITE", _scales, pairs=True),
+    "phi3": Conversion("PHI3", _longrope),
+    "phi3_long": Conversion("PHI3", _longrope),
+    "glm": Conversion("CHATGLM"),
+    "glm4": Conversion("GLM4"),
+    "gemma": Conversion("GEMMA", plus_one=True),
+    "gemma2": Conversion("GEMMA2", _caps, _SCALAR, plus_one=True),
+    "gemma3": Conversion("GEMMA3", _window, {**_SCALAR, **_EVERY_SIXTH}, plus_one=True),
+    "cohere": Conversion("COMMAND_R", _logit_scale),
+    "cohere_plus": Conversion("COMMAND_R", _logit_scale),
+    "cohere2": Conversion("COHERE2", _scaled_window, _EVERY_FOURTH),
+    "starcoder2": Conversion("STARCODER2", None, {"sliding_window": None}),
+}
+
+
+def write_family(
+    case: str,
+    model: PreTrainedModel,
+    file: Path,
+    kind: str = "F32",
+    more: Mapping[str, int | bool | list[int]] = MappingProxyType({}),
+) -> Path:
+    """The file of a model; ``kind``: of its matrices, whose values the model gets. ``more``: what
+    it says in the end, by key behind the architecture."""
+    conversion, config = CONVERSIONS[case], model.config
+    arch = getattr(gguf.MODEL_ARCH, conversion.architecture)
+    writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * (rope.get("partial_rotary_factor") or 1.0)))
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_epsilon)
+    if conversion.says is not None:
+        conversion.says(writer, config)
+    for key, value in more.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}[type(value)]
+        add(f"{writer.arch}.{key}", value)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert theirs, name
+        is_matrix = parameter.dim() == 2 and not name.endswith("norm.weight")
+        ggml = gguf.GGMLQuantizationType[kind if is_matrix else "F32"]
+        raw = gguf.quantize(_converted(conversion, name, parameter.detach(), config), ggml)
+        if is_matrix and kind != "F32":
+            parameter.data.copy_(torch.from_numpy(gguf.dequantize(raw, ggml)))
+        writer.add_tensor(theirs, raw, raw_dtype=None if ggml == 0 else ggml)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _converted(conversion: Conversion, name: str, weight: torch.Tensor, config: Any) -> np.ndarray:
+    if conversion.plus_one and name.endswith("norm.weight"):
+        weight = weight + 1
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    part = name.split(".")[-2]
+    if conversion.pairs and part in heads:
+        halves = weight.reshape(heads[part], 2, -1, *weight.shape[1:])
+        weight = halves.transpose(1, 2).reshape(weight.shape)
+    return np.ascontiguousarray(weight.numpy())
