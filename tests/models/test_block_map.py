@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.model import ModelConfig
@@ -27,6 +27,7 @@ from trtspec.models.block_map import (
 )
 from trtspec.models.built import missing_blocks, require_blocks
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.experts import ExpertLinear
 from trtspec.models.linear import Linear
 
 from ..tiny_config import changed, tiny_config
@@ -38,14 +39,28 @@ MIXED = replace(
     CONFIG, layers=Layers.of([WIDER, changed(CONFIG, qk_norm=True, bias=True).layers[0]])
 )
 
+MIXTURE = replace(
+    CONFIG.layers[0],
+    ffn=ExpertsSpec(
+        5, 2, 12, "sigmoid", choice_bias=True, bias=True, shared_size=20, shared_gate=True
+    ),
+)
+MIXTURES = replace(CONFIG, layers=Layers.of([CONFIG.layers[0], MIXTURE]))
 
-@pytest.mark.parametrize("config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED])
+
+@pytest.mark.parametrize(
+    "config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES]
+)
 def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
     model = CausalLM(config, torch.float32)
     for facts, layer in zip(decoder_facts(config), model.layers, strict=True):
         linears = [m for m in layer.modules() if isinstance(m, Linear)]
+        experts = [m for m in layer.modules() if isinstance(m, ExpertLinear)]
         read, held = Counter[int](), sum(buffer.numel() for buffer in layer.buffers())
         padding = sum(m.weights["packed"].numel() - m.out_features * m.in_features for m in linears)
+        for each in experts:
+            padding += each.weights["packed"].numel()
+            padding -= each.num_experts * each.out_features * each.in_features
         for outputs, inputs in facts.matrices:
             read[inputs] += outputs
         for linear in linears:
@@ -53,7 +68,13 @@ def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
         assert not any(read.values())
         shapes = [torch.Size(shape).numel() for shape in facts.tensors.values()]
         assert sum(shapes) == held - padding
-        assert facts.operations == sum(m.out_features * m.in_features for m in linears)
+        operations = sum(m.out_features * m.in_features for m in linears)
+        chosen = 2 * sum(m.out_features * m.in_features for m in experts)
+        assert facts.operations == operations + chosen
+        everything = operations + sum(
+            m.num_experts * m.out_features * m.in_features for m in experts
+        )
+        assert facts.bytes(PANELS, torch.bfloat16) == 2 * everything
 
 
 def test_bytes_are_exact() -> None:
@@ -80,7 +101,9 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"mixer": LatentAttentionSpec(4, 16, 8, 4, 8, NORM)}, "multi-head latent attention (MLA, a"),
     ({"mixer": GatedDeltaSpec(2, 4, 8, 8, 4, NORM)}, "the gated delta rule (linear attention)"),
     ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
-    ({"ffn": ExpertsSpec(8, 2, 12)}, "a mixture of experts (MoE, 2 of 8)"),
+    ({"ffn": ExpertsSpec(8, 2, 12, gated=False)}, "experts without a gate"),
+    ({"ffn": ExpertsSpec(8, 2, 12, activation="gelu")}, "experts with the activation gelu"),
+    ({"ffn": ExpertsSpec(8, 2, 12, beside=DenseSpec(8))}, "a dense part beside experts"),
     ({"ffn": None}, "layers without feed-forward"),
     ({"parallel": True, "residual_scale": 0.5}, "attention and feed-forward in parallel with"),
 ]
@@ -134,7 +157,7 @@ def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
 
 
 def test_what_is_built_is_not_refused() -> None:
-    for config in (CONFIG, MIXED, changed(CONFIG, tied=True, theta=5e5)):
+    for config in (CONFIG, MIXED, MIXTURES, changed(CONFIG, tied=True, theta=5e5)):
         assert missing_blocks(config) == []
         require_blocks(config)
     scaled = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(scale=0.25)]))

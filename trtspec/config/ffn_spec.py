@@ -8,7 +8,7 @@ from typing import Literal
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 
 
 @strict_config()
@@ -43,7 +43,8 @@ class ExpertsSpec:
     they are multiplied with then. num_groups, top_groups: experts lie in groups, of which the best
     ones are chosen first. shared_size: width of a shared expert, which every row goes through; 0:
     none; shared_gate: its output is multiplied by the sigmoid of a gate. beside: a dense part that
-    runs beside the experts and is added. limit: gate and up are cut to it; None: not cut.
+    runs beside the experts and is added. limit: before the activation the gate is cut to at most
+    this, up to both sides; None: not cut. up_offset: added to up then.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -62,6 +63,7 @@ class ExpertsSpec:
     gated: bool = True
     bias: bool = False
     limit: float | None = None
+    up_offset: float = 0.0
     shared_size: int = 0
     shared_gate: bool = False
     beside: DenseSpec | None = None
@@ -79,11 +81,18 @@ class ExpertsSpec:
             raise ConfigError(
                 f"num_experts {self.num_experts} is not a multiple of num_groups {self.num_groups}"
             )
+        if self.limit is not None and not self.limit > 0:
+            raise ConfigError(f"limit is {self.limit}; it must be above 0")
         if self.shared_size < 0:
             raise ConfigError(f"shared_size is {self.shared_size}; it must not be negative")
         if self.shared_gate and not self.shared_size:
             raise ConfigError("shared_gate is the gate of a shared expert, but shared_size is 0")
         _check_activation(self.activation)
+
+    @property
+    def expert(self) -> DenseSpec:
+        """One of the experts."""
+        return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
 
 
 def _check_size(spec: object, name: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
 from trtspec.config.layer import LayerSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
@@ -20,6 +20,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 EMBEDDING = "embed.weight"
 HEAD = "head.weight"
+EXPERTS = "mlp.experts."
+"""Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
 
 
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
@@ -51,8 +53,8 @@ def layer_tensors(
     """
     if not isinstance(spec.mixer, AttentionSpec):
         raise _unnamed(f"a mixer of kind {spec.mixer.kind}")
-    if not isinstance(spec.ffn, DenseSpec):
-        raise _unnamed(f"a {spec.ffn.kind} part" if spec.ffn else "a layer without feed-forward")
+    if spec.ffn is None:
+        raise _unnamed("a layer without feed-forward")
     before, after = spec.norm_place != "after", spec.norm_place != "before"
     norms = {
         "input_norm": before and input_norm,
@@ -64,7 +66,9 @@ def layer_tensors(
     for name, exists in norms.items():
         tensors |= _norm(name, spec.norm, (hidden,)) if exists else {}
     tensors |= dict(_attention(spec.mixer, hidden, width or hidden))
-    return tensors | dict(_dense(spec.ffn, hidden))
+    if isinstance(spec.ffn, ExpertsSpec):
+        return tensors | dict(_experts(spec.ffn, hidden))
+    return tensors | dict(_dense("mlp.", spec.ffn, hidden))
 
 
 def _norm(name: str, spec: NormSpec, shape: Shape) -> dict[str, Shape]:
@@ -109,12 +113,27 @@ def is_matrix(name: str, shape: Shape) -> bool:
     return len(shape) == 2 and not name.endswith(("_norm.weight", "_norm.bias"))
 
 
-def _dense(ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:
+def _dense(prefix: str, ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:
     inner = ffn.intermediate_size
     for part in ("gate", "up") if ffn.gated else ("up",):
-        yield f"mlp.{part}.weight", (inner, hidden)
+        yield f"{prefix}{part}.weight", (inner, hidden)
         if ffn.bias:
-            yield f"mlp.{part}.bias", (inner,)
-    yield "mlp.down.weight", (hidden, inner)
+            yield f"{prefix}{part}.bias", (inner,)
+    yield f"{prefix}down.weight", (hidden, inner)
     if ffn.bias:
-        yield "mlp.down.bias", (hidden,)
+        yield f"{prefix}down.bias", (hidden,)
+
+
+def _experts(ffn: ExpertsSpec, hidden: int) -> Iterator[tuple[str, Shape]]:
+    count = ffn.num_experts
+    yield "mlp.router.scores.weight", (count, hidden)
+    if ffn.router_bias:
+        yield "mlp.router.scores.bias", (count,)
+    if ffn.choice_bias:
+        yield "mlp.router.choice_bias", (count,)
+    if ffn.shared_size:
+        yield from _dense("mlp.shared.", DenseSpec(ffn.shared_size), hidden)
+    if ffn.shared_gate:
+        yield "mlp.shared_gate.weight", (1, hidden)
+    for expert in range(count):
+        yield from _dense(f"{EXPERTS}{expert}.", ffn.expert, hidden)

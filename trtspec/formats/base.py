@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trtspec.formats.stored import StoredWeight
+from trtspec.ops.moe import Coding, ExpertWeights, Gating, gate, moe
 
 
 class Norm(Protocol):
@@ -44,6 +45,46 @@ class Rounding:
 
     def __add__(self, other: Rounding) -> Rounding:
         return Rounding(self.error + other.error, self.weight + other.weight)
+
+
+@dataclass(frozen=True)
+class ExpertLayers:
+    """The same linear layer of each of E experts: a format's buffers with the experts as their
+    first dimension, ``bias [E, N]`` or None, and the number N of its outputs."""
+
+    buffers: Mapping[str, Tensor]
+    bias: Tensor | None
+    outputs: int
+
+    def __len__(self) -> int:
+        return len(next(iter(self.buffers.values())))
+
+    def of(self, expert: int) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Buffers and bias of one expert."""
+        own = {name: buffer[expert] for name, buffer in self.buffers.items()}
+        return own, None if self.bias is None else self.bias[expert]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Experts ``down(gating(up(x)))``, of ``inner`` elements between."""
+
+    up: ExpertLayers
+    down: ExpertLayers
+    inner: int
+    gating: Gating
+
+    def by_op(
+        self,
+        coding: Coding,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """`moe` over buffers that are called as the fields of `ExpertWeights`."""
+        up, down = (ExpertWeights(**each.buffers, bias=each.bias) for each in (self.up, self.down))
+        return moe(x, chosen, weights, self.inner, up, down, coding, self.gating, residual)
 
 
 @dataclass(frozen=True)
@@ -101,6 +142,31 @@ class WeightFormat(ABC):
         f is ``norm``, with ``gated`` the `swiglu` of ``x [T, 2K]``, or the identity. On CPUs a
         row's bits depend on its own rows of x and of the residual, and on W only.
         """
+
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """``residual`` plus what the experts ``chosen [T, k] i64`` make of ``x [T, H]``, times
+        their ``weights [T, k] f32``: see `trtspec.ops.moe`, whose meaning this is.
+
+        A format without a way of its own multiplies all rows with every expert.
+        """
+        sums = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
+        for expert in range(len(experts.up)):
+            buffers, bias = experts.up.of(expert)
+            y = self.product(buffers, x, bias, experts.up.outputs, None, **around)
+            buffers, bias = experts.down.of(expert)
+            y = gate(y, experts.gating)
+            y = self.product(buffers, y, bias, experts.down.outputs, torch.float32, **around)
+            factor = (weights * (chosen == expert)).sum(-1, keepdim=True)
+            sums = sums + torch.where(factor == 0, 0.0, y * factor)
+        return sums.to(x.dtype) if residual is None else residual + sums.to(x.dtype)
 
     @abstractmethod
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:

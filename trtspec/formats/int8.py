@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trtspec.formats.base import BufferSpec, Norm, Place, Rounding, WeightFormat, op_arguments
+from trtspec.formats.base import (
+    BufferSpec,
+    Mixture,
+    Norm,
+    Place,
+    Rounding,
+    WeightFormat,
+    op_arguments,
+)
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import PANEL, unpack_linear
 from trtspec.ops.linear_int8 import (
@@ -18,6 +26,7 @@ from trtspec.ops.linear_int8 import (
     pack_linear_int8,
     quantize_int8,
 )
+from trtspec.ops.moe import Coding
 
 _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
 
@@ -95,6 +104,17 @@ class Int8Format(WeightFormat):
             out_dtype,
             **op_arguments(norm, gated, residual),
         )
+
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        coding = Coding(group_size=self.group_size)
+        return experts.by_op(coding, x, chosen, weights, residual)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         values, scales = (unpack_linear(buffers[name], n) for name in ("packed", "scales"))

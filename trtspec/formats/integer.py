@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from trtspec.config.storage import WeightStorage
-from trtspec.errors import CheckpointError
-from trtspec.formats.base import BufferSpec, Norm, Place, Rounding, WeightFormat, op_arguments
+from trtspec.errors import CheckpointError, ConfigError
+from trtspec.formats.base import (
+    BufferSpec,
+    Mixture,
+    Norm,
+    Place,
+    Rounding,
+    WeightFormat,
+    op_arguments,
+)
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear_quantised import (
     OUTPUTS,
@@ -25,6 +33,7 @@ from trtspec.ops.linear_quantised import (
     round_weights,
     spread,
 )
+from trtspec.ops.moe import Coding
 
 _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
 
@@ -191,6 +200,23 @@ class IntegerFormat(WeightFormat):
             out_dtype,
             **op_arguments(norm, gated, residual),
         )
+
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        scheme = self.scheme
+        if scheme.input_scales or scheme.permuted:
+            raise ConfigError(
+                f"experts in {self.name} with input scales or permuted inputs have no kernel; "
+                "build with floats of them (weight_dtype bfloat16)"
+            )
+        coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs)
+        return experts.by_op(coding, x, chosen, weights, residual)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         weights = QuantisedWeights(**buffers)

@@ -9,9 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.formats.base import BufferSpec, Norm, Rounding, WeightFormat, op_arguments
+from trtspec.formats.base import (
+    BufferSpec,
+    ExpertLayers,
+    Mixture,
+    Norm,
+    Rounding,
+    WeightFormat,
+    op_arguments,
+)
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
+from trtspec.ops.moe import Coding, gate
 
 NAME = "plain"
 
@@ -59,6 +68,16 @@ class PanelFormat(PlainFormat):
             **op_arguments(norm, gated, residual),
         )
 
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        return experts.by_op(Coding(), x, chosen, weights, residual)
+
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return packed_rows(buffers["packed"], ids)
 
@@ -93,11 +112,50 @@ class RowFormat(PlainFormat):
         y = _product(swiglu(x) if gated else x, buffers["weight"], bias, out_dtype)
         return y if residual is None else residual + y
 
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """On a GPU torch's grouped product, which reads the chosen experts; elsewhere, and in
+        exported graphs, one of all rows with all experts."""
+        run = _grouped if x.is_cuda else _everywhere
+        y = run(experts, x, chosen, weights).to(x.dtype)
+        return y if residual is None else residual + y
+
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return buffers["weight"][ids]
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return buffers["weight"].float()
+
+
+def _grouped(experts: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    ids, order = torch.sort(chosen.flatten(), stable=True)
+    every = torch.arange(len(experts.up), device=x.device)
+    ends = torch.searchsorted(ids, every, right=True).int()
+
+    def product(rows: Tensor, layers: ExpertLayers) -> Tensor:
+        y = F.grouped_mm(rows, layers.buffers["weight"].transpose(1, 2), offs=ends)
+        return y if layers.bias is None else y + layers.bias[ids]
+
+    y = product(x[order // chosen.shape[1]], experts.up)
+    y = product(gate(y, experts.gating), experts.down)
+    back = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
+    return (y[back].float().view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def _everywhere(experts: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    def product(rows: Tensor, layers: ExpertLayers) -> Tensor:
+        y = rows @ layers.buffers["weight"].transpose(1, 2)
+        return y if layers.bias is None else y + layers.bias.unsqueeze(1)
+
+    y = product(gate(product(x, experts.up), experts.gating), experts.down)  # [E, T, H]
+    factors = torch.zeros(len(x), len(experts.up), device=x.device).scatter(1, chosen, weights)
+    return torch.einsum("eth,te->th", y.float(), factors)
 
 
 PANELS = PanelFormat()

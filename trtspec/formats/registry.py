@@ -87,6 +87,11 @@ def format_of(build: BuildConfig, in_panels: bool) -> WeightFormat:
     return kind.make(build.weight_group_size)
 
 
+def floats_beside(weights: WeightFormat) -> WeightFormat:
+    """The format of small matrices that must be exact, in a network whose others have this one."""
+    return PANELS if weights.is_rounded else weights
+
+
 def resolve_weights(
     build: BuildConfig, dtype: str, stored: WeightStorage | None, place: Place
 ) -> tuple[str, list[str]]:

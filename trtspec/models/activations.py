@@ -21,6 +21,10 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-_GELU_SLOPE * (x + 0.044715 * x * x * x)))
 
 
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-1.702 * x))
+
+
 def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
 
@@ -33,6 +37,7 @@ _IN_FLOAT32: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": _silu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
     "relu": torch.relu,
     "relu2": _relu2,
 }

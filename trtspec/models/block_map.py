@@ -10,18 +10,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
+from trtspec.config.ffn_spec import ExpertsSpec
 from trtspec.config.layer import LayerSpec
-from trtspec.config.layer_tensors import Shape, is_matrix, layer_tensors
+from trtspec.config.layer_tensors import EXPERTS, Shape, is_matrix, layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat
 from trtspec.models.built import attention_of
 
 Matrix: TypeAlias = tuple[int, int]
 """Outputs and inputs of a linear layer."""
+
+
+class ExpertSet(NamedTuple):
+    """``num_experts`` of a layer, each with these matrices, of which a row reads ``top_k``."""
+
+    num_experts: int
+    top_k: int
+    matrices: tuple[Matrix, ...]
+
+
+Read: TypeAlias = Matrix | ExpertSet
+"""What a pass reads: a matrix, or some of a set."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +53,40 @@ class KVCache:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """tensors: shapes by name, see `layer_tensors`. window: newest tokens that it sees, 0: all."""
+    """tensors: shapes by name, see `layer_tensors`. window: newest tokens that it sees, 0: all.
+    experts: of a mixture; None: it has none."""
 
     tensors: Mapping[str, Shape]
     cache: KVCache
     window: int
+    experts: ExpertSet | None = None
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices that every row is multiplied with."""
-        found = (shape for name, shape in self.tensors.items() if is_matrix(name, shape))
-        return tuple((shape[0], shape[1]) for shape in found)
+        return tuple(
+            (shape[0], shape[1])
+            for name, shape in self.tensors.items()
+            if is_matrix(name, shape) and not name.startswith(EXPERTS)
+        )
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """What a pass reads: these, and of its experts some."""
+        return self.matrices if self.experts is None else (*self.matrices, self.experts)
 
     @property
     def operations(self) -> int:
         """Multiplications of a row with the layer's matrices. Those of attention depend on the
         context, and are left out."""
-        return sum(n * k for n, k in self.matrices)
+        own = sum(n * k for n, k in self.matrices)
+        if self.experts is None:
+            return own
+        return own + self.experts.top_k * sum(n * k for n, k in self.experts.matrices)
 
     def bytes(self, weights: WeightFormat, dtype: torch.dtype) -> int:
-        """Bytes that a pass reads of the layer's matrices, kept in that format in a network of
-        ``dtype``."""
-        return matrix_bytes(self.matrices, weights, dtype)
+        """Bytes of the layer's matrices, kept in that format in a network of ``dtype``."""
+        return matrix_bytes(self.reads, weights, dtype)
 
 
 @cache
@@ -74,7 +99,17 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
     """
     mixer = attention_of(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
-    return LayerFacts(tensors, KVCache(mixer.num_kv_heads, mixer.head_dim), mixer.window)
+    cache = KVCache(mixer.num_kv_heads, mixer.head_dim)
+    return LayerFacts(tensors, cache, mixer.window, _experts(spec, tensors))
+
+
+def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
+    if not isinstance(spec.ffn, ExpertsSpec):
+        return None
+    first = f"{EXPERTS}0."
+    own = (shape for name, shape in tensors.items() if name.startswith(first))
+    matrices = tuple((shape[0], shape[1]) for shape in own if len(shape) == 2)
+    return ExpertSet(spec.ffn.num_experts, spec.ffn.top_k, matrices)
 
 
 def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
@@ -82,14 +117,20 @@ def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
     return [layer_facts(spec, config.hidden_size) for spec in config.layers]
 
 
-def decoder_matrices(config: ModelConfig) -> list[Matrix]:
-    """The matrices of all layers of a decoder."""
-    return [matrix for facts in decoder_facts(config) for matrix in facts.matrices]
+def decoder_matrices(config: ModelConfig) -> list[Read]:
+    """The matrices of all layers of a decoder, and their experts."""
+    return [read for facts in decoder_facts(config) for read in facts.reads]
 
 
-def matrix_bytes(matrices: Iterable[Matrix], weights: WeightFormat, dtype: torch.dtype) -> int:
-    """Bytes that a pass over linear layers reads of their weights, in a network of ``dtype``."""
-    return sum(weights.bytes(n, k, dtype) for n, k in matrices)
+def matrix_bytes(reads: Iterable[Read], weights: WeightFormat, dtype: torch.dtype) -> int:
+    """Bytes of linear layers' weights, in a network of ``dtype``; of experts those of all."""
+    total = 0
+    for read in reads:
+        if isinstance(read, ExpertSet):
+            total += read.num_experts * matrix_bytes(read.matrices, weights, dtype)
+        else:
+            total += weights.bytes(*read, dtype)
+    return total
 
 
 def kv_elements_per_token(config: ModelConfig) -> int:

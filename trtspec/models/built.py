@@ -12,6 +12,7 @@ from trtspec.config.layer import FeedForward, LayerSpec, Mixer
 from trtspec.config.model import ModelConfig
 from trtspec.config.recurrent_spec import GatedDeltaSpec
 from trtspec.errors import ConfigError
+from trtspec.ops.moe import ACTIVATIONS as EXPERT_ACTIVATIONS
 
 
 def missing_blocks(config: ModelConfig) -> list[str]:
@@ -38,15 +39,27 @@ def attention_of(spec: LayerSpec) -> AttentionSpec:
     return spec.mixer
 
 
-def dense_of(spec: LayerSpec) -> DenseSpec:
+def feed_forward_of(spec: LayerSpec) -> FeedForward:
     """The feed-forward part of a layer that a block runs.
 
     Raises:
         ConfigError: see `require_layer`.
     """
     require_layer(spec)
-    assert isinstance(spec.ffn, DenseSpec), "other parts were refused"
+    assert spec.ffn is not None, "layers without one were refused"
     return spec.ffn
+
+
+def dense_of(spec: LayerSpec) -> DenseSpec:
+    """The same, of a layer that must have a dense one.
+
+    Raises:
+        ConfigError: see `require_layer`; or it has another part.
+    """
+    ffn = feed_forward_of(spec)
+    if not isinstance(ffn, DenseSpec):
+        raise ConfigError(f"a layer has a part of kind {ffn.kind}, where only a dense one can be")
+    return ffn
 
 
 def require_layer(spec: LayerSpec) -> None:
@@ -60,8 +73,8 @@ def _refuse(missing: Iterable[str], what: str) -> None:
     parts = list(missing)
     if parts:
         raise ConfigError(
-            f"{what} has {', '.join(parts)}, which this version does not run; it runs attention "
-            "and dense feed-forward parts"
+            f"{what} has {', '.join(parts)}, which this version does not run; it runs attention, "
+            "dense feed-forward parts and mixtures of experts"
         )
 
 
@@ -111,5 +124,9 @@ def _of_ffn(ffn: FeedForward | None) -> Iterator[str]:
         yield "layers without feed-forward"
         return
     if isinstance(ffn, ExpertsSpec):
-        yield f"a mixture of experts (MoE, {ffn.top_k} of {ffn.num_experts})"
-        return
+        if not ffn.gated:
+            yield "experts without a gate"
+        if ffn.activation not in EXPERT_ACTIVATIONS:
+            yield f"experts with the activation {ffn.activation}"
+        if ffn.beside is not None:
+            yield "a dense part beside experts"

@@ -14,7 +14,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Rows
-from trtspec.models.block_map import Matrix, decoder_facts, decoder_matrices
+from trtspec.models.block_map import Read, decoder_facts, decoder_matrices
 from trtspec.models.built import require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
@@ -108,7 +108,7 @@ class CausalLM(nn.Module):
         self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
 
     @staticmethod
-    def matrices(config: ModelConfig) -> list[Matrix]:
+    def matrices(config: ModelConfig) -> list[Read]:
         """The matrices that one pass reads: those of the layers, and the head."""
         return [*decoder_matrices(config), (config.vocab_size, config.hidden_size)]
 

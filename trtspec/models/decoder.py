@@ -9,8 +9,8 @@ from trtspec.config.layer import LayerSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.built import attention_of, dense_of
-from trtspec.models.mlp import DenseFeedForward
+from trtspec.models.built import attention_of
+from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation
 
@@ -43,7 +43,7 @@ class DecoderLayer(nn.Module):
         self.attn = Attention(attention_of(spec), hidden, dtype, formats=formats)
         self.attn_out_norm = norm(after)
         self.post_attention_norm = norm(before and not spec.parallel)
-        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
         self.mlp_out_norm = norm(after)
 
     def forward(

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from trtspec.formats.stored import StoredWeight, read_tensor
+from trtspec.models.experts import ExpertLinear
 from trtspec.models.linear import Linear
 
 _FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "gate_up": ("gate", "up")}
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
+_ALONE = ("norm.weight", "norm.bias", "choice_bias")
+"""How the names of buffers end that belong to no linear layer."""
 
 
 def load_linear(linear: Linear, tensors: Mapping[str, Tensor], sources: Sequence[str]) -> None:
@@ -26,13 +29,31 @@ def load_linear(linear: Linear, tensors: Mapping[str, Tensor], sources: Sequence
     linear.load(weights, biases)
 
 
+def load_experts(
+    layer: ExpertLinear, tensors: Mapping[str, Tensor], place: str, parts: Sequence[str]
+) -> None:
+    """Fill the layer of each expert e from ``{place}.{e}.{part}.weight`` of each part, and biases.
+
+    Raises:
+        CheckpointError: see `load_linear`.
+    """
+    for expert in range(layer.num_experts):
+        sources = [f"{place}.{expert}.{part}" for part in parts]
+        weights = [StoredWeight.read(tensors, f"{source}.weight") for source in sources]
+        has_bias = layer.bias is not None
+        biases = [read_tensor(tensors, f"{each}.bias") for each in sources] if has_bias else []
+        layer.load(expert, weights, biases)
+
+
 def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
     """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
     for buffer_name, buffer in layers.named_buffers():
-        if buffer_name.endswith(("norm.weight", "norm.bias")):
+        if buffer_name.endswith(_ALONE):
             buffer.copy_(read_tensor(tensors, f"layers.{buffer_name}"))
     for module_name, module in layers.named_modules():
-        if isinstance(module, Linear):
-            parent, _, fused = module_name.rpartition(".")
-            parts = _FUSED.get(fused, (fused,))
+        parent, _, fused = module_name.rpartition(".")
+        parts = _FUSED.get(fused, (fused,))
+        if isinstance(module, ExpertLinear):
+            load_experts(module, tensors, f"layers.{parent}", parts)
+        elif isinstance(module, Linear):
             load_linear(module, tensors, [f"layers.{parent}.{part}" for part in parts])

@@ -8,6 +8,7 @@ from trtspec.ops.acceptance import accept, accept_reference
 from trtspec.ops.attention import paged_tree_attention, paged_tree_attention_reference
 from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
 from trtspec.ops.linear import linear, linear_reference, pack_linear
+from trtspec.ops.moe import moe, moe_reference
 from trtspec.ops.sampling import (
     draft_candidates,
     draft_candidates_reference,
@@ -28,6 +29,8 @@ __all__ = [
     "kv_compact_reference",
     "linear",
     "linear_reference",
+    "moe",
+    "moe_reference",
     "pack_linear",
     "paged_tree_attention",
     "paged_tree_attention_reference",

@@ -14,7 +14,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import Matrix
+from trtspec.models.block_map import Read
 from trtspec.models.signature import Signature
 from trtspec.speculative.tree_levels import make_levels
 
@@ -66,7 +66,7 @@ class DraftKind:
     config: type[Any]
     home: str
     module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
-    matrices: Callable[[Any], Sequence[Matrix]]
+    matrices: Callable[[Any], Sequence[Read]]
     load: Callable[[Any, Any, Mapping[str, Tensor]], None]
     graphs: Mapping[str, Callable[[Any, Built], DraftGraph]]
     parts: Callable[[Any, int], tuple[Part, ...]]

@@ -17,11 +17,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
-from trtspec.models.block_map import Matrix, decoder_matrices
-from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.block_map import Read, decoder_matrices
+from trtspec.models.built import attention_of, require_blocks
 from trtspec.models.causal_lm import capped, rounded_scale
+from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.linear import Linear
-from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
@@ -187,7 +187,7 @@ class BlockLayer(nn.Module):
         self.input_norm = RMSNorm(hidden, eps, dtype)
         self.attn = BlockAttention(config, layer, dtype, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
 
     def forward(
         self,
@@ -240,7 +240,7 @@ class DFlashDraft(StateNetwork):
         self.embedding_scale = rounded_scale(config.embedding_scale, dtype)
 
     @staticmethod
-    def matrices(config: DFlashConfig) -> list[Matrix]:
+    def matrices(config: DFlashConfig) -> list[Read]:
         """Those that one pass reads: the projection, the layers' and the head."""
         hidden = config.decoder.hidden_size
         projection, head = (hidden, config.hidden_in), (config.draft_vocab_size, hidden)

@@ -13,11 +13,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import Attention, Rows
-from trtspec.models.block_map import Matrix, layer_facts
-from trtspec.models.built import attention_of, dense_of, require_blocks
+from trtspec.models.block_map import Matrix, Read, layer_facts
+from trtspec.models.built import attention_of, require_blocks
 from trtspec.models.decoder import DecoderLayer
+from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.linear import Linear
-from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation
 from trtspec.speculative.eagle.shape import EagleConfig
@@ -41,7 +41,7 @@ class WideLayer(nn.Module):
         attention = attention_of(spec)
         self.attn = Attention(attention, hidden, dtype, in_features=2 * hidden, formats=formats)
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = DenseFeedForward(dense_of(spec), hidden, dtype, formats=formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
 
     def forward(
         self,
@@ -118,7 +118,7 @@ class EagleDraft(StateNetwork):
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
 
     @staticmethod
-    def matrices(config: EagleConfig) -> list[Matrix]:
+    def matrices(config: EagleConfig) -> list[Read]:
         """Those that the first pass of a rollout reads: the projection, the layers', the head."""
         decoder = config.decoder
         first, *rest = decoder.layers

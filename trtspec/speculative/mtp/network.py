@@ -18,7 +18,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import Matrix
+from trtspec.models.block_map import Read
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig
@@ -112,7 +112,7 @@ class MtpModules(ModuleStack):
         self.config = config
 
     @staticmethod
-    def matrices(config: MtpModulesConfig) -> list[Matrix]:
+    def matrices(config: MtpModulesConfig) -> list[Read]:
         """Those that a rollout reads: every module runs once."""
         return EagleDraft.matrices(config.module) * config.num_modules
 
