@@ -50,6 +50,23 @@ def test_text(models: TinyModels) -> None:
     ]
 
 
+def test_a_draft_for_another_target(models: TinyModels, tmp_path: Path) -> None:
+    """It says itself what it was trained for: nothing is said of the right target, both
+    fingerprints of another one; a damaged note is named."""
+    target, draft = models.folder("llama"), tmp_path / "draft"
+    shutil.copytree(models.draft("llama"), draft)
+    own = plan_of(target, draft).engine.fingerprints["target"]
+    facts = {"target": "spam", "fingerprint": own}
+    (draft / "made_for.json").write_text(json.dumps(facts))
+    assert "trained for" not in plan_of(target, draft).describe()
+    (draft / "made_for.json").write_text(json.dumps({**facts, "fingerprint": "a1"}))
+    said = plan_of(target, draft).describe()
+    assert f"was trained for spam (fingerprint a1), this target's is {own}: the text stays" in said
+    (draft / "made_for.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"made_for\.json does not say a target"):
+        plan_of(target, draft)
+
+
 def test_given_values_are_kept_without_reasons(models: TinyModels) -> None:
     options = {"dtype": "bf16", "max_batch_size": 3, "max_seq_len": 50, "max_num_tokens": 20}
     plan = plan_of(models.folder("llama"), **options)

@@ -111,6 +111,7 @@ def test_a_small_head(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     card = (head / "README.md").read_text()
     assert "fingerprint f003f016dd3b51361e341fff71a73374" in card and "--passes 8" in card
     assert json.loads((head / "config.json").read_text())["draft_vocab_size"] == 2048
+    assert '"f003f016dd3b51361e341fff71a73374"' in (head / "made_for.json").read_text()
     assert main(arguments) == 1, "the folder exists now"
     assert "exists and is not empty" in capfd.readouterr().err
     prompts = ["def main(", "import os\n", "class Stack:\n    def push(self, item):\n"]

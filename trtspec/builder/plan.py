@@ -18,6 +18,7 @@ from trtspec.builder.checkpoints import target_config
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
+from trtspec.builder.made_for import made_for_another
 from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
 from trtspec.builder.resolve import resolve_build
 from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
@@ -166,6 +167,7 @@ def plan_build(
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
         reasons += [*found.notes, *choice]
+        reasons += made_for_another(found.path, fingerprints["target"])
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
         together = speculative.built([draft.folder for draft in drafts])

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from trtspec.builder.made_for import MADE_FOR
 from trtspec.errors import ConfigError, TrainingError
 from trtspec.writable import write_whole
 
-MADE_FOR = "made_for.json"
 _STATE = "state.pt"
 
 

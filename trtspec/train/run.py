@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 
 from trtspec.builder.locate import cache_root
+from trtspec.builder.made_for import MADE_FOR, facts_of
 from trtspec.builder.scratch import scratch_folder
 from trtspec.errors import ConfigError, TrainingError, TrtspecError
 from trtspec.log import logger
@@ -114,9 +116,8 @@ def train_draft(plan: TrainingPlan, argv: Sequence[str] = ()) -> Path:
     require_modelopt()
     plan.check()
     options, target = plan.options, plan.target
-    facts = {"target": target.name, "fingerprint": target.fingerprint}
     try:
-        claim(plan.folder, facts)
+        claim(plan.folder, facts_of(target.name, target.fingerprint))
         with _locked(plan.folder):
             data = _data(plan)
             return _train(plan, data, argv)
@@ -200,6 +201,8 @@ def _train(plan: TrainingPlan, data: _Data, argv: Sequence[str]) -> Path:
     logger.info("held out: %s", held_out.describe())
     with scratch_folder(options.output) as fresh:
         head.export(fresh)
+        made_for = json.dumps(facts_of(target.name, target.fingerprint), indent=1)
+        (fresh / MADE_FOR).write_text(made_for + "\n")
         card = Card(
             plan=plan,
             title=options.output.name,

@@ -1,0 +1,48 @@
+"""For which target a draft was trained, as training writes it beside the draft."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import CheckpointError
+from trtspec.log import logger
+
+MADE_FOR = "made_for.json"
+
+
+def facts_of(name: str, fingerprint: str) -> Mapping[str, Any]:
+    """Of a target, as `MADE_FOR` holds them."""
+    return {"target": name, "fingerprint": fingerprint}
+
+
+def made_for_another(draft: Path, fingerprint: str) -> list[str]:
+    """What is to be said where the draft's folder says that it was trained for another target than
+    the one of this fingerprint: a warning, as a quantised copy of its target is another, too. Most
+    drafts do not say what they were trained for.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    path = draft / MADE_FOR
+    if not path.is_file():
+        return []
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        name, trained = facts["target"], facts["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} does not say a target and its fingerprint ({error!r}); remove it, or get the "
+            "draft again"
+        ) from error
+    if trained == fingerprint:
+        return []
+    note = (
+        f"the draft {draft} was trained for {name} (fingerprint {trained}), this target's is "
+        f"{fingerprint}: the text stays the same, but drafts may be accepted seldom; "
+        "trtspec-doctor says how often"
+    )
+    logger.warning(note)
+    return [note]
