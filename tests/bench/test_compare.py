@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from trtspec import CompletionOutput, RequestOutput
 from trtspec.bench import picture, table
+from trtspec.bench.by_category import by_category
 from trtspec.bench.compare import (
     Entrant,
     Round,
@@ -89,6 +91,21 @@ class FakeLLM:
 
     def get_metrics(self) -> dict[str, Any]:
         return dict(one_round(1.0).totals)
+
+
+def test_by_category() -> None:
+    """Of prompts that had turns of their own: the median of the rounds' ratios."""
+    plain = [one_round(4.0, turn_seconds=(1.0, 3.0)), one_round(8.0, turn_seconds=(2.0, 6.0))]
+    own = [one_round(3.0, turn_seconds=(0.5, 2.5)), one_round(4.0, turn_seconds=(1.0, 3.0))]
+    found = by_category(["qa", "math"], own, plain)
+    assert found == {
+        "qa": {"tokens_per_second": 6.0, "speed_up": 2.0},
+        "math": {"tokens_per_second": median((0.8, 2 / 3)), "speed_up": median((1.2, 2.0))},
+    }
+    assert by_category(["qa", None], own, plain).keys() == {"qa"}
+    assert by_category([None, None], own, plain) == {}
+    shared = [one_round(4.0, turn_seconds=(4.0,))] * 2
+    assert by_category(["qa", "qa"], shared, shared) == {}
 
 
 def test_figures_are_medians_over_rounds() -> None:

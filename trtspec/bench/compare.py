@@ -43,12 +43,13 @@ _TOTALS = (
 @dataclass(frozen=True)
 class Round:
     """What one pass over all prompts measured. totals: what the names of `LLM.get_metrics` that
-    begin with ``verify_`` grew by."""
+    begin with ``verify_`` grew by. turn_seconds: of each turn, in the order of the prompts."""
 
     seconds: float
     tokens: Sequence[Sequence[int]]
     acceptance: SpeculativeMetrics
     totals: Mapping[str, float]
+    turn_seconds: Sequence[float] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -79,14 +80,14 @@ class _RoundUnderWay:
         short = SamplingParams(max_tokens=WARM_UP_TOKENS, seed=0)
         self.llm.generate(list(prompts[:2]), short, use_tqdm=False)
         self._before = self.llm.get_metrics()
-        self._seconds = 0.0
+        self._turns: list[float] = []
         self._outputs: list[RequestOutput] = []
 
     def take_turn(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams]) -> None:
         """Serve these; the error of the first prompt that failed."""
         began = perf_counter()
         outputs = self.llm.generate(list(prompts), list(params), use_tqdm=False)
-        self._seconds += perf_counter() - began
+        self._turns.append(perf_counter() - began)
         for output in outputs:
             if output.error is not None:
                 raise output.error
@@ -97,10 +98,11 @@ class _RoundUnderWay:
         after = self.llm.get_metrics()
         self._contender.rounds.append(
             Round(
-                self._seconds,
+                sum(self._turns),
                 [output.outputs[0].token_ids for output in self._outputs],
                 SpeculativeMetrics.merged(output.metrics for output in self._outputs),
                 {name: after[name] - self._before[name] for name in _TOTALS},
+                tuple(self._turns),
             )
         )
 

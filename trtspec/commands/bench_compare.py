@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.backends.shape import WEIGHTS_NAME
+from trtspec.bench.by_category import by_category, print_categories
 from trtspec.bench.compare import Entrant, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
 from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
+from trtspec.bench.dataset import BenchPrompt
 from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.picture import check_picture
@@ -80,13 +82,14 @@ def run_compare(args: argparse.Namespace) -> int:
             ]
             size = batch_size if fit else None
             points.append(
-                _measure(args, contenders, texts, batch_size, temperature, rates, speed, size)
+                _measure(args, contenders, prompts, batch_size, temperature, rates, speed, size)
             )
             rates = rates.with_bandwidth(speed.best)
             for point in points:
                 for figures in point["methods"]:
                     set_floor(figures, rates)
             print_point(points[-1])
+            print_categories(points[-1]["methods"])
             if args.output is not None:  # at once: a later point may never come
                 command = shlex.join(["trtspec-bench", *args.argv])
                 report = make_report(
@@ -128,7 +131,7 @@ def _open(method: BenchMethod, folder: Path, batch_size: int) -> LLM:
 def _measure(
     args: argparse.Namespace,
     contenders: Sequence[Entrant],
-    prompts: Sequence[list[int]],
+    prompts: Sequence[BenchPrompt],
     batch_size: int,
     temperature: float,
     rates: MachineRates,
@@ -141,11 +144,19 @@ def _measure(
         seed=args.seed,
         ignore_eos=args.ignore_eos,
     )
-    run_rounds(contenders, prompts, params, args.rounds, speed.sample, turn_size)
+    texts = [prompt.token_ids for prompt in prompts]
+    run_rounds(contenders, texts, params, args.rounds, speed.sample, turn_size)
     exact = rates.dtype == EXACT_DTYPE
     baseline = contenders[0].rounds
+    categories = [prompt.question.category for prompt in prompts]
     return {
         "batch_size": batch_size,
         "temperature": temperature,
-        "methods": [summarize(c.method, c.rounds, baseline, rates, exact) for c in contenders],
+        "methods": [
+            {
+                **summarize(c.method, c.rounds, baseline, rates, exact),
+                "categories": by_category(categories, c.rounds, baseline),
+            }
+            for c in contenders
+        ],
     }
