@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 import zipfile
 from pathlib import Path
@@ -76,6 +78,34 @@ def test_it_says_what_the_module_says(compiled: tuple[Path, AotiSession]) -> Non
         torch.testing.assert_close(
             got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
         )
+
+
+def test_other_threads_run_during_a_call(compiled: tuple[Path, AotiSession]) -> None:
+    """A thread that asks for the interpreter is given it by nobody else."""
+    _, session = compiled
+    inputs = given(torch.randn(1000, SIZE), torch.arange(1000))
+    asked, ran = threading.Event(), threading.Event()
+
+    def other() -> None:
+        asked.wait()
+        ran.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e3)
+    try:
+        asked.set()
+        assert not ran.is_set()
+        for _ in range(1000):
+            session.run(inputs)
+            if ran.is_set():
+                break
+        assert ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        asked.set()
+        thread.join()
 
 
 def test_ops_are_called_directly_and_turns_are_computed_once(
