@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.containers.tensor_sources import RowRange
+from trtspec.config.ffn_spec import ExpertsSpec
 from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
@@ -16,7 +18,8 @@ from trtspec.errors import CheckpointError
 @dataclass(frozen=True)
 class NameMap:
     """What a format calls its tensors: ``names`` by internal names (see `model_tensors`), ``{i}``
-    in both for every decoder layer. Which of them there are follows from the specs.
+    in both for every decoder layer, ``{e}`` for every expert of it. Which of them there are follows
+    from the specs.
 
     ``ignored`` are patterns (regular expressions over whole names) of tensors that a checkpoint may
     hold and that nothing needs.
@@ -86,6 +89,18 @@ def split_fused(
     return found
 
 
+def by_usual_names(
+    also: Mapping[str, str], config: ModelConfig, headers: Mapping[str, TensorHeader]
+) -> dict[str, TensorHeader]:
+    """The tensors, those with another name by the one that their map has (see `Family`)."""
+    found = dict(headers)
+    for theirs, usual in also.items():
+        for i in range(config.num_layers):
+            if theirs.format(i=i) in found:
+                found[usual.format(i=i)] = found.pop(theirs.format(i=i))
+    return found
+
+
 def match(
     expected: Expected,
     headers: Mapping[str, TensorHeader],
@@ -128,11 +143,14 @@ def differences(
 def _expand(names: NameMap, config: ModelConfig) -> Expected:
     """Every tensor that the config asks for; in the order of the map, and in it of the layers."""
     shapes, found = model_tensors(config), {}
+    parts = [spec.ffn for spec in config.layers.specs]
+    most = max((p.num_experts for p in parts if isinstance(p, ExpertsSpec)), default=0)
     for ours, theirs in names.names.items():
-        for i in range(config.num_layers) if "{i}" in ours else (0,):
-            target = ours.format(i=i)
+        layers = range(config.num_layers) if "{i}" in ours else (0,)
+        for i, e in product(layers, range(most) if "{e}" in ours else (0,)):
+            target = ours.format(i=i, e=e)
             if target in shapes:
-                found[theirs.format(i=i)] = target, shapes.pop(target)
+                found[theirs.format(i=i, e=e)] = target, shapes.pop(target)
     if shapes:
         raise CheckpointError(
             f"{config.architecture} has tensors that its family does not name: {', '.join(shapes)}"

@@ -45,6 +45,17 @@ class TensorHeader:
         """The tensor, from its file; CheckpointError names both if that fails after all."""
         return read_tensor(self)
 
+    def read_index(self, index: int) -> Tensor:
+        """``tensor[index]``, of which alone the file is read."""
+        try:
+            with safe_open(self.file, framework="pt") as file:
+                part: Tensor = file.get_slice(self.name)[index]
+                return part
+        except Exception as error:  # the reader's errors share no base but this one
+            raise CheckpointError(
+                f"{self.file}: cannot read tensor {self.name}: {error}"
+            ) from error
+
     def beside(self) -> Mapping[str, TensorHeader]:
         """Tensors that lie beside this one, by what stands behind its name: of a quantised weight
         the numbers that its floats are made of."""

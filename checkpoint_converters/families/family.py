@@ -11,6 +11,7 @@ from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_window
 from checkpoint_converters.names import NameMap
+from checkpoint_converters.stacked import Stacked
 from trtspec.config.layer_tensors import EMBEDDING, HEAD
 
 
@@ -45,7 +46,8 @@ class Family:
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
     calls the number of their heads. ``fused``: tensors that hold several internal ones along their
     outputs, by their names without ``.weight``, and the parts in order. ``composites``: checkpoints
-    that hold the model beside towers for images.
+    that hold the model beside towers for images. ``stacked``: tensors that hold all experts of a
+    layer, by their names. ``also``: other names of tensors, with those that the map has for them.
     """
 
     architecture: str
@@ -57,6 +59,8 @@ class Family:
     paired: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     composites: tuple[Composite, ...] = ()
+    stacked: Mapping[str, Stacked] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, composite: Composite) -> Family:
         """The family as such a checkpoint holds it, whose other tensors it leaves out."""

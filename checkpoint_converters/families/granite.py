@@ -12,22 +12,32 @@ from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields, read_layer, repeat_layer
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
+from trtspec.config.layer import Layers, LayerSpec
 
 
-def _fields(hf: HfConfig) -> dict[str, Any]:
+def granite_layer(hf: HfConfig) -> LayerSpec:
+    """The layer, with a dense part."""
     bias = hf.get("attention_bias", False)
     layer = read_layer(hf, default_kv_heads=None).with_mixer(
         bias=bias, output_bias=bias, scale=_factor(hf, "attention_multiplier")
     )
     layer = layer.with_ffn(bias=hf.get("mlp_bias", False))
-    layer = layer.scaled(_factor(hf, "residual_multiplier"))
+    return layer.scaled(_factor(hf, "residual_multiplier"))
+
+
+def granite_fields(hf: HfConfig, layers: Layers) -> dict[str, Any]:
+    """Fields of ModelConfig, of such layers."""
     tied = hf.get("tie_word_embeddings", False)
     return model_fields(
         hf,
-        repeat_layer(hf, layer),
+        layers,
         embedding=EmbeddingSpec(_factor(hf, "embedding_multiplier")),
         head=HeadSpec(tied, scale=1 / _factor(hf, "logits_scaling")),
     )
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    return granite_fields(hf, repeat_layer(hf, granite_layer(hf)))
 
 
 def _factor(hf: HfConfig, key: str) -> float:

@@ -13,15 +13,20 @@ from checkpoint_converters.families.gemma2 import GEMMA2
 from checkpoint_converters.families.gemma3 import GEMMA3
 from checkpoint_converters.families.glm import GLM
 from checkpoint_converters.families.glm4 import GLM4
+from checkpoint_converters.families.glm4_moe import GLM4_MOE
 from checkpoint_converters.families.granite import GRANITE
+from checkpoint_converters.families.granite_moe import GRANITE_MOE
 from checkpoint_converters.families.llama import LLAMA
 from checkpoint_converters.families.mimo import MIMO
 from checkpoint_converters.families.mistral import MISTRAL
+from checkpoint_converters.families.mixtral import MIXTRAL
 from checkpoint_converters.families.olmo2 import OLMO2
 from checkpoint_converters.families.olmo3 import OLMO3
 from checkpoint_converters.families.phi3 import PHI3
 from checkpoint_converters.families.qwen2 import QWEN2
+from checkpoint_converters.families.qwen2_moe import QWEN2_MOE
 from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.families.qwen3_moe import QWEN3_MOE
 from checkpoint_converters.families.smollm3 import SMOLLM3
 from checkpoint_converters.families.starcoder2 import STARCODER2
 from trtspec.errors import ConfigError
@@ -48,6 +53,11 @@ _BUILT_IN = (
     COHERE,
     COHERE2,
     STARCODER2,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    GLM4_MOE,
+    GRANITE_MOE,
 )
 
 

@@ -1,4 +1,4 @@
-"""A tiny random model of every dense family, made by transformers: add a family here."""
+"""A tiny random model of every family, made by transformers: add a family here."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def _phi3(original: int) -> Made:
     return Made(hf.Phi3Config, hf.Phi3ForCausalLM, says)
 
 
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 40}
 FAMILIES: dict[str, Made] = {
     "smollm3": Made(
         hf.SmolLM3Config,
@@ -108,6 +109,48 @@ FAMILIES: dict[str, Made] = {
         {"layer_types": _MIXED, "sliding_window": 9, "logit_scale": 0.3},
     ),
     "starcoder2": Made(hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": 11}),
+    "mixtral": Made(
+        hf.MixtralConfig, hf.MixtralForCausalLM, {"num_local_experts": 5, "sliding_window": 9}
+    ),
+    "qwen2_moe": Made(
+        hf.Qwen2MoeConfig,
+        hf.Qwen2MoeForCausalLM,
+        {
+            **_EXPERTS,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 48,
+            "mlp_only_layers": [0],
+        },
+    ),
+    "qwen3_moe": Made(
+        hf.Qwen3MoeConfig,
+        hf.Qwen3MoeForCausalLM,
+        {**_EXPERTS, "num_experts": 9, "norm_topk_prob": True, "decoder_sparse_step": 2},
+    ),
+    "glm4_moe": Made(
+        hf.Glm4MoeConfig,
+        hf.Glm4MoeForCausalLM,
+        {
+            **_EXPERTS,
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
+    "granite_moe": Made(
+        hf.GraniteMoeConfig,
+        hf.GraniteMoeForCausalLM,
+        {
+            "num_local_experts": 5,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 1.7,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.17,
+        },
+    ),
 }
 
 
@@ -126,5 +169,8 @@ def family_model(case: str, **changes: Any) -> PreTrainedModel:
             elif "gemma" in case and weight.dim() == 1:
                 weight.uniform_(-0.5, 0.5)
             else:
-                weight.normal_(std=0.125 if weight.dim() == 2 else 0.3)
+                weight.normal_(std=0.3 if weight.dim() == 1 else 0.125)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.uniform_(-0.3, 0.3)
     return model

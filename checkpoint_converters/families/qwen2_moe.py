@@ -1,0 +1,62 @@
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with many small experts and a shared one behind a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import (
+    model_fields,
+    read_layer,
+    read_window,
+    repeat_layer,
+    with_windows,
+)
+from checkpoint_converters.hf_experts import STACKED, hf_mixture, read_experts, with_experts
+
+_NAMES = hf_mixture("shared_expert").renamed(
+    {"layers.{i}.mlp.shared_gate.weight": "model.layers.{i}.mlp.shared_expert_gate.weight"}
+)
+
+
+def sparse_layers(hf: HfConfig, count: int) -> list[bool]:
+    """Which layers have experts: by Qwen's rule, every ``decoder_sparse_step``-th one that
+    ``mlp_only_layers`` does not name."""
+    step, dense = hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers", [])
+    if type(step) is not int or step < 1:
+        raise hf.refuse(f"decoder_sparse_step is {step!r}; it must be a whole number from 1 on")
+    return [layer not in dense and (layer + 1) % step == 0 for layer in range(count)]
+
+
+def _windows(hf: HfConfig, count: int) -> tuple[int, ...]:
+    """The window of each layer: with ``use_sliding_window``, where ``layer_types`` says so or,
+    without that list, of every other one before ``max_window_layers``."""
+    if not hf.get("use_sliding_window", False):
+        return (0,) * count
+    kinds = hf.get("layer_types")
+    if kinds is None:
+        first = hf.get("max_window_layers", 28)
+        marks = [layer % 2 == 0 and layer < first for layer in range(count)]
+    else:
+        marks = [kind == "sliding_attention" for kind in kinds]
+    window = read_window(hf, hf.get("sliding_window", 4096))
+    return tuple(window if mark else 0 for mark in marks)
+
+
+def _fields(hf: HfConfig) -> dict[str, Any]:
+    layer = read_layer(hf, default_kv_heads=16)
+    layers = repeat_layer(hf, layer.with_mixer(bias=hf.get("qkv_bias", True)))
+    experts = read_experts(
+        hf,
+        "num_experts",
+        "moe_intermediate_size",
+        normalised=hf.get("norm_topk_prob", False),
+        shared_size=hf.require("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    layers = with_windows(layers, _windows(hf, len(layers)))
+    return model_fields(hf, with_experts(layers, experts, sparse_layers(hf, len(layers))))
+
+
+QWEN2_MOE = Family("Qwen2MoeForCausalLM", "qwen2_moe", _fields, _NAMES, stacked=STACKED)

@@ -1,0 +1,91 @@
+"""Tensors that hold a matrix of every expert: each expert's part of them, as a tensor of its own.
+
+Checkpoints store experts one by one or stacked; both are read, as one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.names import NameMap
+from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.layer_tensors import EXPERTS, layer_tensors
+from trtspec.config.model import ModelConfig
+from trtspec.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """What one tensor ``[E, ...]`` holds of every expert.
+
+    parts: by internal names, ``("gate", "up")`` or ``("down",)``, one behind the other along the
+    outputs. kind: ``weight`` or ``bias``. transposed: matrices lie as ``[inputs, outputs]``.
+    alternating: the outputs of the parts take turns, one of each.
+    """
+
+    parts: tuple[str, ...]
+    kind: str = "weight"
+    transposed: bool = False
+    alternating: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertPart(TensorHeader):
+    """One part of one expert in a `Stacked` tensor, read when asked for."""
+
+    whole: TensorHeader
+    expert: int
+    part: int
+    stacked: Stacked
+
+    def read(self) -> Tensor:
+        """A copy of its own, with the outputs first; reads this expert alone."""
+        own = self.whole.read_index(self.expert)
+        own = own.t() if self.stacked.transposed and own.dim() == 2 else own
+        count = len(self.stacked.parts)
+        if self.stacked.alternating:
+            return own[self.part :: count].contiguous()
+        return own.chunk(count)[self.part].contiguous()
+
+
+def split_stacked(
+    stacked: Mapping[str, Stacked],
+    names: NameMap,
+    config: ModelConfig,
+    headers: Mapping[str, TensorHeader],
+) -> dict[str, TensorHeader]:
+    """The tensors with those of each expert in place of the stacked ones, which `stacked` names
+    with ``{i}`` for the layer.
+
+    Raises:
+        CheckpointError: a tensor of another shape than the config asks for.
+    """
+    found = dict(headers)
+    for i, spec in enumerate(config.layers):
+        if not isinstance(spec.ffn, ExpertsSpec):
+            continue
+        shapes = layer_tensors(spec, config.hidden_size)
+        for theirs, each in stacked.items():
+            whole = found.pop(theirs.format(i=i), None)
+            if whole is None:
+                continue
+            one = shapes[f"{EXPERTS}0.{each.parts[0]}.{each.kind}"]
+            outputs, inputs = len(each.parts) * one[0], one[1:]
+            matrix = (*inputs, outputs) if each.transposed else (outputs, *inputs)
+            wanted = (spec.ffn.num_experts, *matrix)
+            if whole.shape != wanted:
+                raise CheckpointError(
+                    f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}, its "
+                    f"config.json asks for {list(wanted)}"
+                )
+            for part, ours in enumerate(each.parts):
+                pattern = names.names[f"layers.{{i}}.{EXPERTS}{{e}}.{ours}.{each.kind}"]
+                for e in range(spec.ffn.num_experts):
+                    found[pattern.format(i=i, e=e)] = ExpertPart(
+                        whole.name, whole.file, whole.dtype, one, whole, e, part, each
+                    )
+    return found
