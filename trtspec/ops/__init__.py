@@ -6,7 +6,9 @@ on the number of threads, or on whether its keys were laid out as a chain or as 
 
 from trtspec.ops.acceptance import accept, accept_reference
 from trtspec.ops.attention import paged_tree_attention, paged_tree_attention_reference
+from trtspec.ops.head_products import head_products, head_products_reference
 from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
+from trtspec.ops.latent_attention import latent_tree_attention, latent_tree_attention_reference
 from trtspec.ops.linear import linear, linear_reference, pack_linear
 from trtspec.ops.moe import moe, moe_reference
 from trtspec.ops.sampling import (
@@ -25,8 +27,12 @@ __all__ = [
     "accept_reference",
     "draft_candidates",
     "draft_candidates_reference",
+    "head_products",
+    "head_products_reference",
     "kv_compact",
     "kv_compact_reference",
+    "latent_tree_attention",
+    "latent_tree_attention_reference",
     "linear",
     "linear_reference",
     "moe",

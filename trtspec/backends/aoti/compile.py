@@ -40,7 +40,15 @@ class _KeepRotations(CustomGraphPass):
 
 # Ops that libtrtspec_ops.so exports as C functions too; a call runs hardly any others. Those others
 # are called by name through torch's dispatcher, which takes microseconds each.
-_SHIMMED = ("linear", "linear_int8", "linear_quantised", "moe", "paged_tree_attention")
+_SHIMMED = (
+    "head_products",
+    "latent_tree_attention",
+    "linear",
+    "linear_int8",
+    "linear_quantised",
+    "moe",
+    "paged_tree_attention",
+)
 _C_TYPES = {
     "Tensor": "AtenTensorHandle",
     "Optional[Tensor]": "AtenTensorHandle*",
