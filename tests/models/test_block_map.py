@@ -28,6 +28,7 @@ from trtspec.models.block_map import (
 from trtspec.models.built import missing_blocks, require_blocks
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.experts import ExpertLinear
+from trtspec.models.latent_attention import HeadMatrices
 from trtspec.models.linear import Linear
 
 from ..tiny_config import changed, tiny_config
@@ -47,9 +48,17 @@ MIXTURE = replace(
 )
 MIXTURES = replace(CONFIG, layers=Layers.of([CONFIG.layers[0], MIXTURE]))
 
+LATENT = LatentAttentionSpec(4, 16, 8, 6, 10, NORM, q_rank=12, bias=True, output_bias=True)
+LATENTS = replace(
+    CONFIG,
+    layers=Layers.of(
+        replace(CONFIG.layers[0], mixer=mixer) for mixer in (LATENT, replace(LATENT, q_rank=None))
+    ),
+)
+
 
 @pytest.mark.parametrize(
-    "config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES]
+    "config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES, LATENTS]
 )
 def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
     model = CausalLM(config, torch.float32)
@@ -65,16 +74,25 @@ def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
             read[inputs] += outputs
         for linear in linears:
             read[linear.in_features] -= linear.out_features
+        ups = [m for m in layer.modules() if isinstance(m, HeadMatrices)]
+        for up in ups:
+            read[LATENT.kv_rank] -= (up.k_up.numel() + up.v_up.numel()) // LATENT.kv_rank
         assert not any(read.values())
         shapes = [torch.Size(shape).numel() for shape in facts.tensors.values()]
         assert sum(shapes) == held - padding
-        operations = sum(m.out_features * m.in_features for m in linears)
+        of_heads = sum(buffer.numel() for up in ups for buffer in up.buffers())
+        operations = sum(m.out_features * m.in_features for m in linears) + of_heads
         chosen = 2 * sum(m.out_features * m.in_features for m in experts)
         assert facts.operations == operations + chosen
         everything = operations + sum(
             m.num_experts * m.out_features * m.in_features for m in experts
         )
         assert facts.bytes(PANELS, torch.bfloat16) == 2 * everything
+        if ups:  # what they hold stays in floats
+            rounded = [
+                Int8Format().bytes(m.out_features, m.in_features, torch.float32) for m in linears
+            ]
+            assert facts.bytes(Int8Format(), torch.float32) == sum(rounded) + 4 * of_heads
 
 
 def test_bytes_are_exact() -> None:
@@ -90,15 +108,17 @@ def test_bytes_are_exact() -> None:
 
 
 def test_layers_may_differ_in_their_caches() -> None:
-    assert [facts.cache for facts in decoder_facts(MIXED)] == [KVCache(1, 4), KVCache(2, 8)]
+    assert [facts.cache for facts in decoder_facts(MIXED)] == [KVCache(1, 4, 4), KVCache(2, 8, 8)]
     assert [facts.window for facts in decoder_facts(MIXED)] == [5, 0]
     assert kv_elements_per_token(MIXED) == 2 * (1 * 4 + 2 * 8)
     for caches in new_kv_caches(MIXED, 3, 16, torch.float32):
         assert [tuple(cache.shape) for cache in caches] == [(3, 16, 1, 4), (3, 16, 2, 8)]
+    assert kv_elements_per_token(LATENTS) == 2 * (16 + 6)  # of two layers
+    for size, caches in zip((16, 6), new_kv_caches(LATENTS, 3, 4, torch.float32), strict=True):
+        assert [tuple(cache.shape) for cache in caches] == [(3, 4, 1, size)] * 2
 
 
 NOT_BUILT: list[tuple[dict[str, Any], str]] = [
-    ({"mixer": LatentAttentionSpec(4, 16, 8, 4, 8, NORM)}, "multi-head latent attention (MLA, a"),
     ({"mixer": GatedDeltaSpec(2, 4, 8, 8, 4, NORM)}, "the gated delta rule (linear attention)"),
     ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
     ({"ffn": ExpertsSpec(8, 2, 12, gated=False)}, "experts without a gate"),
@@ -157,7 +177,7 @@ def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
 
 
 def test_what_is_built_is_not_refused() -> None:
-    for config in (CONFIG, MIXED, MIXTURES, changed(CONFIG, tied=True, theta=5e5)):
+    for config in (CONFIG, MIXED, MIXTURES, LATENTS, changed(CONFIG, tied=True, theta=5e5)):
         assert missing_blocks(config) == []
         require_blocks(config)
     scaled = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(scale=0.25)]))

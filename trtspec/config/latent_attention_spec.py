@@ -20,7 +20,7 @@ class LatentAttentionSpec:
     plain_dim: elements of a head's query and key that are not rotated, beside ``rope_dim`` that
     are. value_dim: of a head's value. norm: of the latents. rope: its table among
     ``ModelConfig.ropes``. interleaved, scale: as in `AttentionSpec`; scale None: one over the
-    root of ``plain_dim + rope_dim``. bias: of the matrices that make latents.
+    root of `query_dim`. bias: of the matrices that make latents; output_bias: of o.
 
     Raises ConfigError for sizes that are none.
     """
@@ -36,7 +36,13 @@ class LatentAttentionSpec:
     interleaved: bool = True
     scale: float | None = None
     bias: bool = False
+    output_bias: bool = False
     kind: Literal["latent_attention"] = "latent_attention"
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a head's query and key."""
+        return self.plain_dim + self.rope_dim
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "kv_rank", "plain_dim", "rope_dim", "value_dim", "q_rank"):

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.layer import LayerSpec
+from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.layer import LayerSpec, Mixer
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.errors import ConfigError
@@ -22,6 +23,8 @@ EMBEDDING = "embed.weight"
 HEAD = "head.weight"
 EXPERTS = "mlp.experts."
 """Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
+LATENT_UP = "attn.kv_b.weight"
+"""Behind a layer's name: what makes keys and values of latents, which stays in floats."""
 
 
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
@@ -51,8 +54,7 @@ def layer_tensors(
     Raises:
         ConfigError: a part whose tensors have no names here.
     """
-    if not isinstance(spec.mixer, AttentionSpec):
-        raise _unnamed(f"a mixer of kind {spec.mixer.kind}")
+    mixer = _mixer(spec.mixer, hidden, width or hidden)
     if spec.ffn is None:
         raise _unnamed("a layer without feed-forward")
     before, after = spec.norm_place != "after", spec.norm_place != "before"
@@ -65,7 +67,7 @@ def layer_tensors(
     tensors: dict[str, Shape] = {}
     for name, exists in norms.items():
         tensors |= _norm(name, spec.norm, (hidden,)) if exists else {}
-    tensors |= dict(_attention(spec.mixer, hidden, width or hidden))
+    tensors |= dict(mixer)
     if isinstance(spec.ffn, ExpertsSpec):
         return tensors | dict(_experts(spec.ffn, hidden))
     return tensors | dict(_dense("mlp.", spec.ffn, hidden))
@@ -78,6 +80,14 @@ def _norm(name: str, spec: NormSpec, shape: Shape) -> dict[str, Shape]:
 
 def _unnamed(what: str) -> ConfigError:
     return ConfigError(f"the tensors of {what} have no names in this version")
+
+
+def _mixer(mixer: Mixer, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+    if isinstance(mixer, AttentionSpec):
+        return _attention(mixer, hidden, width)
+    if isinstance(mixer, LatentAttentionSpec):
+        return _latent_attention(mixer, hidden, width)
+    raise _unnamed(f"a mixer of kind {mixer.kind}")
 
 
 def _attention(mixer: AttentionSpec, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
@@ -111,6 +121,29 @@ def is_matrix(name: str, shape: Shape) -> bool:
     """Whether a tensor is one that rows are multiplied with; weights of norms may have two
     dimensions as well."""
     return len(shape) == 2 and not name.endswith(("_norm.weight", "_norm.bias"))
+
+
+def _latent_attention(
+    mixer: LatentAttentionSpec, hidden: int, width: int
+) -> Iterator[tuple[str, Shape]]:
+    queries = mixer.num_heads * mixer.query_dim
+    down = {"kv_a": mixer.kv_rank + mixer.rope_dim}
+    if mixer.q_rank is None:
+        yield "attn.q.weight", (queries, width)
+    else:
+        down["q_a"] = mixer.q_rank
+        yield from _norm("attn.q_a_norm", mixer.norm, (mixer.q_rank,)).items()
+        yield "attn.q_b.weight", (queries, mixer.q_rank)
+    for part, size in down.items():
+        yield f"attn.{part}.weight", (size, width)
+        if mixer.bias:
+            yield f"attn.{part}.bias", (size,)
+    yield from _norm("attn.kv_a_norm", mixer.norm, (mixer.kv_rank,)).items()
+    of_heads = mixer.num_heads * (mixer.plain_dim + mixer.value_dim)
+    yield LATENT_UP, (of_heads, mixer.kv_rank)
+    yield "attn.o.weight", (hidden, mixer.num_heads * mixer.value_dim)
+    if mixer.output_bias:
+        yield "attn.o.bias", (hidden,)
 
 
 def _dense(prefix: str, ffn: DenseSpec, hidden: int) -> Iterator[tuple[str, Shape]]:

@@ -7,24 +7,29 @@ from typing import Any
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
-from trtspec.models.block_map import decoder_facts
+from trtspec.models.block_map import KVCache, decoder_facts
 
 
 def network_facts(network: DraftConfig, build: BuildConfig) -> dict[str, Any]:
     """Plain values for JSON of a target or a draft in a resolved build.
 
-    caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim`` and
-    ``window``. layers: for each layer, the index of its cache there. kv_bytes_per_token: K and V of
-    all layers. pass_bytes: the weights that one pass reads.
+    caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim``,
+    ``window`` and, where V's is another, ``value_dim``. layers: for each layer, the index of its
+    cache there. kv_bytes_per_token: K and V of all layers. pass_bytes: the weights that one pass
+    reads.
     """
     decoder = network.decoder
     layers = [] if decoder is None else decoder_facts(decoder)
-    caches = [(each.cache.num_kv_heads, each.cache.head_dim, each.window) for each in layers]
+    caches = [(each.cache, each.window) for each in layers]
     different = list(dict.fromkeys(caches))
-    names = ("num_kv_heads", "head_dim", "window")
     return {
-        "caches": [dict(zip(names, cache, strict=True)) for cache in different],
+        "caches": [_cache_facts(cache, window) for cache, window in different],
         "layers": [different.index(cache) for cache in caches],
         "kv_bytes_per_token": kv_bytes_per_token(decoder, build.dtype) if decoder else 0,
         "pass_bytes": weight_bytes(network, build),
     }
+
+
+def _cache_facts(cache: KVCache, window: int) -> dict[str, int]:
+    facts = {"num_kv_heads": cache.num_kv_heads, "head_dim": cache.head_dim, "window": window}
+    return facts if cache.value_dim == cache.head_dim else facts | {"value_dim": cache.value_dim}

@@ -20,7 +20,8 @@ COMPACTED_AT_ONCE = 4096
 
 class KVTensors:
     """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
-    layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own.
+    layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own, and
+    V may have a D of its own.
 
     all: keys of every layer, then values. bytes_per_token: of K and V, over all layers.
 
@@ -79,14 +80,22 @@ class _Group:
 
 
 def _alike(k: Sequence[Tensor], v: Sequence[Tensor], is_slots: bool) -> list[_Group]:
-    shapes = dict.fromkeys(cache.shape for cache in k)
+    layers: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+    for pair in zip(k, v, strict=True):
+        layers.setdefault((*pair[0].shape, *pair[1].shape), []).append(pair)
     groups = []
-    for shape in shapes:
-        own = [[cache for cache in caches if cache.shape == shape] for caches in (k, v)]
-        if is_slots:
-            own = [[cache.view(-1, shape[2], 1, shape[3]) for cache in caches] for caches in own]
+    for shape, pairs in layers.items():
+        own = [
+            [_in_heads(cache) if is_slots else cache for cache in part]
+            for part in zip(*pairs, strict=True)
+        ]
         groups.append(_Group(own[0], own[1], shape[1] if is_slots else 1))
     return groups
+
+
+def _in_heads(cache: Tensor) -> Tensor:
+    """``[slots, Hkv, length, D]`` as blocks of one head each."""
+    return cache.view(-1, cache.shape[2], 1, cache.shape[3])
 
 
 def _heads_first(cache: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
+from trtspec.ops.latent_attention import latent_tree_attention
 
 
 class Scoring(NamedTuple):
@@ -54,6 +55,22 @@ class Rows(Protocol):
         cache of a layer, and attend: ``[T, Hq, D]``."""
         ...
 
+    def attend_latents(
+        self,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        rotation: Rotation,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Rotate ``q_rope [T, H, P]`` and ``key [T, P]``, write the key and ``latent [T, R]`` into
+        the caches of a layer, v and k, and attend with ``q_latent [T, H, R]`` beside the rotated
+        queries: sums of latents ``[T, H, R]`` (see `latent_tree_attention`)."""
+        ...
+
     def write(
         self,
         k: Tensor,
@@ -90,6 +107,22 @@ class PackedRows(NamedTuple):
         """See `Rows.attend`; the caches are written in place."""
         q, k = rotate(q, rotation), rotate(k, rotation)
         return paged_tree_attention(q, k, v, k_cache, v_cache, *self, *scoring)
+
+    def attend_latents(
+        self,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        rotation: Rotation,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """See `Rows.attend_latents`; the caches are written in place."""
+        q_rope, key = rotate(q_rope, rotation), rotate(key.unsqueeze(1), rotation).squeeze(1)
+        caches, seen = (k_cache, v_cache), self[1:]
+        return latent_tree_attention(q_latent, q_rope, latent, key, *caches, *seen, scale)
 
     def write(
         self,

@@ -15,14 +15,22 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import LayerSpec
-from trtspec.config.layer_tensors import EXPERTS, Shape, is_matrix, layer_tensors
+from trtspec.config.layer_tensors import EXPERTS, LATENT_UP, Shape, is_matrix, layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat
-from trtspec.models.built import attention_of
+from trtspec.models.built import mixer_of
 
 Matrix: TypeAlias = tuple[int, int]
 """Outputs and inputs of a linear layer."""
+
+
+class FloatMatrix(NamedTuple):
+    """A matrix that stays in the network's dtype, whatever the format of the others."""
+
+    outputs: int
+    inputs: int
 
 
 class ExpertSet(NamedTuple):
@@ -39,16 +47,28 @@ Read: TypeAlias = Matrix | ExpertSet
 
 @dataclass(frozen=True)
 class KVCache:
-    """What a layer keeps of every token: K and V of ``num_kv_heads`` heads, ``head_dim`` elements
-    each."""
+    """What a layer keeps of every token: K and V of ``num_kv_heads`` heads, of ``head_dim`` and
+    ``value_dim`` elements each. Latent attention keeps latents in the place of K and rotated keys
+    in that of V, of one head that all share."""
 
     num_kv_heads: int
     head_dim: int
+    value_dim: int
+
+    @property
+    def k_size(self) -> tuple[int, int]:
+        """Heads of K, and elements of each."""
+        return self.num_kv_heads, self.head_dim
+
+    @property
+    def v_size(self) -> tuple[int, int]:
+        """Heads of V, and elements of each."""
+        return self.num_kv_heads, self.value_dim
 
     @property
     def elements_per_token(self) -> int:
         """Elements of K and V together."""
-        return 2 * self.num_kv_heads * self.head_dim
+        return self.num_kv_heads * (self.head_dim + self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ class LayerFacts:
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices that every row is multiplied with."""
         return tuple(
-            (shape[0], shape[1])
+            FloatMatrix(*shape) if name == LATENT_UP else (shape[0], shape[1])
             for name, shape in self.tensors.items()
             if is_matrix(name, shape) and not name.startswith(EXPERTS)
         )
@@ -97,10 +117,13 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
     Raises:
         ConfigError: no block runs it.
     """
-    mixer = attention_of(spec)
+    mixer = mixer_of(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
-    cache = KVCache(mixer.num_kv_heads, mixer.head_dim)
-    return LayerFacts(tensors, cache, mixer.window, _experts(spec, tensors))
+    if isinstance(mixer, LatentAttentionSpec):
+        cache = KVCache(1, mixer.kv_rank, mixer.rope_dim)
+    else:
+        cache = KVCache(mixer.num_kv_heads, mixer.head_dim, mixer.head_dim)
+    return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors))
 
 
 def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
@@ -128,6 +151,8 @@ def matrix_bytes(reads: Iterable[Read], weights: WeightFormat, dtype: torch.dtyp
     for read in reads:
         if isinstance(read, ExpertSet):
             total += read.num_experts * matrix_bytes(read.matrices, weights, dtype)
+        elif isinstance(read, FloatMatrix):
+            total += read.outputs * read.inputs * dtype.itemsize
         else:
             total += weights.bytes(*read, dtype)
     return total

@@ -29,13 +29,27 @@ def require_blocks(config: ModelConfig) -> None:
 
 
 def attention_of(spec: LayerSpec) -> AttentionSpec:
-    """The mixer of a layer that a block runs.
+    """The mixer of a layer of a network that has attention alone.
+
+    Raises:
+        ConfigError: see `require_layer`; or its mixer is another.
+    """
+    require_layer(spec)
+    if not isinstance(spec.mixer, AttentionSpec):
+        raise ConfigError(
+            f"a layer has a mixer of kind {spec.mixer.kind} where this version runs attention alone"
+        )
+    return spec.mixer
+
+
+def mixer_of(spec: LayerSpec) -> AttentionSpec | LatentAttentionSpec:
+    """The mixer of a layer of a language model that a block runs.
 
     Raises:
         ConfigError: see `require_layer`.
     """
     require_layer(spec)
-    assert isinstance(spec.mixer, AttentionSpec), "other mixers were refused"
+    assert isinstance(spec.mixer, AttentionSpec | LatentAttentionSpec), "others were refused"
     return spec.mixer
 
 
@@ -74,7 +88,7 @@ def _refuse(missing: Iterable[str], what: str) -> None:
     if parts:
         raise ConfigError(
             f"{what} has {', '.join(parts)}, which this version does not run; it runs attention, "
-            "dense feed-forward parts and mixtures of experts"
+            "latent attention, dense feed-forward parts and mixtures of experts"
         )
 
 
@@ -100,12 +114,11 @@ def _of_layer(spec: LayerSpec) -> Iterator[str]:
 
 
 def _of_mixer(mixer: Mixer) -> Iterator[str]:
+    if isinstance(mixer, LatentAttentionSpec):
+        return
     if not isinstance(mixer, AttentionSpec):
-        if isinstance(mixer, LatentAttentionSpec):
-            yield f"multi-head latent attention (MLA, a latent of {mixer.kv_rank} elements)"
-        else:
-            is_delta = isinstance(mixer, GatedDeltaSpec)
-            yield "the gated delta rule (linear attention)" if is_delta else "Mamba-2"
+        is_delta = isinstance(mixer, GatedDeltaSpec)
+        yield "the gated delta rule (linear attention)" if is_delta else "Mamba-2"
         return
     if mixer.qk_norm_over == "own" and mixer.qk_norm is not None and mixer.qk_norm.kind == "rms":
         yield "RMS norms of queries and keys with weights for each head"

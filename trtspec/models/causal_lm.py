@@ -207,11 +207,12 @@ def new_kv_caches(
     dtype: torch.dtype,
     device: torch.device | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer, on
-    ``device`` (None: the CPU)."""
-    sizes = [(facts.cache.num_kv_heads, facts.cache.head_dim) for facts in decoder_facts(config)]
+    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer (of V
+    ``value_dim``), on ``device`` (None: the CPU)."""
+    kept = [facts.cache for facts in decoder_facts(config)]
+    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
     k_caches, v_caches = (
-        [torch.zeros(num_blocks, block_size, *size, dtype=dtype, device=device) for size in sizes]
-        for _ in "kv"
+        [torch.zeros(num_blocks, block_size, *size, dtype=dtype, device=device) for size in part]
+        for part in sizes
     )
     return k_caches, v_caches

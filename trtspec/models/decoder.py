@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from trtspec.config.layer import LayerSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.attention import Attention, Rows
-from trtspec.models.built import attention_of
+from trtspec.models.attention import Rows
 from trtspec.models.feed_forward import make_feed_forward
+from trtspec.models.mixer import make_mixer
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation
 
@@ -40,7 +40,7 @@ class DecoderLayer(nn.Module):
         self.parallel = spec.parallel
         self.residual_scale = spec.residual_scale
         self.input_norm = norm(before and input_norm)
-        self.attn = Attention(attention_of(spec), hidden, dtype, formats=formats)
+        self.attn = make_mixer(spec, hidden, dtype, formats)
         self.attn_out_norm = norm(after)
         self.post_attention_norm = norm(before and not spec.parallel)
         self.mlp = make_feed_forward(spec, hidden, dtype, formats)

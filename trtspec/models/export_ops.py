@@ -57,9 +57,10 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, soft_cap: float = 0.0
 ) -> Tensor:
     """``Attention`` of ``q [B, Hq, S, D]`` over ``k`` and ``v [B, Hkv, L, D]``; query heads share
-    key heads in order. ``mask [B, 1, S, L]``: bool, True where a row sees a position, or of q's
-    dtype, added to the scores. ``soft_cap``: see `paged_tree_attention`; the operator has one too,
-    but which of cap and mask comes first differs between runtimes, so the cap is written out."""
+    key heads in order; heads of v may have another size, then so has the result. ``mask [B, 1, S,
+    L]``: bool, True where a row sees a position, or of q's dtype, added to the scores.
+    ``soft_cap``: see `paged_tree_attention`; the operator has one too, but which of cap and mask
+    comes first differs between runtimes, so the cap is written out."""
     if soft_cap:
         return _capped_attention(q, k, v, mask, scale, soft_cap)
     return ops.symbolic(
@@ -67,7 +68,7 @@ def attention(
         (q, k, v, mask),
         {"scale": scale},
         dtype=q.dtype,
-        shape=q.shape,
+        shape=(*q.shape[:-1], v.shape[-1]),
         version=OPSET,
     )
 

@@ -8,9 +8,15 @@ from torch import Tensor, nn
 
 from trtspec.formats.stored import StoredWeight, read_tensor
 from trtspec.models.experts import ExpertLinear
+from trtspec.models.latent_attention import HeadMatrices
 from trtspec.models.linear import Linear
 
-_FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "gate_up": ("gate", "up")}
+_FUSED = {
+    "qkv": ("q", "k", "v"),
+    "kv": ("k", "v"),
+    "q_kv_a": ("q_a", "kv_a"),
+    "gate_up": ("gate", "up"),
+}
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
 _ALONE = ("norm.weight", "norm.bias", "choice_bias")
 """How the names of buffers end that belong to no linear layer."""
@@ -57,3 +63,5 @@ def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
             load_experts(module, tensors, f"layers.{parent}", parts)
         elif isinstance(module, Linear):
             load_linear(module, tensors, [f"layers.{parent}.{part}" for part in parts])
+        elif isinstance(module, HeadMatrices):
+            module.load(StoredWeight.read(tensors, f"layers.{module_name}.weight"))

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.layer import Mixer
 from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import ConfigError
-from trtspec.models.built import attention_of
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
@@ -137,7 +138,7 @@ class LayerRotary(RotaryEmbedding):
     are those of the first such layer; ``others`` are those of layers that turn otherwise."""
 
     def __init__(self, config: ModelConfig) -> None:
-        turns = [_turn(attention_of(spec)) for spec in config.layers]
+        turns = [_turn(spec.mixer) for spec in config.layers]
         first, *others = dict.fromkeys(turn for turn in turns if turn is not None)
         super().__init__(config.ropes[first.rope], first.rotary_dim, first.interleaved)
         self.others = nn.ModuleList(
@@ -161,10 +162,12 @@ class _Turn(NamedTuple):
     interleaved: bool
 
 
-def _turn(spec: AttentionSpec) -> _Turn | None:
-    if spec.rope is None:
+def _turn(mixer: Mixer) -> _Turn | None:
+    if isinstance(mixer, LatentAttentionSpec):
+        return _Turn(mixer.rope, mixer.rope_dim, mixer.interleaved)
+    if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
         return None
-    return _Turn(spec.rope, spec.rotary_dim or spec.head_dim, spec.interleaved)
+    return _Turn(mixer.rope, mixer.rotary_dim or mixer.head_dim, mixer.interleaved)
 
 
 def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:

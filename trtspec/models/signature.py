@@ -132,8 +132,8 @@ def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def _caches(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    sizes = [(facts.cache.num_kv_heads, facts.cache.head_dim) for facts in decoder_facts(config)]
-    shapes = [(_BLOCKS, layout.tokens_per_block, *size) for size in sizes]
-    n = Dim("blocks", min=1, max=_MAX_DIM)
-    caches = [[torch.zeros(shape, dtype=dtype) for shape in shapes] for _ in "kv"]
-    return tuple(caches), ([{0: n}] * len(shapes),) * 2
+    kept = [facts.cache for facts in decoder_facts(config)]
+    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
+    n, tokens = Dim("blocks", min=1, max=_MAX_DIM), layout.tokens_per_block
+    caches = [[torch.zeros(_BLOCKS, tokens, *size, dtype=dtype) for size in part] for part in sizes]
+    return tuple(caches), ([{0: n}] * len(kept),) * 2

@@ -44,8 +44,11 @@ std::vector<std::int64_t> read_ids(const Json& json) {
 void read_facts(const Json& facts, DecoderShape& shape) {
   std::vector<LayerCache> caches;
   for (const Json& cache : facts.at("caches").items()) {
+    const bool has_own_values = cache.has("value_dim");
     caches.push_back({.num_kv_heads = read_size(cache, "num_kv_heads", kMaxHeads),
                       .head_dim = read_size(cache, "head_dim", kMaxHeads),
+                      .value_dim = read_size(cache, has_own_values ? "value_dim" : "head_dim",
+                                             kMaxHeads),
                       .window = cache.at("window").as_int(0, kMaxSize)});
   }
   const Json& layers = facts.at("layers");

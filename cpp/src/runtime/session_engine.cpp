@@ -26,13 +26,13 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
       shape_(shape),
       device_(std::move(device)),
       parts_(std::move(parts)) {
-  for (int part = 0; part < 2; ++part) {
+  for (const auto size : {&LayerCache::head_dim, &LayerCache::value_dim}) {
     for (const LayerCache& layer : shape_.layers) {
       std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, layer.num_kv_heads,
-                                         layer.head_dim};
+                                         layer.*size};
       if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
       caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
-      alike_[{layer.num_kv_heads, layer.head_dim}].push_back(caches_.back());
+      alike_[{layer.num_kv_heads, layer.*size}].push_back(caches_.back());
     }
   }
 }

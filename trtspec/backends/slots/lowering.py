@@ -210,9 +210,12 @@ def example_caches(
 ) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]]]:
     """Keys and values, and their dynamic dimensions."""
     kept, length = [facts.cache for facts in decoder_facts(decoder)], engine.layout.tokens_per_block
-    shapes = [(BATCH, cache.num_kv_heads, length, cache.head_dim) for cache in kept]
-    caches = [[torch.zeros(shape, dtype=engine.dtype) for shape in shapes] for _ in "kv"]
-    return caches, [[{0: dim("batch")} for _ in shapes] for _ in "kv"]
+    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
+    caches = [
+        [torch.zeros(BATCH, heads, length, size, dtype=engine.dtype) for heads, size in part]
+        for part in sizes
+    ]
+    return caches, [[{0: dim("batch")} for _ in kept] for _ in "kv"]
 
 
 def cache_names(decoder: ModelConfig) -> list[str]:

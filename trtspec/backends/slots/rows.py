@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from trtspec.backends.parts import MaskKind
@@ -54,6 +55,29 @@ class SlotRows:
         turned, cap = self._turned(q, rotation), scoring.soft_cap
         attended = export_ops.attention(turned, k_seen, v_seen, mask, scoring.scale, cap)
         return attended.transpose(1, 2).reshape(q.shape)
+
+    def attend_latents(
+        self,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        rotation: Rotation,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """See `Rows.attend_latents`; the changed caches are kept here."""
+        mask = self.masks[MaskKind()]
+        latents, keys = self._heads_first(latent), self._turned(key, rotation)
+        self.k_caches.append(export_ops.tensor_scatter(k_cache, latents, self.write_indices))
+        self.v_caches.append(export_ops.tensor_scatter(v_cache, keys, self.write_indices))
+        seen = mask.shape[3]
+        values, keys = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
+        q = torch.cat((self._heads_first(q_latent), self._turned(q_rope, rotation)), -1)
+        k = torch.cat((values, keys), -1)
+        attended = export_ops.attention(q, k, values, mask, scale)
+        return attended.transpose(1, 2).reshape(q_latent.shape)
 
     def write(
         self,

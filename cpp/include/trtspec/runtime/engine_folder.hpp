@@ -25,7 +25,8 @@ constexpr std::int64_t kEngineFormatVersion = 6;
 // What one layer keeps of every token, and the sliding window of its attention.
 struct LayerCache {
   std::int64_t num_kv_heads;
-  std::int64_t head_dim;
+  std::int64_t head_dim;   // of K
+  std::int64_t value_dim;  // of V
   std::int64_t window;  // newest tokens that it sees; 0: all
 };
 
