@@ -7,6 +7,8 @@ from importlib.metadata import entry_points
 
 from checkpoint_converters.families.cohere import COHERE
 from checkpoint_converters.families.cohere2 import COHERE2
+from checkpoint_converters.families.deepseek_v2 import DEEPSEEK_V2
+from checkpoint_converters.families.deepseek_v3 import DEEPSEEK_V3
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.gemma import GEMMA
 from checkpoint_converters.families.gemma2 import GEMMA2
@@ -58,6 +60,8 @@ _BUILT_IN = (
     QWEN3_MOE,
     GLM4_MOE,
     GRANITE_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
 )
 
 

@@ -51,6 +51,23 @@ def _phi3(original: int) -> Made:
 
 
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.2,
+    },
+}
+
+
 FAMILIES: dict[str, Made] = {
     "smollm3": Made(
         hf.SmolLM3Config,
@@ -107,6 +124,34 @@ FAMILIES: dict[str, Made] = {
         hf.Cohere2Config,
         hf.Cohere2ForCausalLM,
         {"layer_types": _MIXED, "sliding_window": 9, "logit_scale": 0.3},
+    ),
+    "deepseek_v2": Made(
+        hf.DeepseekV2Config,
+        hf.DeepseekV2ForCausalLM,
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 2,
+            "topk_method": "group_limited_greedy",
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "deepseek_v3": Made(
+        hf.DeepseekV3Config,
+        hf.DeepseekV3ForCausalLM,
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "q_lora_rank": 28,
+            "first_k_dense_replace": 2,
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+        },
     ),
     "starcoder2": Made(hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": 11}),
     "mixtral": Made(

@@ -188,6 +188,7 @@ FAMILY = Kind(
         _family("cohere", "Cohere"),
         _family("cohere2", "Cohere2"),
         _family("starcoder2", "Starcoder2"),
+        _family("deepseek_v2", "DeepseekV2"),
         _family("deepseek_v3", "DeepseekV3", "DeepSeek-V3"),
         _family("gemma3", "Gemma3"),
         _family("gemma4", "Gemma4"),
