@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.names import NameMap
 from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
@@ -67,20 +68,19 @@ def count_layers(headers: Mapping[str, TensorHeader]) -> int:
 
 
 def layer_names(
-    decoder: ModelConfig, layer: int, input_norm: bool = True, wide: bool = False
+    decoder: ModelConfig,
+    layer: int,
+    input_norm: bool = True,
+    wide: bool = False,
+    names: NameMap = HF_DECODER,
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(common name, internal name, shape) of the weights of one decoder layer; a ``wide`` one reads
-    an embedding and a state side by side."""
+    an embedding and a state side by side. ``names``: of a family's layers, which are the common
+    ones of this layer."""
     hidden, own = decoder.hidden_size, f"layers.{layer}."
     width = 2 * hidden if wide else hidden
     tensors = layer_tensors(decoder.layers[layer], hidden, width, input_norm)
     if wide:
         yield own + "hidden_norm.weight", own + "hidden_norm.weight", (hidden,)
     for name, shape in tensors.items():
-        yield own + _common(name), own + name, shape
-
-
-def _common(name: str) -> str:
-    """The common name of a layer's tensor, as Hugging Face's decoders have it."""
-    ours = "layers.{i}." + name
-    return HF_DECODER.names[ours].removeprefix("model.layers.{i}.")
+        yield own + names.in_layer(name), own + name, shape

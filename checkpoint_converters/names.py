@@ -10,7 +10,7 @@ from itertools import product
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.containers.tensor_sources import RowRange
 from trtspec.config.ffn_spec import ExpertsSpec
-from trtspec.config.layer_tensors import model_tensors
+from trtspec.config.layer_tensors import EXPERTS, model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -27,6 +27,15 @@ class NameMap:
 
     names: Mapping[str, str]
     ignored: tuple[str, ...] = ()
+
+    def in_layer(self, name: str) -> str:
+        """What a layer's tensor, named as in `layer_tensors`, is called behind the layer's
+        number."""
+        expert = re.match(EXPERTS + r"(\d+)", name)
+        number = expert.group(1) if expert else ""
+        ours = name.replace(f".{number}.", ".{e}.", 1) if expert else name
+        theirs = self.names["layers.{i}." + ours]
+        return theirs.partition(".{i}.")[2].replace("{e}", number)
 
     def renamed(self, names: Mapping[str, str]) -> NameMap:
         """Itself with these names in place of its own, or beside them."""

@@ -31,6 +31,7 @@ from checkpoint_converters.families.qwen3 import QWEN3
 from checkpoint_converters.families.qwen3_moe import QWEN3_MOE
 from checkpoint_converters.families.smollm3 import SMOLLM3
 from checkpoint_converters.families.starcoder2 import STARCODER2
+from checkpoint_converters.names import NameMap
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
@@ -84,6 +85,11 @@ def families() -> tuple[Family, ...]:
                 )
         found.append(family)
     return tuple(found)
+
+
+def names_of(architecture: str) -> NameMap:
+    """What a family calls its tensors, by its architecture, which is known."""
+    return next(each.names for each in families() if each.architecture == architecture)
 
 
 def other_packages() -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_layers import MtpLayer
 
 from .eagle_heads import (
     _BIG,
@@ -95,6 +96,59 @@ def random_module(hf: PreTrainedModel, seed: int = 1) -> Module:
     if config.model_type == "qwen3":
         norms |= {"self_attn.q_norm": head_dim, "self_attn.k_norm": head_dim}
     return module | {n: 0.5 + torch.rand(size, generator=noise) for n, size in norms.items()}
+
+
+def add_behind(hf: PreTrainedModel, folder: Path, modules: int = 1) -> Path:
+    """A model's folder with modules behind its layers, as DeepSeek-V3 and GLM-4.5 store them: each
+    a random decoder layer like the last one, beside copies of the embedding and the head."""
+    hf.save_pretrained(folder)
+    tensors, noise = load_file(folder / _WEIGHTS), torch.Generator().manual_seed(1)
+    count, hidden = hf.config.num_hidden_layers, hf.config.hidden_size
+    last = f"model.layers.{count - 1}."
+    shapes = {n.removeprefix(last): t.shape for n, t in tensors.items() if n.startswith(last)}
+    shapes |= {f"{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    shapes["eh_proj.weight"] = (hidden, 2 * hidden)
+    shared = {
+        "embed_tokens.weight": tensors["model.embed_tokens.weight"],
+        "shared_head.head.weight": tensors["lm_head.weight"],
+    }
+    for i in range(modules):
+        made = {
+            name: 0.15 * torch.randn(shape, generator=noise)
+            if len(shape) > 1
+            else 0.5 + torch.rand(shape, generator=noise)
+            for name, shape in shapes.items()
+        }
+        made |= {name: tensor.clone() for name, tensor in shared.items()}
+        tensors |= {f"model.layers.{count + i}.{name}": tensor for name, tensor in made.items()}
+    save_file(tensors, folder / _WEIGHTS, {"format": "pt"})
+    return folder
+
+
+@torch.no_grad()
+def behind_guesses(hf: PreTrainedModel, folder: Path, text: Sequence[int]) -> list[int]:
+    """What the first module of `add_behind`, a dense one, guesses by transformers' own layer of
+    such modules: entry j behind ``text[: j + 2]``."""
+    root = f"model.layers.{hf.config.num_hidden_layers}."
+    module = MtpLayer(hf.config, type(hf.model.layers[0]), type(hf.model.norm), 0).eval()
+    own = ("eh_proj.", "enorm.", "hnorm.")
+    state = {}
+    for name, tensor in load_file(folder / _WEIGHTS).items():
+        part = name.removeprefix(root)
+        if part == name or part in ("embed_tokens.weight", "shared_head.head.weight"):
+            continue
+        part = part.replace("shared_head.norm", "post_norm")
+        state[part if part.startswith((*own, "post_norm")) else f"mtp_block.{part}"] = tensor
+    module.load_state_dict(state)
+    ids = torch.tensor([text])
+    states = hf.model(ids).last_hidden_state[:, :-1]
+    positions = torch.arange(len(text) - 1)[None]
+    embedded = hf.model.embed_tokens(ids[:, 1:])
+    hidden = torch.full((len(text) - 1,) * 2, -torch.inf).triu(1)[None, None]
+    turns = hf.model.rotary_emb(embedded, positions)
+    out = module(embedded, states, turns, hidden, positions, None)
+    guesses: list[int] = hf.lm_head(out)[0].argmax(-1).tolist()
+    return guesses
 
 
 def right_module(cached: bool) -> Module:

@@ -25,7 +25,7 @@ from trtspec.models.block_map import (
     kv_elements_per_token,
     layer_facts,
 )
-from trtspec.models.built import missing_blocks, require_blocks
+from trtspec.models.built import missing_blocks, require_blocks, require_kernels
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.experts import ExpertLinear
 from trtspec.models.latent_attention import HeadMatrices
@@ -174,6 +174,13 @@ def refused_behind(layer: LayerSpec, words: str) -> None:
 @pytest.mark.parametrize(("fields", "words"), NOT_BUILT_MODELS)
 def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
     check_refused(replace(CONFIG, **fields), words)
+
+
+def test_devices_without_kernels() -> None:
+    require_kernels(LATENTS, "cpu")
+    require_kernels(MIXED, "cuda")
+    with pytest.raises(ConfigError, match=r"latent attention, whose op has no kernel for cuda"):
+        require_kernels(LATENTS, "cuda")
 
 
 def test_what_is_built_is_not_refused() -> None:

@@ -39,7 +39,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
 from trtspec.log import logger
-from trtspec.models.built import require_blocks
+from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
 from trtspec.speculative.registry import other_modules
 
@@ -175,6 +175,10 @@ def plan_build(
     if speculative is not None:
         extract_layers = speculative.captured_layers(target.num_layers)
         reasons += [speculative.note] if speculative.note else []
+    if backend.runs_ops:
+        for network in (target, *(draft.network.decoder for draft in drafts)):
+            if network is not None:
+                require_kernels(network, build.device)
     engine = EngineConfig(
         target=target,
         drafts=tuple(drafts),

@@ -76,6 +76,17 @@ def dense_of(spec: LayerSpec) -> DenseSpec:
     return ffn
 
 
+def require_kernels(config: ModelConfig, device: str) -> None:
+    """Raises:
+    ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
+    """
+    if device != "cpu" and any(isinstance(m, LatentAttentionSpec) for m in _mixers(config)):
+        raise ConfigError(
+            f"{config.architecture} has latent attention, whose op has no kernel for {device} in "
+            "this version; build it for a CPU (--device cpu)"
+        )
+
+
 def require_layer(spec: LayerSpec) -> None:
     """Raises:
     ConfigError: no block runs a part of the layer; all such parts are named.

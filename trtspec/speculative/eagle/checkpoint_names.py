@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD, layer_names
-from checkpoint_converters.names import Expected
+from checkpoint_converters.hf_decoder import HF_DECODER
+from checkpoint_converters.names import Expected, NameMap
 from trtspec.speculative.eagle.shape import EagleConfig
 
 FC_INPUT_NORM = "input_norm.weight"
 FC_NORM = "fc_norm.0.weight"
 
 
-def expected(config: EagleConfig) -> Expected:
-    """(internal name, shape) of every weight of a draft, by common name; no vocabulary tables."""
-    return {source: (target, shape) for source, target, shape in _all(config)}
+def expected(config: EagleConfig, names: NameMap = HF_DECODER) -> Expected:
+    """(internal name, shape) of every weight of a draft, by common name; no vocabulary tables.
+    ``names``: what the tensors of its layers are called."""
+    return {source: (target, shape) for source, target, shape in _all(config, names)}
 
 
-def _all(config: EagleConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def _all(config: EagleConfig, names: NameMap) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     hidden, vocab = config.decoder.hidden_size, config.decoder.vocab_size
     states = config.hidden_in
     yield FC, FC, (hidden, states if config.version == 3 else 2 * hidden)
@@ -35,7 +37,7 @@ def _all(config: EagleConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     for layer in range(config.decoder.num_layers):
         input_norm = layer > 0 or config.first_input_norm
         wide = layer == 0 and config.version == 3
-        yield from layer_names(config.decoder, layer, input_norm, wide)
+        yield from layer_names(config.decoder, layer, input_norm, wide, names)
     if config.final_norm:
         yield "norm.weight", "norm.weight", (hidden,)
     if config.own_head:

@@ -17,12 +17,15 @@ from checkpoint_converters.containers.tensor_sources import Shifted, SwappedHalv
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD, OUT, Q
 from checkpoint_converters.draft_vocabulary import cut_head
+from checkpoint_converters.families.registry import names_of
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import match
 from checkpoint_converters.quantised.folded import fold
+from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import HeadSpec
-from trtspec.config.layer import Layers
+from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_reader import DraftReader
@@ -39,7 +42,7 @@ from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.mtp.shape import MtpConfig
 
-_SUPPORTED = "supported: a dense block of grouped-query attention and SwiGLU"
+_SUPPORTED = "supported: grouped-query or latent attention, SwiGLU or experts"
 _IGNORED = (r".*\.rotary_emb\.inv_freq",)
 
 Headers = Mapping[str, TensorHeader]
@@ -127,7 +130,8 @@ def _read_module(
         if name.startswith(places.root) and not name.startswith(tuple(others))
     }
     config = _config(hf, family, places, headers, target)
-    wanted = {places.name(common): found for common, found in expected(config).items()}
+    shapes = expected(config, names_of(target.architecture))
+    wanted = {places.name(common): found for common, found in shapes.items()}
     what = f"{hf.folder} does not fit MTP module {index} of {count} ({family.name})"
     resolved = match(wanted, headers, _IGNORED, what)
     tensors = dict(resolved.tensors)
@@ -179,18 +183,8 @@ def _config(
             f"the MTP module ({family.name}, {places.root}*) has {' and '.join(parts)}, which this "
             f"version does not run; {_SUPPORTED}"
         )
-    gate = headers.get(places.name(GATE))
-    attention = f"{LAYER}self_attn."
     try:
-        layer = target.layers[target.num_layers - 1]
-        layer = layer.with_mixer(
-            bias=has(f"{attention}q_proj.bias"),
-            output_bias=has(f"{attention}o_proj.bias"),
-            qk_norm=layer.norm if has(f"{attention}q_norm.weight") else None,
-            window=0,
-        ).with_ffn(bias=has(f"{LAYER}mlp.gate_proj.bias"))
-        if gate:
-            layer = layer.with_ffn(intermediate_size=gate.shape[0])
+        layer = _layer(target.layers[target.num_layers - 1], places, headers)
         decoder = dataclasses.replace(target, layers=Layers.repeat(layer, 1), head=HeadSpec())
         return MtpConfig(
             version=1,
@@ -205,6 +199,26 @@ def _config(
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
+
+
+def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
+    """A module's layer: the target's last one, but for what the module's tensors show."""
+
+    def has(common: str) -> bool:
+        return places.name(LAYER + common) in headers
+
+    layer, gate = last, headers.get(places.name(GATE))
+    if isinstance(layer.mixer, AttentionSpec):
+        layer = layer.with_mixer(
+            bias=has("self_attn.q_proj.bias"),
+            output_bias=has("self_attn.o_proj.bias"),
+            qk_norm=layer.norm if has("self_attn.q_norm.weight") else None,
+            window=0,
+        )
+    if gate is not None and layer.ffn is not None:
+        dense = DenseSpec(gate.shape[0], layer.ffn.activation, bias=has("mlp.gate_proj.bias"))
+        layer = dataclasses.replace(layer, ffn=dense)
+    return layer
 
 
 IN_TARGET = Guest(module_tensors)

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable
 
 _NOT_RUN = (
-    (r"self_attn\.(q_a_proj|kv_a_proj\w*|kv_b_proj)\.", "multi-head latent attention (MLA)"),
     (r"linear_attn\.", "linear attention"),
     (r"self_attn\.\w*sink\w*", "attention sinks"),
-    (r"(mlp|ffn)\.(experts|shared_experts?|gate|router)\.", "a mixture of experts (MoE)"),
 )
 
 
