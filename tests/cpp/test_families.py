@@ -1,7 +1,7 @@
-"""Gemma 2 compiled, run by Python and by C++: transformers' text.
+"""Families compiled, run by Python and by C++: transformers' text.
 
-It has the most of what the blocks of other families have: norms at both places that multiply by 1 +
-w, soft caps, a scaled embedding, windows, GELU gates.
+Gemma 2 has the most of what the blocks of other families have: norms at both places that multiply
+by 1 + w, soft caps, a scaled embedding, windows, GELU gates. DeepSeek V3 has caches of latents.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .program import Program
 
 pytestmark = pytest.mark.slow
 
-CASE = "gemma2"
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 
 
+@pytest.mark.parametrize("case", ["gemma2", pytest.param("deepseek_v3", marks=pytest.mark.matrix)])
 def test_python_and_cpp(
-    program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, case: str
 ) -> None:
     models = TinyModels(tmp_path)
     models.hf = cache(family_model)
-    expected = [models.greedy(CASE, prompt, 24) for prompt in PROMPTS]
-    draft = {**TREE, "method": "draft_model", "model": str(models.draft(CASE))}
-    engine = build_one(tmp_path_factory, models.folder(CASE), draft, max_seq_len=100)
+    expected = [models.greedy(case, prompt, 24) for prompt in PROMPTS]
+    draft = {**TREE, "method": "draft_model", "model": str(models.draft(case))}
+    engine = build_one(tmp_path_factory, models.folder(case), draft, max_seq_len=100)
     with LLM(engine, skip_tokenizer_init=True) as llm:
         params = SamplingParams(max_tokens=24)
         assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
