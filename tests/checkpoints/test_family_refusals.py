@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from checkpoint_converters import load_checkpoint, read_config
 from trtspec.errors import CheckpointError
 
-from ..e2e.families import family_model
+from ..e2e.families import FAMILIES, SIZES, family_model
 
 BASE: dict[str, Any] = {
     "vocab_size": 20,
@@ -60,6 +60,39 @@ def test_refused_by_key_and_value(
     file.write_text(json.dumps(config | changes))
     with pytest.raises(CheckpointError, match=message):
         read_config(tmp_path)
+
+
+READ_BY_KIND = {"smollm3", "olmo3", "gemma2", "gemma3", "cohere2"}
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_what_no_family_may_say(case: str, tmp_path: Path) -> None:
+    """An activation, a kind of rope, a size of heads and kinds of layers that are not known."""
+    made = FAMILIES[case]
+    config = made.config(**{**SIZES, **made.says}).to_dict()
+    config |= {"architectures": [made.model.__name__], "dtype": "float32"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    assert read_config(tmp_path).architecture == made.model.__name__
+    activation = "hidden_activation" if "hidden_activation" in config else "hidden_act"
+    rope = {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({activation: "mish"}, f"{activation} 'mish' is not supported; supported: silu"),
+        ({"rope_parameters": rope}, "rope type 'ntk' is not supported; supported: default"),
+        ({"intermediate_size": 0}, "intermediate_size is 0; it must be at least 1"),
+    ]
+    if "kv_lora_rank" not in config:  # latents have sizes of their own
+        bad += [
+            ({"head_dim": 0}, "head_dim is 0; it must be at least 1"),
+            ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
+        ]
+    if case in READ_BY_KIND:
+        kinds = [*config["layer_types"][:3], "linear_attention"]
+        bad.append(({"layer_types": kinds}, "layer_types linear_attention are not supported"))
+    for changes, message in bad:
+        file.write_text(json.dumps(config | changes))
+        with pytest.raises(CheckpointError, match=message):
+            read_config(tmp_path)
 
 
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
