@@ -47,6 +47,10 @@ FieldSpec number_field(const char* name, std::int32_t above) {
   return {name, PluginFieldType::kFLOAT32, above, 0, {}};
 }
 
+FieldSpec number_from_field(const char* name, std::int32_t least) {
+  return {name, PluginFieldType::kFLOAT32, least, 0, {}, true};
+}
+
 FieldSpec word_field(const char* name, std::vector<std::string> words) {
   return {name, PluginFieldType::kCHAR, 0, 0, std::move(words)};
 }
@@ -119,8 +123,12 @@ Fields::Value Fields::read(const FieldSpec& spec, const PluginField& field) {
     } else {
       refuse(spec.name, "must be a float32 or float64");
     }
-    if (!std::isfinite(value.number) || value.number <= float(spec.low)) {
-      refuse(spec.name, "must be a finite number above " + std::to_string(spec.low) + ", got " +
+    const bool is_low = spec.from_low ? value.number < float(spec.low)
+                                      : value.number <= float(spec.low);
+    if (!std::isfinite(value.number) || is_low) {
+      refuse(spec.name, std::string("must be a finite number ") +
+                            (spec.from_low ? "from " : "above ") + std::to_string(spec.low) +
+                            (spec.from_low ? " on, got " : ", got ") +
                             std::to_string(value.number));
     }
   }

@@ -8,17 +8,20 @@
 
 namespace trtspec::tensorrt {
 
-// An integer of [low, high], a finite number above `low`, or one of some words. All are required.
+// An integer of [low, high], a finite number above `low` (or, with from_low, from it on), or one of
+// some words. All are required.
 struct FieldSpec {
   const char* name;
   nvinfer1::PluginFieldType type;
   std::int32_t low = 0;
   std::int32_t high = 0;
   std::vector<std::string> words;
+  bool from_low = false;
 };
 
 FieldSpec integer_field(const char* name, std::int32_t low, std::int32_t high);
 FieldSpec number_field(const char* name, std::int32_t above);
+FieldSpec number_from_field(const char* name, std::int32_t least);
 FieldSpec word_field(const char* name, std::vector<std::string> words);
 
 // As creators announce them: names and types without data. Views into `specs`.

@@ -66,6 +66,7 @@ AttentionParams sizes(const PluginTensorDesc* in, const Fields& fields) {
   params.mask_words = in[kTreeMask].dims.d[1];
   params.scale = fields.number("scale");
   params.sliding_window = fields.integer("sliding_window");
+  params.soft_cap = fields.number("soft_cap");
   return params;
 }
 
@@ -74,7 +75,8 @@ AttentionParams sizes(const PluginTensorDesc* in, const Fields& fields) {
 std::vector<FieldSpec> PagedTreeAttention::field_specs() {
   return {integer_field("num_heads", 1, 1 << 16), integer_field("num_kv_heads", 1, 1 << 16),
           integer_field("head_dim", 1, kMaxHeadDim), number_field("scale", 0),
-          integer_field("sliding_window", 0, std::numeric_limits<std::int32_t>::max())};
+          integer_field("sliding_window", 0, std::numeric_limits<std::int32_t>::max()),
+          number_from_field("soft_cap", 0)};
 }
 
 PagedTreeAttention::PagedTreeAttention(Fields fields) : Plugin(kName, fields, signature(fields)) {

@@ -12,7 +12,8 @@ namespace trtspec::tensorrt {
 // [B] int32 (is_tree: 0 or 1); tree_mask [T, W] int64.
 // Outputs: out [T, num_heads, head_dim]; k_cache and v_cache, the same memory as the inputs (the
 // network needs PreviewFeature::kALIASED_PLUGIN_IO_10_03; a call with a copy is an error).
-// Fields: num_heads, num_kv_heads, head_dim; scale; sliding_window in tokens, 0 for none.
+// Fields: num_heads, num_kv_heads, head_dim; scale; sliding_window in tokens, 0 for none; soft_cap of
+// the scores, 0 for none.
 class PagedTreeAttention final : public Plugin {
  public:
   static constexpr const char* kName = "PagedTreeAttention";

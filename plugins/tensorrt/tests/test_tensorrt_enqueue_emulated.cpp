@@ -91,7 +91,7 @@ struct Rows {
   }
 };
 
-void test_attention(std::int64_t window) {
+void test_attention(std::int64_t window, float soft_cap) {
   const Rows rows;
   constexpr std::int64_t heads = 4, kv_heads = 2, dim = 16;
   const auto q = randoms(Rows::kRows * heads * dim);
@@ -112,6 +112,7 @@ void test_attention(std::int64_t window) {
       .block_tables = rows.block_tables.data(), .query_start = rows.query_start.data(),
       .context_lens = rows.context_lens.data(), .is_tree = rows.tree_flags,
       .tree_mask = rows.tree_mask.data(), .scale = 0.3F, .sliding_window = window,
+      .soft_cap = soft_cap,
   });
   const PluginPtr plugin = Given()
                                .integer("num_heads", heads)
@@ -119,6 +120,7 @@ void test_attention(std::int64_t window) {
                                .integer("head_dim", dim)
                                .number("scale", 0.3F)
                                .integer("sliding_window", std::int32_t(window))
+                               .number("soft_cap", soft_cap)
                                .create("PagedTreeAttention");
   const std::vector<std::int64_t> cache = {Rows::kBlocks, Rows::kBlockSize, kv_heads, dim};
   enqueue(*plugin,
@@ -215,7 +217,8 @@ void test_accept() {
 
 int main() {
   for (const std::int64_t window : {0, 9}) {
-    test_attention(window);
+    test_attention(window, 0);
+    test_attention(window, 1.5F);
     test_tree_mask(window);
   }
   test_sample();

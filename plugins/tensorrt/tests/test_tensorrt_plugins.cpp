@@ -68,7 +68,8 @@ Example attention(DataType type = bf16) {
               .integer("num_kv_heads", 2)
               .integer("head_dim", 64)
               .number("scale", 0.125F)
-              .integer("sliding_window", 0),
+              .integer("sliding_window", 0)
+              .number("soft_cap", 0),
           {{type, {11, 8, 64}}, {type, {11, 2, 64}}, {type, {11, 2, 64}}, {type, {20, 16, 2, 64}},
            {type, {20, 16, 2, 64}}, {i64, {11}}, {i64, {11}}, {i32, {3, 9}}, {i32, {4}}, {i32, {3}},
            {i32, {3}}, {i64, {11, 2}}},
@@ -297,6 +298,8 @@ void test_refused_values() {
   refused("PagedTreeAttention", attend.without("scale").number("scale", 0), "field scale");
   refused("PagedTreeAttention", attend.without("scale").number("scale", NAN), "finite");
   refused("PagedTreeAttention", attend.without("scale").integer("scale", 1), "float32 or float64");
+  refused("PagedTreeAttention", attend.without("soft_cap").number("soft_cap", -1.0F),
+          "field soft_cap must be a finite number from 0 on, got -1");
   refused("PagedTreeAttention", attend.without("num_heads").integer("num_heads", 7),
           "multiple of num_kv_heads, got 7 and 2");
   refused("PagedTreeAttention", attend.without("head_dim").integer("head_dim", 257), "256");
