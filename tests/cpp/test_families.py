@@ -1,7 +1,7 @@
-"""Families compiled, run by Python and by C++: transformers' text.
+"""Families compiled, run by Python and by C++: transformers' text. One of each kind of block.
 
 Gemma 2 has the most of what the blocks of other families have: norms at both places that multiply
-by 1 + w, soft caps, a scaled embedding, windows, GELU gates. DeepSeek V3 has caches of latents.
+by 1 + w, soft caps, a scaled embedding, windows, GELU gates. The others bear the mark ``matrix``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,20 @@ from .program import Program
 
 pytestmark = pytest.mark.slow
 
+KINDS = {
+    "cohere2": "parallel parts, layer norms, neighbours that turn, layers without rope",
+    "olmo3": "norms behind, and over all queries and keys; a rope of its own under the window",
+    "granite": "factors on embedding, scores, residuals and logits",
+    "glm4": "a part of each head turns, neighbours with each other; norms at both places",
+    "starcoder2": "layer norms with biases, no gate",
+    "deepseek_v3": "caches of latents",
+}
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 
 
-@pytest.mark.parametrize("case", ["gemma2", pytest.param("deepseek_v3", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "case", ["gemma2", *(pytest.param(case, marks=pytest.mark.matrix) for case in KINDS)]
+)
 def test_python_and_cpp(
     program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, case: str
 ) -> None:
