@@ -22,7 +22,12 @@ from trtspec.config.rope import RopeConfig
 from trtspec.models.rope import RotaryEmbedding, rotate
 from trtspec.models.signature import Signature
 from trtspec.ops.linear import linear, pack_linear
-from trtspec.ops.linear_int8 import linear_int8, pack_linear_int8
+from trtspec.ops.linear_quantised import (
+    QuantisedWeights,
+    linear_quantised,
+    pack_codes,
+    pack_groups,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -38,15 +43,15 @@ class Network(nn.Module):
         self.rotary = RotaryEmbedding(RopeConfig(), HEAD)
         self.register_buffer("first", pack_linear(torch.randn(SIZE, SIZE)))
         values = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8)
-        packed, scales = pack_linear_int8(values, torch.rand(SIZE, 1))
-        self.register_buffer("second", packed)
-        self.register_buffer("scales", scales)
+        self.register_buffer("second", pack_codes(values, 8))
+        self.register_buffer("scales", pack_groups(torch.rand(SIZE, 1)))
 
     def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor]:
         turns = self.rotary(positions)
         y = linear(x, self.first, None, SIZE, residual=x)
         y = rotate(y.view(-1, SIZE // HEAD, HEAD), turns).flatten(1)
-        y = linear_int8(y, self.second, self.scales, None, SIZE, 0)
+        weights = QuantisedWeights(self.second, self.scales)
+        y = linear_quantised(y, weights, None, SIZE, 8, 0, rounds_inputs=False)
         return (rotate(y.view(-1, SIZE // HEAD, HEAD), turns),)
 
 
@@ -116,7 +121,7 @@ def test_ops_are_called_directly_and_turns_are_computed_once(
         sources = [archive.read(n).decode() for n in archive.namelist() if n.endswith(".cpp")]
     program = "".join(sources)
     assert "CHECK(aoti_torch_cpu_linear(" in program
-    assert "CHECK(aoti_torch_cpu_linear_int8(" in program
+    assert "CHECK(aoti_torch_cpu_linear_quantised(" in program
     assert "aoti_torch_proxy_executor_call_function(" not in program
     kernels = [part for part in program.split('extern "C"') if ".cos()" in part]
     assert len(kernels) == 1

@@ -12,7 +12,7 @@ import torch
 from checkpoint_converters import fingerprint, load_checkpoint, read_config
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
-from trtspec.formats.int8 import Int8Format
+from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.linear import unpack_linear
@@ -43,6 +43,10 @@ def write(folder: TinyFolder, config: Any = CONFIG, file: Any = None) -> Path:
     return path
 
 
+def integers(group: int = 0) -> NetworkFormats:
+    return NetworkFormats.uniform(IntegerFormat(WeightStorage(8, group)))
+
+
 @pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
 def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: Any) -> None:
     checkpoint = load_checkpoint(write(folder, config, file))
@@ -50,15 +54,11 @@ def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: An
     assert checkpoint.config.dtype == "bfloat16"
     assert read_config(checkpoint.path) == checkpoint.config
     for group in (0, 32):
-        model = CausalLM(
-            checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format(group))
-        )
+        model = CausalLM(checkpoint.config, torch.float32, formats=integers(group))
         model.load_weights(checkpoint)
         fused = model.layers[1].mlp.gate_up
-        assert fused.scales is not None
-        assert torch.equal(unpack_linear(fused.packed, 48)[24:], folder.tensors[UP])
-        scales = unpack_linear(fused.scales, 48)[24:]
-        assert torch.equal(scales, folder.tensors[f"{UP}_scale"][:, None])
+        kept = fused.format.dequantised(fused.weights, 48, fused.in_features)
+        assert torch.equal(kept[24:], folder.tensors[UP] * folder.tensors[f"{UP}_scale"][:, None])
         assert fused.rounding.error == 0 and model.lm_head.rounding.error > 0
 
 
@@ -126,6 +126,6 @@ def test_tensors_that_do_not_fit(folder: TinyFolder) -> None:
     folder.tensors[embedding] = folder.tensors[embedding].bfloat16()
     folder.tensors[scale] = kept * torch.nan
     checkpoint = load_checkpoint(write(folder))
-    model = CausalLM(checkpoint.config, torch.float32, formats=NetworkFormats.uniform(Int8Format()))
+    model = CausalLM(checkpoint.config, torch.float32, formats=integers())
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight_scale .* 24 val"):
         model.load_weights(checkpoint)

@@ -131,7 +131,7 @@ def test_int8_weights(
     ("more", "message"),
     [
         (["--weight_only_precision", "int8"], "without --use_weight_only"),
-        (["--use_weight_only", "--weight_only_precision", "int4"], "int4 is not supported"),
+        (["--use_weight_only", "--weight_only_precision", "int5"], "int5 is not supported"),
         (["--use_weight_only", "--weight_dtype", "float32"], "but --weight_dtype float32"),
         (["--weight_group_size", "64"], "without weight_dtype int8"),
     ],

@@ -21,7 +21,7 @@ from trtspec.commands import bench, build, doctor, serve, train
 from trtspec.config.build_config import DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.errors import ConfigError
-from trtspec.formats.registry import weight_dtypes
+from trtspec.formats.registry import activation_dtypes, weight_dtypes
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import method_names, methods
 
@@ -66,6 +66,7 @@ LISTS = {
     "device": DEVICES,
     "dtype": DTYPES,
     "weight_dtype": weight_dtypes(),
+    "activation_dtype": activation_dtypes(),
     "method": method_names(),
     "speculative_decoding_mode": method_names(),
     "spec_decode_algo": [name for name in method_names() if name != "hybrid"],

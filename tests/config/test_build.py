@@ -102,7 +102,9 @@ def test_kv() -> None:
 def test_defaults_are_resolved_with_reasons() -> None:
     resolved, reasons = resolve_build(BuildConfig(), MODEL)
     assert resolved == BuildConfig(
-        "bfloat16", 8, 512, 2048, backend="aoti", weight_dtype="bfloat16"
+        *("bfloat16", 8, 512, 2048, 16, "aoti"),
+        **dict.fromkeys(("weight_dtype", "head_weight_dtype", "activation_dtype"), "bfloat16"),
+        weight_group_size=0,
     )
     assert [r.split(":")[0] for r in reasons] == [
         "dtype bfloat16",
@@ -187,13 +189,18 @@ def test_int8_weights() -> None:
         (asked, stored, "weight_group_size=64: .* one scale for each output"),
         (BuildConfig(weight_dtype="fp32"), MODEL, "'float32' with dtype 'bfloat16'"),
         (BuildConfig("fp16", weight_dtype="bf16"), MODEL, "'bfloat16' with dtype 'float16'"),
-        (BuildConfig(weight_dtype="int4"), MODEL, "'int4' is not supported; did you mean `int8`"),
+        (BuildConfig(weight_dtype="int5"), MODEL, "'int5' is not supported; did you mean `int4`"),
         (
-            BuildConfig(weight_dtype="int8", weight_group_size=16),
+            BuildConfig(weight_dtype="int8", weight_group_size=48),
             MODEL,
-            "=16 is not one of 0, 32, 64, 128",
+            "=48 is not one of 0, 16, 32, 64, 128, 256",
         ),
-        (BuildConfig(weight_group_size=64), MODEL, "=64 was given without weight_dtype int8"),
+        (BuildConfig(weight_group_size=64), MODEL, "=64 was given without weight_dtype int8 or"),
+        (BuildConfig(head_weight_dtype="int4", device="cuda"), MODEL, "head_weight_dtype int4 is"),
+        (BuildConfig(head_weight_dtype="int"), MODEL, "head_weight_dtype 'int' is not supported"),
+        (BuildConfig(activation_dtype="int8"), MODEL, "without weight_dtype int8 or int4"),
+        (BuildConfig(activation_dtype="fp16"), MODEL, "'float16' with dtype 'bfloat16'"),
+        (BuildConfig(activation_dtype="int4"), MODEL, "activation_dtype 'int4' is not supported"),
     ):
         with pytest.raises(ConfigError, match=message):
             resolve_build(config, model)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from torch import nn
 from trtspec.backends.parts import PartRole
 from trtspec.config.draft import DraftConfig
 from trtspec.errors import ConfigError
-from trtspec.formats.registry import IN_ROWS
+from trtspec.formats.base import WeightFormat
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.plain import ROWS
 from trtspec.models.linear import Linear
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.eagle.shape import EagleConfig
@@ -47,10 +49,25 @@ def multiplied(module: nn.Module) -> list[tuple[int, int]]:
     return [(layer.out_features, layer.in_features) for layer in layers]
 
 
-def by_inputs(matrices: Iterable[tuple[int, int]]) -> Counter[int]:
+@dataclass(frozen=True)
+class Asked(NetworkFormats):
+    """Keeps the names of the weights whose formats are asked for."""
+
+    names: set[str] = field(default_factory=set)
+
+    def of(self, outputs: Mapping[str, int]) -> WeightFormat:
+        self.names.update(self.within + name for name in outputs)
+        return super().of(outputs)
+
+    def of_head(self, name: str) -> WeightFormat:
+        self.names.add(self.within + name)
+        return super().of_head(name)
+
+
+def by_inputs(matrices: Iterable[Sequence[Any]]) -> Counter[int]:
     """Outputs in all, by inputs."""
     found: Counter[int] = Counter()
-    for outputs, inputs in matrices:
+    for outputs, inputs, *_ in matrices:
         found[inputs] += outputs
     return found
 
@@ -66,8 +83,12 @@ def test_a_kind(name: str) -> None:
     others = set(kind.graphs) - {DRAFT_ROLLOUT}
     assert others in (({DRAFT_MODEL}, {DRAFT_STEP}) if config.decoder else (set(),))
     assert config.for_steps(3).describe()
-    module = kind.module(config, MODEL, torch.float32, IN_ROWS)
-    assert by_inputs(kind.matrices(config)) == by_inputs(multiplied(module))
+    formats = Asked.uniform(ROWS)
+    module = kind.module(config, MODEL, torch.float32, formats)
+    matrices = kind.matrices(config)
+    assert by_inputs(matrices) == by_inputs(multiplied(module))
+    assert isinstance(formats, Asked)
+    assert formats.names == {each.name for each in matrices if each.name}
     with pytest.raises(ConfigError, match="unknown option `depth`"):
         draft_from_dict({**data, "depth": 3})
 

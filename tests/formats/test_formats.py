@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.formats import registry
 from trtspec.formats.base import Place, WeightFormat
-from trtspec.formats.int8 import Int8Format
+from trtspec.formats.choose import formats_of, resolve_weights
+from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import rms_norm, swiglu
@@ -21,8 +22,9 @@ from trtspec.ops.linear import rms_norm, swiglu
 FORMATS: dict[str, WeightFormat] = {
     "panels": PANELS,
     "rows": ROWS,
-    "int8": Int8Format(),
-    "int8-groups": Int8Format(32),
+    "int8": IntegerFormat(WeightStorage(8), rounds_inputs=False),
+    "int8-groups": IntegerFormat(WeightStorage(8, 32), rounds_inputs=False),
+    "int4": IntegerFormat(WeightStorage(4, 32, "float16"), rounds_inputs=False),
 }
 N, K = 70, 96  # no multiple of a panel; three groups
 CPU = Place("aoti", "cpu", runs_ops=True)
@@ -55,7 +57,8 @@ def test_the_product_is_that_of_the_reference(name: str) -> None:
     buffers = loaded(kind, StoredWeight("a", weight[:30]), StoredWeight("b", weight[30:]))
     exact = kind.dequantised(buffers, N, K)
     assert torch.equal(exact, weight) != kind.is_rounded
-    torch.testing.assert_close(exact, weight, rtol=0, atol=0.02 * kind.is_rounded)
+    step = 4 / (1 << 3 if name == "int4" else 1 << 7)  # of the largest values
+    torch.testing.assert_close(exact, weight, rtol=0, atol=step * kind.is_rounded)
     for gated in (False, True):
         x = random(5, K * (1 + gated), seed=4)
         ready = swiglu(x) if gated else norm(x)
@@ -65,7 +68,7 @@ def test_the_product_is_that_of_the_reference(name: str) -> None:
         torch.testing.assert_close(found, residual + (ready @ exact.T + bias))
 
 
-@pytest.mark.parametrize("name", ["panels", "int8", "int8-groups"])
+@pytest.mark.parametrize("name", ["panels", "int8", "int8-groups", "int4"])
 def test_a_row_has_its_bits_alone(name: str) -> None:
     kind, x = FORMATS[name], random(33, K)
     buffers = loaded(kind, StoredWeight("a", random(N, K, seed=1)))
@@ -79,8 +82,8 @@ def test_a_row_has_its_bits_alone(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
     kind = FORMATS[name]
-    values = torch.randint(-127, 128, (N, K), dtype=torch.int8)
-    tensors = {"a_values": values, "a_scale": random(N).abs() + 0.1}
+    values = torch.randint(*((-8, 8) if name == "int4" else (-127, 128)), (N, K), dtype=torch.int8)
+    tensors = {"a_values": values, "a_scale": (random(N).abs() + 0.1).half().float()}
     part = StoredWeight.read(tensors, "a")
     assert torch.equal(kind.dequantised(loaded(kind, part), N, K), part.floats())
     tensors["a_scale"][3] = torch.inf
@@ -96,7 +99,7 @@ def test_what_a_pass_reads(name: str) -> None:
     unless it is rounded."""
     kind = FORMATS[name]
     stored = sum(x.nbytes for x in loaded(kind, StoredWeight("a", random(N, K))).values())
-    assert N * K <= kind.bytes(N, K, torch.float32) <= stored
+    assert N * K // 2 <= kind.bytes(N, K, torch.float32) <= stored
     assert kind.bytes(128, K, torch.float32) == sum(
         s.dtype.itemsize * torch.Size(s.shape).numel()
         for s in kind.storage(128, K, torch.float32).values()
@@ -110,9 +113,42 @@ def test_what_a_pass_reads(name: str) -> None:
 def test_quantised_checkpoints_keep_their_format() -> None:
     stored = WeightStorage(bits=8)
     auto = BuildConfig("float32")
-    weights, reasons = registry.resolve_weights(auto, "float32", stored, CPU)
-    assert weights == "int8" and reasons == ["weight_dtype int8: that of the checkpoint"]
-    assert registry.resolve_weights(auto, "float32", None, CPU) == ("float32", [])
+    build, reasons = resolve_weights(auto, "float32", stored, CPU)
+    assert build.weight_dtype == "int8" and reasons == ["weight_dtype int8: that of the checkpoint"]
+    build, reasons = resolve_weights(auto, "float32", None, CPU)
+    assert (build.weight_dtype, build.weight_group_size, reasons) == ("float32", 0, [])
+    assert (build.head_weight_dtype, build.activation_dtype) == ("float32", "float32")
     elsewhere = Place("onnx", "cpu", runs_ops=False, with_ops=("aoti", "eager"))
     with pytest.raises(ConfigError, match="not available on backend 'onnx', but on aoti and eager"):
-        registry.resolve_weights(auto, "float32", stored, elsewhere)
+        resolve_weights(auto, "float32", stored, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "head"),
+    [
+        ({"weight_dtype": "int4"}, WeightStorage(4, 32, "float16"), WeightStorage(8)),
+        ({"weight_dtype": "int8"}, WeightStorage(8), WeightStorage(8)),
+        (
+            {"weight_dtype": "int8", "weight_group_size": 64, "head_weight_dtype": "int4"},
+            WeightStorage(8, 64),
+            WeightStorage(4, 32, "float16"),
+        ),
+        (
+            {"weight_dtype": "int4", "weight_group_size": 0, "head_weight_dtype": "float32"},
+            WeightStorage(4, 0, "float16"),
+            None,
+        ),
+        ({"head_weight_dtype": "int8"}, None, WeightStorage(8)),
+    ],
+)
+@pytest.mark.parametrize("activation", ["auto", "int8", "float32"])
+def test_what_is_asked_for_is_made(
+    asked: dict[str, Any], layers: WeightStorage | None, head: WeightStorage | None, activation: str
+) -> None:
+    build = BuildConfig("float32", activation_dtype=activation, **asked)
+    formats = formats_of(resolve_weights(build, "float32", None, CPU)[0], in_panels=True)
+    made = formats.at("layers.0").of({"attn.q": 8}), formats.of_head("head")
+    for kind, scheme in zip(made, (layers, head), strict=True):
+        wanted = IntegerFormat(scheme, activation != "float32") if scheme else PANELS
+        assert kind == wanted
+    assert formats.target_head == made[1]

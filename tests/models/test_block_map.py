@@ -16,14 +16,18 @@ from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
-from trtspec.formats.int8 import Int8Format
-from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.block_map import (
     KVCache,
+    Matrix,
     decoder_facts,
     kv_elements_per_token,
     layer_facts,
+    matrix_bytes,
 )
 from trtspec.models.built import missing_blocks, require_blocks, require_kernels
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
@@ -70,8 +74,9 @@ def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
         for each in experts:
             padding += each.weights["packed"].numel()
             padding -= each.num_experts * each.out_features * each.in_features
-        for outputs, inputs in facts.matrices:
-            read[inputs] += outputs
+        for matrix in facts.matrices:
+            read[matrix.inputs] += matrix.outputs
+            assert f"{matrix.name}.weight" in facts.tensors
         for linear in linears:
             read[linear.in_features] -= linear.out_features
         ups = [m for m in layer.modules() if isinstance(m, HeadMatrices)]
@@ -87,24 +92,39 @@ def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
         everything = operations + sum(
             m.num_experts * m.out_features * m.in_features for m in experts
         )
-        assert facts.bytes(PANELS, torch.bfloat16) == 2 * everything
+        assert facts.bytes(IN_PANELS, torch.bfloat16) == 2 * everything
         if ups:  # what they hold stays in floats
+            eight = integers(WeightStorage(8))
             rounded = [
-                Int8Format().bytes(m.out_features, m.in_features, torch.float32) for m in linears
+                eight.layers.bytes(m.out_features, m.in_features, torch.float32) for m in linears
             ]
-            assert facts.bytes(Int8Format(), torch.float32) == sum(rounded) + 4 * of_heads
+            assert facts.bytes(eight, torch.float32) == sum(rounded) + 4 * of_heads
 
 
 def test_bytes_are_exact() -> None:
     """Scales included, also where the last group of inputs is shorter."""
     facts = layer_facts(CONFIG.layers[0], 16)
     count = facts.operations
-    outputs = sum(n for n, _ in facts.matrices)
-    for weights in (PANELS, ROWS):
+    outputs = sum(each.outputs for each in facts.matrices)
+    for weights in (IN_PANELS, IN_ROWS):
         assert facts.bytes(weights, torch.bfloat16) == 2 * count
-    assert facts.bytes(Int8Format(), torch.bfloat16) == count + 4 * outputs
-    grouped = sum(4 * n * -(-k // 32) for n, k in facts.matrices)
-    assert facts.bytes(Int8Format(32), torch.bfloat16) == count + grouped
+    whole, grouped = (integers(WeightStorage(8, group)) for group in (0, 32))
+    assert facts.bytes(whole, torch.bfloat16) == count + 4 * outputs
+    scales = sum(4 * each.outputs * -(-each.inputs // 32) for each in facts.matrices)
+    assert facts.bytes(grouped, torch.bfloat16) == count + scales
+
+
+def test_a_head_may_have_a_format_of_its_own() -> None:
+    """A draft's own, or the target's, which it borrows."""
+    eight, four = (integers(WeightStorage(bits)).layers for bits in (8, 4))
+    formats = NetworkFormats(IN_PANELS.layers, eight, four)
+    layer, head, borrowed = Matrix(8, 32, "fc"), Matrix(8, 32, "head", True), Matrix(8, 32)
+    sizes = [matrix_bytes([each], formats, torch.bfloat16) for each in (layer, head, borrowed)]
+    assert sizes == [2 * 8 * 32, 8 * 32 + 4 * 8, 8 * 32 // 2 + 4 * 8]
+
+
+def integers(storage: WeightStorage) -> NetworkFormats:
+    return NetworkFormats.uniform(IntegerFormat(storage))
 
 
 def test_layers_may_differ_in_their_caches() -> None:

@@ -15,9 +15,10 @@ from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 
 from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.storage import WeightStorage
 from trtspec.formats import plain
 from trtspec.formats.base import ExpertLayers, Mixture, WeightFormat
-from trtspec.formats.int8 import Int8Format
+from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import floats_beside
 from trtspec.formats.stored import StoredWeight
@@ -119,7 +120,12 @@ class NoWay(plain.RowFormat):
 
 
 INNER = 40
-FORMATS = {"panels": PANELS, "rows": ROWS, "by products": NoWay(), "int8": Int8Format(32)}
+FORMATS = {
+    "panels": PANELS,
+    "rows": ROWS,
+    "by products": NoWay(),
+    "int8": IntegerFormat(WeightStorage(8, 32), rounds_inputs=False),
+}
 
 
 def mixture(format: WeightFormat, gating: Gating) -> Mixture:

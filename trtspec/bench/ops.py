@@ -173,11 +173,13 @@ def main() -> None:
     for dtype in (torch.bfloat16, torch.float32):
         bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), speed, seconds)
     for kind in format_kinds().values():
-        for group in (size for size in GROUPS if size in kind.group_sizes):
-            for dtype in (torch.bfloat16, torch.float32):
-                label = f"linear {kind.name} group {group:3}"
-                rows = (1, 2, 4, 8, 16, 64, 512)
-                bench_format(kind.make(group), label, dtype, 4096, rows, speed, seconds)
+        groups = dict.fromkeys((kind.group_size, *GROUPS))
+        for group in (size for size in groups if size in kind.group_sizes):
+            for rounds in (False, True) if kind.rounded_inputs else (False,):
+                label = f"linear {kind.name} group {group:3}" + f" x {kind.rounded_inputs}" * rounds
+                rows, weights = (1, 2, 4, 8, 16, 64, 512), kind.make(group, rounds)
+                for dtype in (torch.bfloat16, torch.float32):
+                    bench_format(weights, label, dtype, 4096, rows, speed, seconds)
     shape = AttentionShape()
     for dtype in (torch.bfloat16, torch.float32):
         for context in (128, 1024, 4096):

@@ -66,7 +66,7 @@ def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoin
     """What rounding does to the target's next-token probabilities, in one line. The same ids run
     through the target with rounded weights and with the checkpoint's own, on the modules that
     engines are compiled from."""
-    size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS.layers, built_dtype(engine))
+    size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
             f"effect on its probabilities not measured: {size / 2**30:.1f} GiB of float weights "

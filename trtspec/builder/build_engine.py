@@ -30,7 +30,7 @@ from trtspec.engine.graphs import (
     own_state,
     target_module,
 )
-from trtspec.engine.memory import weight_format
+from trtspec.engine.memory import network_formats
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
@@ -77,7 +77,7 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         target = target_module(engine)
         target.load_weights(checkpoint)
         _save(target.state_dict(), folder / TARGET)
-    kept = weight_format(engine.build)
+    kept = network_formats(engine.build)
     if kept.is_rounded:
         logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
         with progress(f"compare {kept.name} weights with floats"):
@@ -108,7 +108,7 @@ def _write_draft(
     """Pack what a draft brings itself, and the constants of its tree."""
     module = draft_module(engine, draft)
     draft.kind.load(module, found, target.tensors)
-    kept = weight_format(engine.build)
+    kept = network_formats(engine.build)
     if kept.is_rounded:
         logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
     _save({**own_state(module), **draft_constants(draft)}, folder)

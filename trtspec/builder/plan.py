@@ -37,7 +37,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, weight_bytes, weight_format
+from trtspec.engine.memory import kv_bytes_per_token, network_formats, weight_bytes
 from trtspec.log import logger
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
@@ -69,7 +69,7 @@ class BuildPlan:
         """The plan as text, one decision a line."""
         engine, build = self.engine, self.engine.build
         pairs = zip(self.drafts, engine.drafts, strict=True)
-        number_format = weight_format(build).describe(build.dtype)
+        number_format = network_formats(build).describe(build.dtype)
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
             *(f"draft    {found.path} ({built.network.describe()})" for found, built in pairs),

@@ -12,7 +12,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
-from trtspec.formats.registry import resolve_weights
+from trtspec.formats.choose import resolve_weights
 
 PREFILL_ROWS = 2048
 
@@ -45,15 +45,13 @@ def resolve_build(
 
     with_ops = tuple(each.name for each in backends().values() if each.runs_ops)
     place = Place(backend.name, device, backend.runs_ops, with_ops)
-    weight_dtype, choice = resolve_weights(config, dtype, model.storage, place)
+    config, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
 
     rows = speculative.num_rows if speculative else 1
     slots = None
     if backend.has_slots:
-        chosen = replace(
-            config, dtype=dtype, device=device, backend=backend.name, weight_dtype=weight_dtype
-        )
+        chosen = replace(config, dtype=dtype, device=device, backend=backend.name)
         memory = backend.memory_to_build_for(device, options)
         slots = SlotLengths.of(model, chosen, memory, rows)
     limit, max_seq_len = model.max_sequence, config.max_seq_len
@@ -114,6 +112,5 @@ def resolve_build(
         device=device,
         backend=backend.name,
         backend_options=to_dict(options),
-        weight_dtype=weight_dtype,
     )
     return resolved, reasons

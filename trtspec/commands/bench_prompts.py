@@ -19,6 +19,8 @@ from trtspec.bench.dataset import (
     spread,
 )
 from trtspec.commands import help_texts
+from trtspec.commands.weight_flags import add_weight_flags
+from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.errors import ConfigError
 
 SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ignore_eos")
@@ -74,11 +76,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = F
     )
     add("--device", help=help_texts.DEVICE)
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
-    add("--weight_dtype", help=help_texts.weight_dtype())
-    add("--weight_group_size", type=int, help="inputs that share a scale of int8 weights; 0: all")
+    add_weight_flags(add)
 
 
-ENGINE_OPTIONS = ("max_seq_len", "backend", "device", "weight_dtype", "weight_group_size")
+ENGINE_OPTIONS = ("max_seq_len", "backend", "device", *WEIGHT_OPTIONS)
 """What `add_engine_flags` adds besides ``dtype``, as options of a build."""
 
 

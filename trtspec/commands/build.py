@@ -16,10 +16,11 @@ from trtspec.builder.plan import plan_build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
-from trtspec.config.build_config import BuildConfig
+from trtspec.commands.weight_flags import add_weight_flags
+from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.errors import ConfigError, TrtspecError
-from trtspec.formats.registry import weight_group_sizes, weight_only_kinds
+from trtspec.formats.registry import weight_only_kinds
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import methods_taking
@@ -35,17 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--output_dir", type=Path, required=True, help="engine folder to write")
     add("--dtype", default="auto", help=help_texts.DTYPE)
-    add("--weight_dtype", help=help_texts.weight_dtype())
-    add(
-        "--weight_group_size",
-        type=int,
-        help="input features that share a scale of int8 weights: "
-        f"{one_of([*map(str, weight_group_sizes())])}; 0 (default): all",
-    )
+    add_weight_flags(add)
     add(
         "--use_weight_only",
         action="store_true",
-        help="as --weight_dtype int8, with --weight_only_precision int8, which is the default",
+        help="as --weight_dtype with what --weight_only_precision says, or with its first",
     )
     add("--weight_only_precision", help=", ".join(weight_only_kinds()))
     add("--max_batch_size", type=int, help="requests in one step")
@@ -202,7 +197,7 @@ def weight_options(args: argparse.Namespace) -> dict[str, Any]:
                 "given"
             )
         kind = meant
-    given = {"weight_dtype": kind, "weight_group_size": args.weight_group_size}
+    given = {name: getattr(args, name) for name in WEIGHT_OPTIONS} | {"weight_dtype": kind}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from trtspec.builder.locate import find_model
 from trtspec.commands import help_texts
 from trtspec.commands.json_flag import read_json
+from trtspec.commands.weight_flags import add_weight_flags
+from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
@@ -45,8 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--no-speculation", action="store_true", help="leave the draft of an engine folder unused")
     add("--dtype", default="auto", help=help_texts.DTYPE)
-    add("--weight-dtype", help=help_texts.weight_dtype())
-    add("--weight-group-size", type=int, help="inputs that share a scale of int8 weights; 0: all")
+    add_weight_flags(add, "-")
     add("--max-batch-size", "--max-num-seqs", type=int, help="sequences in one step")
     add("--max-seq-len", "--max-model-len", type=int, help="tokens of prompt and output together")
     add("--max-num-tokens", "--max-num-batched-tokens", type=int, help="rows of one step")
@@ -132,8 +133,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    weights = ("weight_dtype", "weight_group_size")
-    options = {name: getattr(args, name) for name in (*names, *more, *weights)}
+    options = {name: getattr(args, name) for name in (*names, *more, *WEIGHT_OPTIONS)}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
     if args.kv_transfer_config is not None:
         flag = "--kv-transfer-config"

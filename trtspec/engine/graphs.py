@@ -19,8 +19,7 @@ from trtspec.backends.shape import (
 )
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import weight_format
-from trtspec.formats.network_formats import NetworkFormats
+from trtspec.engine.memory import network_formats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import model_signature
 from trtspec.speculative.draft_kind import Built
@@ -91,14 +90,17 @@ def draft_of(engine: EngineConfig, graph: Graph) -> EngineDraft | None:
 def target_module(engine: EngineConfig) -> CausalLM:
     """The target with uninitialised weights, on torch's default device."""
     return CausalLM(
-        engine.target, built_dtype(engine), engine.capture_layers, formats=network_formats(engine)
+        engine.target,
+        built_dtype(engine),
+        engine.capture_layers,
+        formats=network_formats(engine.build),
     )
 
 
 def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
     """A draft with uninitialised weights, on torch's default device."""
     make = draft.kind.module
-    return make(draft.network, engine.target, built_dtype(engine), network_formats(engine))
+    return make(draft.network, engine.target, built_dtype(engine), network_formats(engine.build))
 
 
 def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
@@ -118,11 +120,6 @@ def with_borrowed(
     """A draft's own weights, and those that it borrows from its target."""
     names = [name for name in module.state_dict() if BORROWED in name]
     return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
-
-
-def network_formats(engine: EngineConfig) -> NetworkFormats:
-    """How the networks of an engine keep their weights."""
-    return NetworkFormats.uniform(weight_format(engine.build))
 
 
 def built_dtype(engine: EngineConfig) -> torch.dtype:

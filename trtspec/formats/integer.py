@@ -35,6 +35,8 @@ from trtspec.ops.linear_quantised import (
 )
 from trtspec.ops.moe import Coding
 
+ROUNDED_INPUTS = WeightStorage(8).name
+"""The ``activation_dtype`` of products whose inputs are rounded."""
 _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
 
 
@@ -81,7 +83,7 @@ class IntegerFormat(WeightFormat):
         for part in parts:
             part.require_finite(f"quantised to {self.name}")
             if part.scales is None:
-                rounding += self._round(part.values, buffers, codes, groups)
+                rounding += self._round(part.name, part.values, buffers, codes, groups)
             else:
                 rounding += Rounding(0.0, _squares(part.floats()))
                 self._take(part, codes, groups)
@@ -95,6 +97,7 @@ class IntegerFormat(WeightFormat):
 
     def _round(
         self,
+        name: str,
         weight: Tensor,
         buffers: Mapping[str, Tensor],
         codes: list[Tensor],
@@ -110,14 +113,19 @@ class IntegerFormat(WeightFormat):
                 wide = wide / buffers["input_scales"].float()
             ordered = wide if permutation is None else wide[:, permutation]
             found, scales = round_weights(ordered, bits, size, buffers["scales"].dtype)
+            if not torch.isfinite(scales).all():
+                raise CheckpointError(
+                    f"the checkpoint's tensor {name} has a value of {float(wide.abs().max()):.3g}, "
+                    f"whose scale {self.scheme.scale_dtype} does not hold; keep it in floats"
+                )
             change = found.float() * spread(scales.float(), found.shape[1], size) - ordered
             rounding += Rounding(_squares(change), _squares(ordered))
             if permutation is not None:
                 found = torch.empty_like(found).index_copy_(1, permutation.long(), found)
             codes.append(found)
             groups["scales"].append(scales)
-            for name in ("zeros", "offsets"):
-                groups[name].append(torch.zeros_like(scales))
+            for beside in ("zeros", "offsets"):
+                groups[beside].append(torch.zeros_like(scales))
         return rounding
 
     def _take(
@@ -239,7 +247,8 @@ class IntegerFormat(WeightFormat):
     def describe(self, dtype: str) -> str:
         size = self.scheme.group_size
         scale = f"{size} input features" if size else "output"
-        return f"{dtype} with {self.name} weights (a scale for each {scale})"
+        inputs = f", inputs rounded to {ROUNDED_INPUTS}" if self.rounds_inputs else ""
+        return f"{dtype} with {self.name} weights (a scale for each {scale}){inputs}"
 
 
 def _squares(tensor: Tensor) -> float:

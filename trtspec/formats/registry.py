@@ -1,22 +1,20 @@
-"""The weight formats by name, and which one a build gets."""
+"""The weight formats by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import entry_points
 
-from trtspec.config.build_config import BuildConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
-from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
-from trtspec.formats.base import Place, WeightFormat
-from trtspec.formats.int8 import Int8Format
+from trtspec.formats.base import WeightFormat
+from trtspec.formats.integer import ROUNDED_INPUTS, IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS
-from trtspec.ops.linear_int8 import GROUP_SIZES
+from trtspec.ops.linear_quantised import GROUP_SIZES
 
 ENTRY_POINTS = "trtspec.formats"
 """Group of the entry points by which other packages add a `FormatKind`."""
@@ -29,18 +27,41 @@ class FormatKind:
     weight_only_precision: how TensorRT-LLM's flag of that name spells it; None: it does not.
 
     make: the format for a ``weight_group_size`` (input features that share a scale; 0: all), one of
-    ``group_sizes``.
+    ``group_sizes``, and whether products round their inputs too. group_size: where none is asked
+    for. head: the format of heads where none is asked for, by name; None: itself.
+    rounded_inputs: the ``activation_dtype`` by which products round their inputs; None: they do
+    not.
     """
 
     name: str
-    make: Callable[[int], WeightFormat]
+    make: Callable[[int, bool], WeightFormat]
     group_sizes: tuple[int, ...] = (0,)
     weight_only_precision: str | None = None
+    group_size: int = 0
+    head: str | None = None
+    rounded_inputs: str | None = None
 
 
+def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> IntegerFormat:
+    return IntegerFormat(replace(scheme, group_size=group_size), rounds_inputs)
+
+
+_EIGHT, _FOUR = WeightStorage(8), WeightStorage(4, 32, "float16")
+"""What floats are rounded to. A scale of four bits' groups takes half a bit of a weight."""
 IN_PANELS = NetworkFormats.uniform(PANELS)
 IN_ROWS = NetworkFormats.uniform(ROWS)
-_BUILT_IN = (FormatKind(Int8Format.name, Int8Format, GROUP_SIZES, weight_only_precision="int8"),)
+_BUILT_IN = tuple(
+    FormatKind(
+        scheme.name,
+        partial(_integers, scheme),
+        GROUP_SIZES,
+        scheme.name,
+        scheme.group_size,
+        _EIGHT.name,
+        ROUNDED_INPUTS,
+    )
+    for scheme in (_EIGHT, _FOUR)
+)
 
 
 @cache
@@ -67,6 +88,12 @@ def weight_dtypes() -> tuple[str, ...]:
     return ("auto", *format_kinds(), *DTYPES)
 
 
+def activation_dtypes() -> tuple[str, ...]:
+    """All that `activation_dtype` may be."""
+    rounded = (kind.rounded_inputs for kind in format_kinds().values())
+    return ("auto", *dict.fromkeys(filter(None, rounded)), *DTYPES)
+
+
 def weight_group_sizes() -> tuple[int, ...]:
     """All that `weight_group_size` may be with some format."""
     return tuple(sorted({size for kind in format_kinds().values() for size in kind.group_sizes}))
@@ -79,78 +106,6 @@ def weight_only_kinds() -> Mapping[str, FormatKind]:
     return {kind.weight_only_precision: kind for kind in kinds if kind.weight_only_precision}
 
 
-def format_of(build: BuildConfig, in_panels: bool) -> WeightFormat:
-    """Of a resolved build; floats lie in panels where the ops of trtspec read them."""
-    kind = format_kinds().get(build.weight_dtype)
-    if kind is None:
-        return PANELS if in_panels else ROWS
-    return kind.make(build.weight_group_size)
-
-
 def floats_beside(weights: WeightFormat) -> WeightFormat:
     """The format of small matrices that must be exact, in a network whose others have this one."""
     return PANELS if weights.is_rounded else weights
-
-
-def resolve_weights(
-    build: BuildConfig, dtype: str, stored: WeightStorage | None, place: Place
-) -> tuple[str, list[str]]:
-    """The ``weight_dtype`` of a build that computes in ``dtype``, and a line for each choice made.
-    ``stored``: how the checkpoint's weights are quantised, None if they are floats.
-
-    Raises:
-        ConfigError: what was asked for is unknown, or does not fit dtype, checkpoint or place.
-    """
-    kinds = format_kinds()
-    asked, group = build.weight_dtype, build.weight_group_size
-    _check_names(asked, group, kinds)
-    if asked in DTYPES:
-        if asked != dtype:
-            raise ConfigError(
-                f"weight_dtype {asked!r} with dtype {dtype!r}: weights are {', '.join(kinds)}, or "
-                "of the dtype that is computed in; leave weight_dtype out"
-            )
-        became = f"weight_dtype {dtype}: {stored.name if stored else ''} weights of the checkpoint"
-        return dtype, [f"{became} become floats"] if stored else []
-    reasons = []
-    if asked == "auto":
-        if stored is None:
-            return dtype, []
-        asked = stored.name
-        reasons.append(f"weight_dtype {asked}: that of the checkpoint")
-    reason = kinds[asked].make(group).unsupported(place)
-    if reason is not None:
-        hint = "leave weight_dtype out"
-        if stored is not None:
-            hint = (
-                f"the checkpoint's weights are {stored.name}; give weight_dtype {dtype!r} to make "
-                "floats of them"
-            )
-        raise ConfigError(f"weight_dtype {asked} is not available {reason}; {hint}")
-    if stored is not None and group:
-        raise ConfigError(
-            f"weight_group_size={group}: the checkpoint's {stored.name} weights have one scale for "
-            "each output, and are not quantised again; leave weight_group_size out"
-        )
-    return asked, reasons
-
-
-def _check_names(asked: str, group: int, kinds: Mapping[str, FormatKind]) -> None:
-    known = weight_dtypes()
-    if asked not in known:
-        raise ConfigError(
-            f"weight_dtype {asked!r} is not supported{nearest(asked, known)} "
-            f"(supported: {', '.join(known)})"
-        )
-    if asked in kinds:
-        sizes = kinds[asked].group_sizes
-        if group not in sizes:
-            raise ConfigError(
-                f"weight_group_size={group} is not one of {', '.join(map(str, sizes))}"
-            )
-    elif group:
-        with_groups = [kind.name for kind in kinds.values() if len(kind.group_sizes) > 1]
-        raise ConfigError(
-            f"weight_group_size={group} was given without weight_dtype {' or '.join(with_groups)}, "
-            "whose scales it is about; give both or neither"
-        )

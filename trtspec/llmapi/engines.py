@@ -10,6 +10,7 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.build_engine import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.config.decoding import DecodingConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
@@ -69,9 +70,7 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
     build = engine.build
     asked = config.build_config()
     backend_named(asked.backend)
-    for name in (
-        "dtype", "tokens_per_block", "backend", "device", "weight_dtype", "weight_group_size"
-    ):  # fmt: skip
+    for name in ("dtype", "tokens_per_block", "backend", "device", *WEIGHT_OPTIONS):
         given = getattr(config, name)
         if given in (None, "auto"):
             continue

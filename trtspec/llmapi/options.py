@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
-from trtspec.config.build_config import BuildConfig
+from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config, to_dict
@@ -21,6 +21,10 @@ _ALIASES = {
     "block_size": "tokens_per_block",
     "tensorrt_config": "backend_options",
 }
+_WEIGHTS = (
+    "write weight_dtype='int8' or 'int4' to quantise weights; checkpoints that are quantised "
+    "already need no option"
+)
 _FOREIGN = {
     "tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
     "pipeline_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
@@ -29,8 +33,8 @@ _FOREIGN = {
     "disable_overlap_scheduler": Foreign("steps are synchronous", (None, True)),
     "enable_chunked_prefill": Foreign("long prompts are always fed in chunks", (None, True)),
     "trust_remote_code": Foreign("no code is ever loaded from a checkpoint", (None, False)),
-    "quantization": Foreign("write weight_dtype='int8' for weights in 8 bits", (None,)),
-    "quant_config": Foreign("write weight_dtype='int8' for weights in 8 bits", (None,)),
+    "quantization": Foreign(_WEIGHTS, (None,)),
+    "quant_config": Foreign(_WEIGHTS, (None,)),
     "load_format": Foreign("checkpoints are safetensors", (None, "auto", "safetensors")),
     "revision": Foreign("download the revision and give its folder", (None,)),
     "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
@@ -50,8 +54,8 @@ class LLMConfig:
     """Checked options of `LLM`.
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
-    ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype`` and ``weight_group_size``
-    describe the engine to build (see BuildConfig).
+    ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
+    ``head_weight_dtype`` and ``activation_dtype`` describe the engine to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
     seeds drawn for requests without one reproducible. ``backend_options`` (or
     ``tensorrt_config``): of the backend, as a mapping or as its config object.
@@ -81,6 +85,8 @@ class LLMConfig:
     kv_transfer_config: Any = None
     weight_dtype: str | None = None
     weight_group_size: int | None = None
+    head_weight_dtype: str | None = None
+    activation_dtype: str | None = None
     verify_checkpoint: bool = False
 
     def __post_init__(self) -> None:
@@ -96,8 +102,7 @@ class LLMConfig:
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
-        weights = ("weight_dtype", "weight_group_size")
-        named = {name: getattr(self, name) for name in (*names, "device", *weights)}
+        named = {name: getattr(self, name) for name in (*names, "device", *WEIGHT_OPTIONS)}
         given = {name: value for name, value in named.items() if value is not None}
         options = _plain_options(self.backend_options)
         return BuildConfig(dtype=self.dtype, backend_options=options, **given)

@@ -178,7 +178,8 @@ def norm_heads(x: Tensor, norm: Norm) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional norms of q and k, rotary.
 
-    ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given.
+    ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
+    are those of its own weights.
     """
 
     def __init__(
@@ -196,10 +197,12 @@ class Attention(nn.Module):
         self.head_dim = spec.head_dim
         self.scoring = Scoring.of(spec)
         q_size = spec.num_heads * spec.head_dim
-        qkv_size = q_size + 2 * spec.num_kv_heads * spec.head_dim
         width = in_features or hidden
-        self.qkv = Linear(width, qkv_size, dtype, spec.bias, format=formats.layers)
-        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
+        kv_size = spec.num_kv_heads * spec.head_dim
+        joined = formats.of({"q": q_size, "k": kv_size, "v": kv_size})
+        self.qkv = Linear(width, q_size + 2 * kv_size, dtype, spec.bias, format=joined)
+        o = formats.of({"o": hidden})
+        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
 
     def forward(

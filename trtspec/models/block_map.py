@@ -20,21 +20,25 @@ from trtspec.config.layer import LayerSpec
 from trtspec.config.layer_tensors import EXPERTS, LATENT_UP, Shape, is_matrix, layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.built import mixer_of
 
-Matrix: TypeAlias = tuple[int, int]
-"""Outputs and inputs of a linear layer."""
 
-
-class FloatMatrix(NamedTuple):
-    """A matrix that stays in the network's dtype, whatever the format of the others."""
+class Matrix(NamedTuple):
+    """One that rows are multiplied with. name: of its weight in the checkpoint, less ``.weight``;
+    empty for the target's head, which a draft borrows. stays_float: it is in the network's dtype,
+    whatever the format of the others."""
 
     outputs: int
     inputs: int
+    name: str = ""
+    is_head: bool = False
+    stays_float: bool = False
 
 
 class ExpertSet(NamedTuple):
-    """``num_experts`` of a layer, each with these matrices, of which a row reads ``top_k``."""
+    """``num_experts`` of a layer, each with matrices as the first one's, of which a row reads
+    ``top_k``."""
 
     num_experts: int
     top_k: int
@@ -85,7 +89,7 @@ class LayerFacts:
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices that every row is multiplied with."""
         return tuple(
-            FloatMatrix(*shape) if name == LATENT_UP else (shape[0], shape[1])
+            Matrix(shape[0], shape[1], name.removesuffix(".weight"), stays_float=name == LATENT_UP)
             for name, shape in self.tensors.items()
             if is_matrix(name, shape) and not name.startswith(EXPERTS)
         )
@@ -99,14 +103,20 @@ class LayerFacts:
     def operations(self) -> int:
         """Multiplications of a row with the layer's matrices. Those of attention depend on the
         context, and are left out."""
-        own = sum(n * k for n, k in self.matrices)
+        own = sum(each.outputs * each.inputs for each in self.matrices)
         if self.experts is None:
             return own
-        return own + self.experts.top_k * sum(n * k for n, k in self.experts.matrices)
+        chosen = sum(each.outputs * each.inputs for each in self.experts.matrices)
+        return own + self.experts.top_k * chosen
 
-    def bytes(self, weights: WeightFormat, dtype: torch.dtype) -> int:
-        """Bytes of the layer's matrices, kept in that format in a network of ``dtype``."""
-        return matrix_bytes(self.reads, weights, dtype)
+    def bytes(self, formats: NetworkFormats, dtype: torch.dtype) -> int:
+        """Bytes of the layer's matrices, kept in the formats of that layer in a network of
+        ``dtype``."""
+        return matrix_bytes(self.reads, formats, dtype)
+
+    def named(self, layer: int) -> list[Read]:
+        """What a pass reads of it as layer ``layer`` of a network."""
+        return [within(f"layers.{layer}.", read) for read in self.reads]
 
 
 @cache
@@ -130,9 +140,12 @@ def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
     if not isinstance(spec.ffn, ExpertsSpec):
         return None
     first = f"{EXPERTS}0."
-    own = (shape for name, shape in tensors.items() if name.startswith(first))
-    matrices = tuple((shape[0], shape[1]) for shape in own if len(shape) == 2)
-    return ExpertSet(spec.ffn.num_experts, spec.ffn.top_k, matrices)
+    matrices = (
+        Matrix(*shape, name.removesuffix(".weight"))
+        for name, shape in tensors.items()
+        if name.startswith(first) and len(shape) == 2
+    )
+    return ExpertSet(spec.ffn.num_experts, spec.ffn.top_k, tuple(matrices))
 
 
 def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
@@ -142,20 +155,37 @@ def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
 
 def decoder_matrices(config: ModelConfig) -> list[Read]:
     """The matrices of all layers of a decoder, and their experts."""
-    return [read for facts in decoder_facts(config) for read in facts.reads]
+    facts = enumerate(decoder_facts(config))
+    return [read for layer, each in facts for read in each.named(layer)]
 
 
-def matrix_bytes(reads: Iterable[Read], weights: WeightFormat, dtype: torch.dtype) -> int:
+def within(start: str, read: Read) -> Read:
+    """With ``start`` before all names that are there."""
+    if isinstance(read, ExpertSet):
+        matrices = (m._replace(name=start + m.name) for m in read.matrices)
+        return read._replace(matrices=tuple(matrices))
+    return read._replace(name=start + read.name) if read.name else read
+
+
+def matrix_bytes(reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype) -> int:
     """Bytes of linear layers' weights, in a network of ``dtype``; of experts those of all."""
     total = 0
     for read in reads:
         if isinstance(read, ExpertSet):
-            total += read.num_experts * matrix_bytes(read.matrices, weights, dtype)
-        elif isinstance(read, FloatMatrix):
+            total += read.num_experts * matrix_bytes(read.matrices, formats, dtype)
+        elif read.stays_float:
             total += read.outputs * read.inputs * dtype.itemsize
         else:
-            total += weights.bytes(*read, dtype)
+            total += _format_of(read, formats).bytes(read.outputs, read.inputs, dtype)
     return total
+
+
+def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
+    if not matrix.name:
+        return formats.target_head
+    if matrix.is_head:
+        return formats.of_head(matrix.name)
+    return formats.of({matrix.name: matrix.outputs})
 
 
 def kv_elements_per_token(config: ModelConfig) -> int:

@@ -14,7 +14,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Rows
-from trtspec.models.block_map import Read, decoder_facts, decoder_matrices
+from trtspec.models.block_map import Matrix, Read, decoder_facts, decoder_matrices
 from trtspec.models.built import require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.linear import Linear
@@ -97,20 +97,23 @@ class CausalLM(nn.Module):
         self.capture_layers = capture_layers
         require_blocks(config)
         hidden, vocab = config.hidden_size, config.vocab_size
-        ties = config.head.tied and not formats.head.is_rounded
+        head_format = formats.of_head(head_weight(config))
+        ties = config.head.tied and not head_format.is_rounded
         self.embed = None if ties else Embedding(vocab, hidden, dtype)
         self.rotary = LayerRotary(config)
         self.layers = nn.ModuleList(
-            DecoderLayer(spec, hidden, dtype, formats=formats) for spec in config.layers
+            DecoderLayer(spec, hidden, dtype, formats=formats.at(f"layers.{i}"))
+            for i, spec in enumerate(config.layers)
         )
         self.norm = make_norm(config.norm, hidden, dtype)
         self.embedding_scale = rounded_scale(config.embedding.scale, dtype)
-        self.lm_head = Linear(hidden, vocab, dtype, format=formats.head)
+        self.lm_head = Linear(hidden, vocab, dtype, format=head_format)
 
     @staticmethod
     def matrices(config: ModelConfig) -> list[Read]:
         """The matrices that one pass reads: those of the layers, and the head."""
-        return [*decoder_matrices(config), (config.vocab_size, config.hidden_size)]
+        head = Matrix(config.vocab_size, config.hidden_size, head_weight(config), is_head=True)
+        return [*decoder_matrices(config), head]
 
     def trunk(
         self,
@@ -193,11 +196,15 @@ class CausalLM(nn.Module):
         tensors = checkpoint.tensors
         if self.embed is not None:
             self.embed.weight.copy_(read_tensor(tensors, "embed.weight"))
-        head = "embed" if self.config.head.tied else "head"
-        load_linear(self.lm_head, tensors, [head])
+        load_linear(self.lm_head, tensors, [head_weight(self.config)])
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"norm.{name}"))
         load_layers(self.layers, tensors)
+
+
+def head_weight(config: ModelConfig) -> str:
+    """The name of the weight, less ``.weight``, that the head is filled from."""
+    return "embed" if config.head.tied else "head"
 
 
 def new_kv_caches(

@@ -40,10 +40,10 @@ class DecoderLayer(nn.Module):
         self.parallel = spec.parallel
         self.residual_scale = spec.residual_scale
         self.input_norm = norm(before and input_norm)
-        self.attn = make_mixer(spec, hidden, dtype, formats)
+        self.attn = make_mixer(spec, hidden, dtype, formats.at("attn"))
         self.attn_out_norm = norm(after)
         self.post_attention_norm = norm(before and not spec.parallel)
-        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats.at("mlp"))
         self.mlp_out_norm = norm(after)
 
     def forward(

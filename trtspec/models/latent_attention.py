@@ -66,20 +66,22 @@ class LatentAttention(nn.Module):
         self.scale = spec.query_dim**-0.5 if spec.scale is None else spec.scale
         queries, latents = spec.num_heads * spec.query_dim, spec.kv_rank + spec.rope_dim
 
-        def linear(inputs: int, outputs: int, bias: bool = False) -> Linear:
-            return Linear(inputs, outputs, dtype, bias, format=formats.layers)
+        def linear(inputs: int, outputs: dict[str, int], bias: bool = False) -> Linear:
+            format = formats.of(outputs)
+            return Linear(inputs, sum(outputs.values()), dtype, bias, format=format)
 
         self.q_kv_a = self.q_b = self.q_a_norm = self.q = self.kv_a = None
         if spec.q_rank is None:
-            self.q = linear(hidden, queries)
-            self.kv_a = linear(hidden, latents, spec.bias)
+            self.q = linear(hidden, {"q": queries})
+            self.kv_a = linear(hidden, {"kv_a": latents}, spec.bias)
         else:
-            self.q_kv_a = linear(hidden, spec.q_rank + latents, spec.bias)
+            both = {"q_a": spec.q_rank, "kv_a": latents}
+            self.q_kv_a = linear(hidden, both, spec.bias)
             self.q_a_norm = make_norm(spec.norm, spec.q_rank, dtype)
-            self.q_b = linear(spec.q_rank, queries)
+            self.q_b = linear(spec.q_rank, {"q_b": queries})
         self.kv_a_norm = make_norm(spec.norm, spec.kv_rank, dtype)
         self.kv_b = HeadMatrices(spec, dtype)
-        self.o = linear(spec.num_heads * spec.value_dim, hidden, spec.output_bias)
+        self.o = linear(spec.num_heads * spec.value_dim, {"o": hidden}, spec.output_bias)
 
     def forward(
         self,

@@ -31,10 +31,11 @@ class DenseFeedForward(nn.Module):
         self.gate_up: Linear | None = None
         self.up: Linear | None = None
         if spec.gated:
-            self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=formats.layers)
+            joined = formats.of({"gate": inner, "up": inner})
+            self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=joined)
         else:
-            self.up = Linear(hidden, inner, dtype, bias, format=formats.layers)
-        self.down = Linear(inner, hidden, dtype, bias, format=formats.layers)
+            self.up = Linear(hidden, inner, dtype, bias, format=formats.of({"up": inner}))
+        self.down = Linear(inner, hidden, dtype, bias, format=formats.of({"down": hidden}))
 
     def forward(self, x: Tensor, *, norm: Norm | None, residual: Tensor | None) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, with the sum of ``residual`` if one is given."""

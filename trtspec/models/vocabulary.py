@@ -12,6 +12,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.block_map import Matrix
 from trtspec.models.causal_lm import Embedding
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
@@ -34,6 +35,12 @@ class VocabularyConfig(Protocol):
 
     @property
     def maps_tokens(self) -> bool: ...
+
+
+def head_matrix(config: VocabularyConfig) -> Matrix:
+    """A draft's head: its own, or the target's or some rows of it."""
+    rows, hidden = config.draft_vocab_size, config.decoder.hidden_size
+    return Matrix(rows, hidden, "head", True) if config.own_head else Matrix(rows, hidden)
 
 
 class TargetParts(nn.Module):
@@ -91,7 +98,8 @@ class DraftVocabulary(nn.Module):
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
         self.embed = Embedding(config.decoder.vocab_size, hidden, dtype) if own_embedding else None
-        self.lm_head = Linear(hidden, rows, dtype, format=formats.head) if has_head else None
+        head_format = formats.of_head("head") if config.own_head else formats.target_head
+        self.lm_head = Linear(hidden, rows, dtype, format=head_format) if has_head else None
         borrows = {"embed": not own_embedding, "head": not has_head}
         self.target = TargetParts(target, dtype, **borrows, formats=formats)
         ids = torch.empty(rows, dtype=torch.int64)

@@ -17,6 +17,7 @@ from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.block_map import Matrix
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.medusa.choices import default_choices
@@ -133,8 +134,10 @@ def test_config_round_trip() -> None:
     config = medusa(own_head=False)
     assert MedusaConfig.from_dict(config.to_dict()) == config
     assert (config.decoder, config.capture_layers) == (None, (2,))
-    assert MedusaHeads.matrices(config) == [(H, H)] * 3 + [(V, H)]
-    assert MedusaHeads.matrices(medusa()) == [(H, H)] * 3 + [(V, H)] * 3
+    blocks = [Matrix(H, H, f"heads.{i}.blocks.0") for i in range(3)]
+    assert MedusaHeads.matrices(config) == [*blocks, Matrix(V, H)]
+    heads = [Matrix(V, H, f"heads.{i}.lm_head", is_head=True) for i in range(3)]
+    assert MedusaHeads.matrices(medusa()) == [*blocks, *heads]
 
 
 class Marginals(nn.Module):

@@ -26,13 +26,13 @@ class ToyDraft(nn.Module):
     ) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.turn = Linear(2 * hidden, hidden, dtype, format=formats.layers)
+        self.turn = Linear(2 * hidden, hidden, dtype, format=formats.of({"turn": hidden}))
         self.target = TargetParts(target, dtype, embed=True, head=True, formats=formats)
 
     @staticmethod
     def matrices(config: ToyConfig) -> list[Matrix]:
         hidden = config.hidden_size
-        return [(hidden, 2 * hidden), (config.vocab_size, hidden)]
+        return [Matrix(hidden, 2 * hidden, "turn"), Matrix(config.vocab_size, hidden)]
 
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [B] i64`` -> ``[B, H]``."""

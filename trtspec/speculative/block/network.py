@@ -17,13 +17,14 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
-from trtspec.models.block_map import Read, decoder_matrices
+from trtspec.models.block_map import Matrix, Read, decoder_matrices
 from trtspec.models.built import attention_of, require_blocks
 from trtspec.models.causal_lm import capped, rounded_scale
 from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.linear import Linear
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation, rotate
+from trtspec.models.vocabulary import head_matrix
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.speculative.block.shape import DFlashConfig
 from trtspec.speculative.state_network import StateNetwork
@@ -124,9 +125,11 @@ class BlockAttention(nn.Module):
         self.scoring = Scoring.of(spec)
         self.is_causal = config.causal_layers[layer]
         q_size, kv_size = spec.num_heads * spec.head_dim, 2 * spec.num_kv_heads * spec.head_dim
-        self.q = Linear(hidden, q_size, dtype, spec.bias, format=formats.layers)
-        self.kv = Linear(hidden, kv_size, dtype, spec.bias, format=formats.layers)
-        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=formats.layers)
+        self.q = Linear(hidden, q_size, dtype, spec.bias, format=formats.of({"q": q_size}))
+        joined = formats.of({"k": kv_size // 2, "v": kv_size // 2})
+        self.kv = Linear(hidden, kv_size, dtype, spec.bias, format=joined)
+        o = formats.of({"o": hidden})
+        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
 
     def forward(
@@ -185,9 +188,9 @@ class BlockLayer(nn.Module):
         spec, hidden = config.decoder.layers[layer], config.decoder.hidden_size
         eps = spec.norm.eps
         self.input_norm = RMSNorm(hidden, eps, dtype)
-        self.attn = BlockAttention(config, layer, dtype, formats=formats)
+        self.attn = BlockAttention(config, layer, dtype, formats=formats.at("attn"))
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats.at("mlp"))
 
     def forward(
         self,
@@ -230,11 +233,12 @@ class DFlashDraft(StateNetwork):
         decoder = config.decoder
         require_blocks(decoder)
         hidden, eps = decoder.hidden_size, decoder.norm.eps
-        self.fc = Linear(config.hidden_in, hidden, dtype, format=formats.layers)
+        self.fc = Linear(config.hidden_in, hidden, dtype, format=formats.of({"fc": hidden}))
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.rotary = LayerRotary(decoder)
         self.layers = nn.ModuleList(
-            BlockLayer(config, layer, dtype, formats=formats) for layer in range(decoder.num_layers)
+            BlockLayer(config, i, dtype, formats=formats.at(f"layers.{i}"))
+            for i in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
         self.embedding_scale = rounded_scale(config.embedding_scale, dtype)
@@ -243,8 +247,8 @@ class DFlashDraft(StateNetwork):
     def matrices(config: DFlashConfig) -> list[Read]:
         """Those that one pass reads: the projection, the layers' and the head."""
         hidden = config.decoder.hidden_size
-        projection, head = (hidden, config.hidden_in), (config.draft_vocab_size, hidden)
-        return [projection, *decoder_matrices(config.decoder), head]
+        projection = Matrix(hidden, config.hidden_in, "fc")
+        return [projection, *decoder_matrices(config.decoder), head_matrix(config)]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
         """The target's states ``[T, n * H_t]`` -> what context keys and values are made of,

@@ -20,6 +20,7 @@ from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.linear import Linear
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation
+from trtspec.models.vocabulary import head_matrix
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.state_network import StateNetwork
 
@@ -39,9 +40,11 @@ class WideLayer(nn.Module):
         self.input_norm = RMSNorm(hidden, eps, dtype) if eagle.first_input_norm else nn.Identity()
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         attention = attention_of(spec)
-        self.attn = Attention(attention, hidden, dtype, in_features=2 * hidden, formats=formats)
+        self.attn = Attention(
+            attention, hidden, dtype, in_features=2 * hidden, formats=formats.at("attn")
+        )
         self.post_attention_norm = RMSNorm(hidden, eps, dtype)
-        self.mlp = make_feed_forward(spec, hidden, dtype, formats)
+        self.mlp = make_feed_forward(spec, hidden, dtype, formats.at("mlp"))
 
     def forward(
         self,
@@ -104,16 +107,20 @@ class EagleDraft(StateNetwork):
         norms = config.input_norms
         self.embedding_norm = RMSNorm(hidden, eps, dtype) if norms else None
         self.state_norm = RMSNorm(hidden, eps, dtype) if norms else None
-        fc_out, fc_in = _projection(config)
-        self.fc = Linear(fc_in, fc_out, dtype, config.fc_bias, format=formats.layers)
+        fc_out, fc_in, *_ = _projection(config)
+        self.fc = Linear(fc_in, fc_out, dtype, config.fc_bias, format=formats.of({"fc": fc_out}))
         self.rotary = LayerRotary(decoder)
         specs = list(decoder.layers)
+        inner = [formats.at(f"layers.{i}") for i in range(decoder.num_layers)]
         first = (
-            WideLayer(config, dtype, formats=formats)
+            WideLayer(config, dtype, formats=inner[0])
             if config.version == 3
-            else DecoderLayer(specs[0], hidden, dtype, config.first_input_norm, formats=formats)
+            else DecoderLayer(specs[0], hidden, dtype, config.first_input_norm, formats=inner[0])
         )
-        rest = (DecoderLayer(spec, hidden, dtype, formats=formats) for spec in specs[1:])
+        rest = (
+            DecoderLayer(spec, hidden, dtype, formats=own)
+            for spec, own in zip(specs[1:], inner[1:], strict=True)
+        )
         self.layers = nn.ModuleList([first, *rest])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else None
 
@@ -127,8 +134,8 @@ class EagleDraft(StateNetwork):
         layers += [layer_facts(spec, decoder.hidden_size) for spec in rest]
         return [
             _projection(config),
-            *(matrix for facts in layers for matrix in facts.matrices),
-            (config.draft_vocab_size, decoder.hidden_size),
+            *(matrix for i, facts in enumerate(layers) for matrix in facts.named(i)),
+            head_matrix(config),
         ]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
@@ -174,4 +181,4 @@ class EagleDraft(StateNetwork):
 def _projection(config: EagleConfig) -> Matrix:
     """What makes a row of the network of the states, or of an embedding and a state."""
     hidden = config.decoder.hidden_size
-    return hidden, config.hidden_in if config.version == 3 else 2 * hidden
+    return Matrix(hidden, config.hidden_in if config.version == 3 else 2 * hidden, "fc")

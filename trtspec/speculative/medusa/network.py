@@ -43,11 +43,12 @@ class MedusaHead(nn.Module):
         super().__init__()
         hidden, own_head = config.hidden_size, config.own_head
         self.blocks = nn.ModuleList(
-            Linear(hidden, hidden, dtype, bias=True, format=formats.layers)
-            for _ in range(config.num_layers)
+            Linear(hidden, hidden, dtype, bias=True, format=formats.of({f"blocks.{i}": hidden}))
+            for i in range(config.num_layers)
         )
         vocab = config.vocab_size
-        self.lm_head = Linear(hidden, vocab, dtype, format=formats.head) if own_head else None
+        head_format = formats.of_head("lm_head")
+        self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if own_head else None
 
     def ready(self, x: Tensor) -> Tensor:
         """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
@@ -84,7 +85,8 @@ class MedusaHeads(nn.Module):
         super().__init__()
         self.config = config
         self.heads = nn.ModuleList(
-            MedusaHead(config, dtype, formats=formats) for _ in range(config.num_heads)
+            MedusaHead(config, dtype, formats=formats.at(f"heads.{i}"))
+            for i in range(config.num_heads)
         )
         self.target = TargetParts(
             target, dtype, embed=False, head=not config.own_head, formats=formats
@@ -94,8 +96,15 @@ class MedusaHeads(nn.Module):
     def matrices(config: MedusaConfig) -> list[Matrix]:
         """Those that one pass reads; a borrowed head is read once for all."""
         hidden = config.hidden_size
-        blocks = [(hidden, hidden)] * (config.num_heads * config.num_layers)
-        return blocks + [(config.vocab_size, hidden)] * (config.num_heads if config.own_head else 1)
+        blocks = [
+            Matrix(hidden, hidden, f"heads.{head}.blocks.{i}")
+            for head in range(config.num_heads)
+            for i in range(config.num_layers)
+        ]
+        if not config.own_head:
+            return [*blocks, Matrix(config.vocab_size, hidden)]
+        names = (f"heads.{head}.lm_head" for head in range(config.num_heads))
+        return [*blocks, *(Matrix(config.vocab_size, hidden, name, True) for name in names)]
 
     def marginals(self, hidden: Tensor) -> Tensor:
         """The target's states ``[B, H]`` -> the logits ``[B, heads, V] f32``."""

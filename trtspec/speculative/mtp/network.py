@@ -18,7 +18,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import Read
+from trtspec.models.block_map import Read, within
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig
@@ -107,14 +107,19 @@ class MtpModules(ModuleStack):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         module, count = config.module, config.num_modules
-        modules = (EagleDraft(module, target, dtype, formats=formats) for _ in range(count))
+        modules = (
+            EagleDraft(module, target, dtype, formats=formats.at(f"modules.{i}"))
+            for i in range(count)
+        )
         super().__init__(modules, module.decoder.num_layers)
         self.config = config
 
     @staticmethod
     def matrices(config: MtpModulesConfig) -> list[Read]:
         """Those that a rollout reads: every module runs once."""
-        return EagleDraft.matrices(config.module) * config.num_modules
+        one = EagleDraft.matrices(config.module)
+        modules = range(config.num_modules)
+        return [within(f"modules.{i}.", read) for i in modules for read in one]
 
     def load_weights(self, checkpoint: ModulesSource, target: Mapping[str, Tensor]) -> None:
         """Fill every buffer of the modules' own from their checkpoint, whose further modules, if it

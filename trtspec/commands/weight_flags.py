@@ -1,0 +1,36 @@
+"""The flags about how weights are kept and multiplied, the same in every program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trtspec.commands import help_texts
+from trtspec.commands.help_texts import one_of
+from trtspec.config.build_config import WEIGHT_OPTIONS
+from trtspec.formats.registry import activation_dtypes, format_kinds, weight_group_sizes
+
+
+def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:
+    """Add a flag for each of `WEIGHT_OPTIONS`, its words joined by ``between``. ``add``: of a
+    parser or of a group of flags."""
+    usual = ", ".join(f"{kind.group_size} for {kind.name}" for kind in format_kinds().values())
+    sizes = one_of([*map(str, weight_group_sizes())])
+    given: dict[str, dict[str, Any]] = {
+        "weight_dtype": {"help": help_texts.weight_dtype()},
+        "weight_group_size": {
+            "type": int,
+            "help": f"input features that share a scale of quantised weights: {sizes}; 0: all "
+            f"(default: {usual})",
+        },
+        "head_weight_dtype": {
+            "help": "--weight_dtype of the matrix to the vocabulary (default: the same, 8 bits "
+            "where that has fewer)"
+        },
+        "activation_dtype": {
+            "help": f"in what quantised weights are multiplied: {one_of(activation_dtypes())}; "
+            "auto (default): inputs rounded to 8 bits, else --dtype"
+        },
+    }
+    for name in WEIGHT_OPTIONS:
+        add(f"--{name.replace('_', between)}", **given[name])
