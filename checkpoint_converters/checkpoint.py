@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import by_usual_names, resolve, split_fused
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
-from checkpoint_converters.quantised.registry import HF_QUANTIZATION, read_scheme
+from checkpoint_converters.quantised.registry import HF_QUANTIZATION
 from checkpoint_converters.stacked import split_stacked
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
@@ -80,25 +80,12 @@ def fingerprint(path: Path) -> str:
 def reading_notes(path: Path) -> list[str]:
     """Lines about what is made of a checkpoint's weights, where that is not as it stands there."""
     gguf = find_gguf(path)
-    if gguf is None:
-        return _scheme_note(HfConfig.read(path), path)
-    file = open_gguf(gguf)
-    kinds = file.block_types
-    if not kinds:
+    kinds = [] if gguf is None else open_gguf(gguf).block_types
+    if gguf is None or not kinds:
         return []
     return [
-        f"the checkpoint's blocks of {', '.join(kinds)} ({file.path.name}) are read as floats: "
-        f"{BLOCKS_AS} unless another dtype is asked for; float32 keeps all that they say"
-    ]
-
-
-def _scheme_note(hf: HfConfig, path: Path) -> list[str]:
-    scheme = read_scheme(hf)
-    if scheme is None or storage_of(fold(hf, read_model_headers(path))) is not None:
-        return []
-    return [
-        f"the checkpoint's quantised weights ({scheme.name}) are read as floats; float32 keeps all "
-        "that they say"
+        f"the checkpoint has blocks of {', '.join(kinds)} ({gguf.name}): those of 5 and 6 bits are "
+        f"kept in 8; all else is {BLOCKS_AS} unless another dtype is asked for"
     ]
 
 
@@ -111,9 +98,9 @@ def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
     CheckpointError for an architecture, activation, rope type or quantization not supported.
     """
     family, hf = _detect(path, guests)
-    if read_dtype(hf) and not is_quantised(hf):
-        return _config(family, hf, {})
-    return _config(family, hf, fold(hf, read_model_headers(path)))
+    if is_quantised(hf):
+        return load_checkpoint(path, guests).config
+    return _config(family, hf, {} if read_dtype(hf) else read_model_headers(path))
 
 
 def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
@@ -152,6 +139,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
         norms = (name for name in tensors if name.endswith("norm.weight"))
         tensors |= {name: Shifted.of(tensors[name], -1) for name in norms}
     files = weight_files(stored) if gguf is None else open_gguf(gguf).files
+    config = replace(config, storage=storage_of(tensors))
     return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
 
 
@@ -224,7 +212,6 @@ def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -
         return ModelConfig(
             architecture=family.architecture,
             dtype=read_dtype(hf) or _dtype_of(family, headers),
-            storage=storage_of(headers),
             **family.read_fields(hf),
         )
     except ConfigError as error:

@@ -15,7 +15,8 @@ from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
-from checkpoint_converters.quantised.folded import fold
+from checkpoint_converters.quantised.folded import fold, storage_of
+from trtspec.config.storage import NetworkStorage
 from trtspec.errors import CheckpointError
 
 
@@ -89,6 +90,11 @@ class DraftCheckpoint:
         """Of its network, such as ``"eagle"`` or ``"model"``."""
         kind: str = self.config.kind
         return kind
+
+    @cached_property
+    def storage(self) -> NetworkStorage | None:
+        """How its weights are quantised; None: they are floats."""
+        return storage_of({name: self.tensors.header(name) for name in self.tensors})
 
     @property
     def content(self) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
 
 SINGLE = "model.safetensors"
@@ -60,6 +61,11 @@ class TensorHeader:
         """Tensors that lie beside this one, by what stands behind its name: of a quantised weight
         the numbers that its floats are made of."""
         return {}
+
+    @property
+    def scheme(self) -> WeightStorage | None:
+        """How the numbers of a quantised weight are stored; None: it has floats alone."""
+        return None
 
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:

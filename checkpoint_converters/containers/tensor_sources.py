@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
-from trtspec.config.storage import ROW_SUFFIXES
+from trtspec.config.storage import ROW_SUFFIXES, WeightStorage
 
 SPELLING = {
     torch.float32: "F32",
@@ -61,6 +61,10 @@ class PickedRows(TensorHeader):
     def beside(self) -> Mapping[str, TensorHeader]:
         return _rows_beside(self.whole, lambda part: PickedRows.of(part, self.rows))
 
+    @property
+    def scheme(self) -> WeightStorage | None:
+        return self.whole.scheme
+
 
 @dataclass(frozen=True, eq=False)
 class RowRange(TensorHeader):
@@ -80,6 +84,10 @@ class RowRange(TensorHeader):
 
     def beside(self) -> Mapping[str, TensorHeader]:
         return _rows_beside(self.whole, lambda p: RowRange.of(p, self.first, self.shape[0]))
+
+    @property
+    def scheme(self) -> WeightStorage | None:
+        return self.whole.scheme
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +126,10 @@ class RotaryHalves(TensorHeader):
 
     def beside(self) -> Mapping[str, TensorHeader]:
         return _rows_beside(self.whole, lambda part: RotaryHalves.of(part, self.heads))
+
+    @property
+    def scheme(self) -> WeightStorage | None:
+        return self.whole.scheme
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.quantised.gguf_blocks import unblocked
-from checkpoint_converters.quantised.numbers import QuantisedTensor
 from checkpoint_converters.quantised.registry import read_scheme
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import NetworkStorage
 
 
 def is_quantised(hf: HfConfig) -> bool:
@@ -34,7 +33,14 @@ def fold(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> dict[str, TensorH
     return dict(headers) if scheme is None else scheme.fold(headers)
 
 
-def storage_of(headers: Mapping[str, TensorHeader]) -> WeightStorage | None:
-    """That of all quantised weights, where they have one that is kept; else None."""
-    found = {h.storage for h in headers.values() if isinstance(h, QuantisedTensor)}
-    return found.pop() if found == {WeightStorage(8)} else None
+def storage_of(tensors: Mapping[str, TensorHeader]) -> NetworkStorage | None:
+    """How the weights among tensors, by internal names, are quantised; None where none is."""
+    matrices = {name: each for name, each in tensors.items() if len(each.shape) == 2}
+    ending = ".weight"
+    return NetworkStorage.of(
+        {
+            name.removesuffix(ending): each.scheme
+            for name, each in matrices.items()
+            if name.endswith(ending)
+        }
+    )

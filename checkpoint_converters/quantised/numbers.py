@@ -77,8 +77,12 @@ class QuantisedTensor(TensorHeader):
     def read(self) -> Tensor:
         return self.unpack().floats()
 
+    @property
+    def scheme(self) -> WeightStorage | None:
+        return self.storage if len(self.shape) == 2 else None
+
     def beside(self) -> Mapping[str, TensorHeader]:
-        if len(self.shape) != 2:
+        if self.scheme is None:
             return {}
         return {
             suffix: PartOfQuantised(self.name + suffix, self.file, dtype, shape, self, suffix)

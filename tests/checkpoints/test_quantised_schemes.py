@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoint_converters import load_checkpoint, read_config, reading_notes
+from checkpoint_converters import load_checkpoint, read_config
 from checkpoint_converters.checkpoint import Checkpoint
 from checkpoint_converters.quantised.numbers import QuantisedTensor
+from trtspec.config.storage import NetworkStorage
+from trtspec.config.strict import from_dict, to_dict
 from trtspec.errors import CheckpointError
 from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.stored import StoredWeight
@@ -51,8 +54,7 @@ def opened(path: Path, case: Case, change: Callable[[TinyFolder], Any] = id) -> 
 @pytest.mark.parametrize("name", CASES)
 def test_a_format_of_the_same_storage_keeps_all(tmp_path: Path, name: str) -> None:
     """What a file's header says of a weight is what a format of so many bits needs to hold it."""
-    path = tmp_path / "model"
-    checkpoint = opened(path, CASES[name])
+    checkpoint = opened(tmp_path / "model", CASES[name])
     header = checkpoint.tensors.header("layers.1.mlp.down.weight")
     assert isinstance(header, QuantisedTensor)
     kind = IntegerFormat(header.storage)
@@ -61,8 +63,11 @@ def test_a_format_of_the_same_storage_keeps_all(tmp_path: Path, name: str) -> No
     buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
     assert kind.load([weight], buffers).error == 0
     assert torch.equal(kind.dequantised(buffers, *header.shape), header.read())
-    noted = [note for note in reading_notes(path) if "are read as floats" in note]
-    assert len(noted) == (checkpoint.config.storage is None)
+    stored = checkpoint.config.storage
+    assert stored is not None and stored.scheme("layers.1.mlp.down") == header.storage
+    for name in ("layers.0.mlp.up", "layers.1.attn.v", "head", "embed"):
+        assert stored.scheme(name) is None
+    assert from_dict(NetworkStorage, json.loads(json.dumps(to_dict(stored)))) == stored
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -50,7 +50,9 @@ def integers(group: int = 0) -> NetworkFormats:
 @pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
 def test_weights_are_taken_as_they_are(folder: TinyFolder, config: Any, file: Any) -> None:
     checkpoint = load_checkpoint(write(folder, config, file))
-    assert checkpoint.config.storage == WeightStorage(bits=8)
+    stored = checkpoint.config.storage
+    assert stored is not None and stored.schemes == (WeightStorage(bits=8),)
+    assert stored.scheme("head") is None
     assert checkpoint.config.dtype == "bfloat16"
     assert read_config(checkpoint.path) == checkpoint.config
     for group in (0, 32):

@@ -11,7 +11,7 @@ from trtspec.builder.resolve import resolve_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.rope import RopeConfig
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 
@@ -168,11 +168,10 @@ def test_int8_weights() -> None:
     resolved, reasons = resolve_build(asked, MODEL)
     assert (resolved.dtype, resolved.weight_dtype) == ("bfloat16", "int8")
     assert not any("weight" in reason for reason in reasons)
-    stored = replace(MODEL, storage=WeightStorage(bits=8))
+    stored = replace(MODEL, storage=NetworkStorage(WeightStorage(bits=8)))
     resolved, reasons = resolve_build(BuildConfig(), stored)
-    assert (
-        resolved.weight_dtype == "int8" and "weight_dtype int8: that of the checkpoint" in reasons
-    )
+    assert resolved.weight_dtype == "bfloat16" and resolved.activation_dtype == "int8"
+    assert "weights int8: as the checkpoint stores them" in reasons
     floats = BuildConfig(weight_dtype="bfloat16")
     resolved, reasons = resolve_build(floats, stored)
     assert resolved.weight_dtype == "bfloat16" and "become floats" in reasons[1]
@@ -186,10 +185,10 @@ def test_int8_weights() -> None:
         (BuildConfig(backend="onnx"), stored, "'onnx', .*give weight_dtype 'float32' to make"),
         (BuildConfig(weight_dtype="int8", backend="tensorrt", dtype="fp16"), MODEL, "'tensorrt'"),
         (BuildConfig(weight_dtype="int8", device="cuda"), MODEL, "device 'cuda'"),
-        (asked, stored, "weight_group_size=64: .* one scale for each output"),
+        (asked, stored, "weight_group_size=64: .* have groups of their own"),
         (BuildConfig(weight_dtype="fp32"), MODEL, "'float32' with dtype 'bfloat16'"),
         (BuildConfig("fp16", weight_dtype="bf16"), MODEL, "'bfloat16' with dtype 'float16'"),
-        (BuildConfig(weight_dtype="int5"), MODEL, "'int5' is not supported; did you mean `int4`"),
+        (BuildConfig(weight_dtype="int5"), MODEL, "'int5' is not supported; did you mean `int8`"),
         (
             BuildConfig(weight_dtype="int8", weight_group_size=48),
             MODEL,

@@ -10,7 +10,6 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import weight_bytes
 
 from ..e2e.helpers import ngram, tokens
 from .equality import assert_equal, cycling_samples, deep_samples, samples
@@ -56,7 +55,7 @@ def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
     assert metrics["acceptance_length"] > 1.2
     report = program.run(int8_engine, cases[:1], tmp_path).report
     engine = EngineConfig.read(int8_engine)
-    assert report["engine"]["target_weight_bytes"] == weight_bytes(engine.target, engine.build)
+    assert report["engine"]["target_weight_bytes"] == engine.pass_bytes()
 
 
 # Here and below, what is under the mark `matrix` runs in test_onnx.py for every change: the loop is

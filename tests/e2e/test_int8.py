@@ -10,7 +10,6 @@ import pytest
 from trtspec import LLM, SamplingParams
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
-from trtspec.engine.memory import weight_bytes
 from trtspec.errors import ConfigError
 
 from .eagle_heads import RightHeads, V
@@ -102,5 +101,5 @@ class TestCompiled:
                 LLM(int8_engine, skip_tokenizer_init=True, **options)
         with LLM(int8_engine, False, skip_tokenizer_init=True, **INT8) as llm:
             llm.generate([1, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
-            figures, read = llm.get_metrics(), weight_bytes(llm.config.target, llm.config.build)
+            figures, read = llm.get_metrics(), llm.config.pass_bytes()
             assert figures["verify_weight_bytes"] == read * figures["num_verify_steps"] > 0

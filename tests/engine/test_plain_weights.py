@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-import trtspec.engine.graphs as graphs
 from trtspec import LLM, SamplingParams
 from trtspec.backends.aoti.compile import compile_graph
 from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
-from trtspec.engine.folder import read_weights
+from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.graphs import engine_graphs
 from trtspec.formats.registry import IN_ROWS
 from trtspec.speculative.options import parse_speculative_config
@@ -60,7 +59,7 @@ def test_texts(
     with open_llm(models.folder(case)) as packed:
         expected = tokens(packed.generate(PROMPTS, PARAMS, use_tqdm=False))
 
-    monkeypatch.setattr(graphs, "network_formats", lambda engine: IN_ROWS)
+    monkeypatch.setattr(EngineConfig, "formats_of", lambda engine, draft=None: IN_ROWS)
     if backend == "aoti":
         compile_here(monkeypatch)
     folder = build_engine(plan, tmp_path / "engine")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.config.build_config import BuildConfig
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.choose import formats_of, resolve_weights
@@ -111,10 +111,13 @@ def test_what_a_pass_reads(name: str) -> None:
 
 
 def test_quantised_checkpoints_keep_their_format() -> None:
-    stored = WeightStorage(bits=8)
+    stored = NetworkStorage(WeightStorage(bits=8))
     auto = BuildConfig("float32")
     build, reasons = resolve_weights(auto, "float32", stored, CPU)
-    assert build.weight_dtype == "int8" and reasons == ["weight_dtype int8: that of the checkpoint"]
+    assert reasons == ["weights int8: as the checkpoint stores them"]
+    assert (build.weight_dtype, build.activation_dtype) == ("float32", "int8")
+    formats = formats_of(build, True, stored)
+    assert formats.of({"fc": 8}) == IntegerFormat(WeightStorage(8)) and formats.head == PANELS
     build, reasons = resolve_weights(auto, "float32", None, CPU)
     assert (build.weight_dtype, build.weight_group_size, reasons) == ("float32", 0, [])
     assert (build.head_weight_dtype, build.activation_dtype) == ("float32", "float32")

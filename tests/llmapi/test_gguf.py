@@ -80,14 +80,16 @@ def test_the_plan(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([*command, "--backend", "eager"]) == 0
     printed = capsys.readouterr().out
     assert f"target   {file}" in printed and "bfloat16" in printed
-    assert "blocks of Q4_0 (model.gguf) are read as floats: bfloat16 unless" in printed
+    assert (
+        "blocks of Q4_0 (model.gguf): " in printed and "weights int4: as the checkpoint" in printed
+    )
     plan = plan_of(file)
     moved = Path(shutil.copytree(file.parent, tmp_path / "moved"))
     assert plan_of(moved / file.name).fingerprint == plan.fingerprint
     write(moved / file.name, pre="smollm")
     assert plan_of(moved).fingerprint != plan.fingerprint
     write(moved / file.name, "F32")
-    assert "read as floats" not in plan_of(moved).describe()
+    assert "blocks of" not in plan_of(moved).describe()
 
 
 def test_another_tokenizer(file: Path, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from trtspec.engine.graphs import (
     own_state,
     target_module,
 )
-from trtspec.engine.memory import network_formats
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
@@ -70,14 +69,15 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     (folder / TARGET).mkdir()
     checkpoint = load_target(plan.target_dir)
-    # The plan may know of an end token that only the tokenizer names.
-    config = replace(checkpoint.config, eos_token_ids=engine.target.eos_token_ids)
+    # The plan may know of an end token that only the tokenizer names, and may want floats.
+    ends, storage = engine.target.eos_token_ids, engine.target.storage
+    config = replace(checkpoint.config, eos_token_ids=ends, storage=storage)
     checkpoint = replace(checkpoint, config=config)
     with progress("pack weights of the target"):
         target = target_module(engine)
         target.load_weights(checkpoint)
         _save(target.state_dict(), folder / TARGET)
-    kept = network_formats(engine.build)
+    kept = engine.formats_of()
     if kept.is_rounded:
         logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
         with progress(f"compare {kept.name} weights with floats"):
@@ -108,7 +108,7 @@ def _write_draft(
     """Pack what a draft brings itself, and the constants of its tree."""
     module = draft_module(engine, draft)
     draft.kind.load(module, found, target.tensors)
-    kept = network_formats(engine.build)
+    kept = engine.formats_of(draft)
     if kept.is_rounded:
         logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
     _save({**own_state(module), **draft_constants(draft)}, folder)

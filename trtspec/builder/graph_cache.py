@@ -21,6 +21,7 @@ from trtspec.backends.environment import Environment
 from trtspec.builder.locate import cache_root
 from trtspec.builder.sources import PACKAGE, hash_of, sources_of
 from trtspec.child_python import python_command, python_environment
+from trtspec.config.strict import to_dict
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import draft_of, engine_graphs
 from trtspec.errors import BuildError
@@ -55,7 +56,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     if draft is None:
         facts.append(engine.capture_layers)
     else:  # the draft's folder does not matter
-        facts += [draft.network.kind, _shape(draft.network.to_dict())]
+        stored = None if draft.storage is None else to_dict(draft.storage)
+        facts += [draft.network.kind, _shape(draft.network.to_dict()), stored]
         tree = draft.speculation.tree
         if graph.name == DRAFT_ROLLOUT:
             facts.append(asdict(tree))

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import checkpoint_converters
@@ -20,7 +20,7 @@ from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.made_for import made_for_another
 from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
-from trtspec.builder.resolve import resolve_build
+from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
@@ -37,7 +37,8 @@ from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, network_formats, weight_bytes
+from trtspec.engine.memory import kv_bytes_per_token
+from trtspec.formats.choose import kept_storage
 from trtspec.log import logger
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
@@ -69,7 +70,7 @@ class BuildPlan:
         """The plan as text, one decision a line."""
         engine, build = self.engine, self.engine.build
         pairs = zip(self.drafts, engine.drafts, strict=True)
-        number_format = network_formats(build).describe(build.dtype)
+        number_format = engine.formats_of().describe(build.dtype)
         lines = [
             f"target   {self.target_dir} ({engine.target.describe()})",
             *(f"draft    {found.path} ({built.network.describe()})" for found, built in pairs),
@@ -94,10 +95,10 @@ class BuildPlan:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
         lines += [f"because  {reason}" for reason in self.reasons]
-        weights = weight_bytes(engine.target, build)
+        weights = engine.pass_bytes()
         kv = kv_bytes_per_token(engine.target, build.dtype)
         for draft in engine.drafts:
-            weights += weight_bytes(draft.network, build)
+            weights += engine.pass_bytes(draft)
             if draft.network.decoder is not None:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
@@ -138,6 +139,9 @@ def plan_build(
     assert length is not None, "a resolved build says it"
     target = target.for_length(length)
     backend = backend_named(build.backend)
+    place = place_of(backend, build.device)
+    kept = partial(kept_storage, config, place=place, dtype=build.dtype)
+    target = replace(target, storage=kept(target.storage))
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)
@@ -163,6 +167,7 @@ def plan_build(
             draft, choice = _plan_draft(
                 member, found, folder, target_dir, target, skip_tokenizer_init, length
             )
+            draft = replace(draft, storage=kept(found.storage))
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)

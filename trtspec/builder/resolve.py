@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trtspec.backends.base import Backend
 from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
 from trtspec.builder.slot_lengths import SlotLengths
 from trtspec.config.build_config import BuildConfig
@@ -12,9 +13,15 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
-from trtspec.formats.choose import resolve_weights
+from trtspec.formats.choose import kept_storage, resolve_weights
 
 PREFILL_ROWS = 2048
+
+
+def place_of(backend: Backend, device: str) -> Place:
+    """Where the networks of a build run."""
+    with_ops = tuple(each.name for each in backends().values() if each.runs_ops)
+    return Place(backend.name, device, backend.runs_ops, with_ops)
 
 
 def resolve_build(
@@ -43,8 +50,8 @@ def resolve_build(
         reasons.append(f"device {device}: {reason}")
     backend.check_options(options, dtype)
 
-    with_ops = tuple(each.name for each in backends().values() if each.runs_ops)
-    place = Place(backend.name, device, backend.runs_ops, with_ops)
+    place = place_of(backend, device)
+    kept = kept_storage(config, model.storage, place, dtype)
     config, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
 
@@ -53,7 +60,7 @@ def resolve_build(
     if backend.has_slots:
         chosen = replace(config, dtype=dtype, device=device, backend=backend.name)
         memory = backend.memory_to_build_for(device, options)
-        slots = SlotLengths.of(model, chosen, memory, rows)
+        slots = SlotLengths.of(replace(model, storage=kept), chosen, memory, rows)
     limit, max_seq_len = model.max_sequence, config.max_seq_len
     named = f"max_position_embeddings={model.max_position_embeddings}"
     if limit > model.max_position_embeddings:

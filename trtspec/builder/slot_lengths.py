@@ -12,6 +12,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.kv import DEFAULT_FREE_MEMORY_FRACTION
 from trtspec.config.model import ModelConfig
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.weight_formats import target_formats
 from trtspec.errors import ConfigError
 
 ASSUMED_MEMORY = 24 << 30
@@ -40,7 +41,8 @@ class SlotLengths:
         cls, model: ModelConfig, build: BuildConfig, memory: int | None, rows: int
     ) -> SlotLengths:
         """``build``: with backend, device and dtypes resolved. ``rows``: those of a verify step."""
-        free = (ASSUMED_MEMORY if memory is None else memory) - weight_bytes(model, build)
+        weights = weight_bytes(model, target_formats(model, build), build)
+        free = (ASSUMED_MEMORY if memory is None else memory) - weights
         return cls(memory, free, kv_bytes_per_token(model, build.dtype), 2 * rows)
 
     def default(self, limit: int, slots: int) -> tuple[int, str | None]:

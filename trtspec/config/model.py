@@ -13,7 +13,7 @@ from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Layers, Mixer
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
@@ -28,8 +28,8 @@ class ModelConfig:
 
     Sizes are in elements. layers: a `LayerSpec` for each. norm: behind the last one. ropes: tables
     of rotary embedding, which the layers name by index. ``dtype`` is that of the checkpoint, not of
-    the engine; so is ``storage``: how its linear layers are quantised, None where they have
-    ``dtype``. Raises ConfigError when fields contradict each other.
+    the engine. storage: how weights are quantised, in a checkpoint, or in an engine that keeps
+    them so; None: they are floats. Raises ConfigError when fields contradict each other.
 
     A language model may draft for another: it is a `DraftConfig` as well.
     """
@@ -47,7 +47,7 @@ class ModelConfig:
     embedding: EmbeddingSpec = dataclasses.field(default_factory=EmbeddingSpec)
     head: HeadSpec = dataclasses.field(default_factory=HeadSpec)
     dtype: str = "float32"
-    storage: WeightStorage | None = None
+    storage: NetworkStorage | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

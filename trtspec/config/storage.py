@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -64,3 +67,46 @@ class WeightStorage:
     def name(self) -> str:
         """That of the weight format which takes such weights as they are."""
         return f"int{self.bits}"
+
+
+@strict_config()
+@dataclass(frozen=True)
+class NetworkStorage:
+    """How the weights of a network are quantised, by their names in its checkpoint less
+    ``.weight``.
+
+    usual: the scheme of all that are not named. others: the named ones, each with its scheme; None:
+    floats.
+    """
+
+    usual: WeightStorage
+    others: tuple[tuple[str, WeightStorage | None], ...] = ()
+
+    @classmethod
+    def of(cls, weights: Mapping[str, WeightStorage | None]) -> NetworkStorage | None:
+        """That of a network's weights; None where all are floats."""
+        counts = Counter(scheme for scheme in weights.values() if scheme is not None)
+        if not counts:
+            return None
+        usual = counts.most_common(1)[0][0]
+        others = tuple(each for each in weights.items() if each[1] != usual)
+        return cls(usual, others)
+
+    def scheme(self, name: str) -> WeightStorage | None:
+        """That of a weight; None: floats."""
+        return self._by_name.get(name, self.usual)
+
+    @property
+    def schemes(self) -> tuple[WeightStorage, ...]:
+        """All that there are, the usual one first."""
+        named = (scheme for _, scheme in self.others if scheme is not None)
+        return tuple(dict.fromkeys((self.usual, *named)))
+
+    @property
+    def name(self) -> str:
+        """Those of the formats that take such weights as they are."""
+        return " and ".join(dict.fromkeys(scheme.name for scheme in self.schemes))
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, WeightStorage | None]:
+        return dict(self.others)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtspec.config.draft import DraftConfig
-from trtspec.config.strict import from_dict
+from trtspec.config.storage import NetworkStorage
+from trtspec.config.strict import from_dict, to_dict
 from trtspec.config.tree import Choices, TreeShape
 from trtspec.speculative.draft_kind import DRAFT_STEP, DraftKind
 from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
@@ -37,11 +38,13 @@ class SpeculationContract:
 
 @dataclass(frozen=True)
 class EngineDraft:
-    """One draft of an engine. folder: where its files lie, and its name in the fingerprints."""
+    """One draft of an engine. folder: where its files lie, and its name in the fingerprints.
+    storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none."""
 
     network: DraftConfig
     speculation: SpeculationContract
     folder: str = FIRST_DRAFT
+    storage: NetworkStorage | None = None
 
     @property
     def kind(self) -> DraftKind:
@@ -73,17 +76,21 @@ class EngineDraft:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        stored = {} if self.storage is None else {"storage": to_dict(self.storage)}
         return {
             "folder": self.folder,
             "network": draft_to_dict(self.network),
             "speculation": asdict(self.speculation),
+            **stored,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EngineDraft:
         """The inverse of `to_dict`; KeyError or ConfigError for other content."""
         speculation = from_dict(SpeculationContract, data["speculation"])
-        return cls(draft_from_dict(data["network"]), speculation, data["folder"])
+        stored = data.get("storage")
+        storage = None if stored is None else from_dict(NetworkStorage, stored)
+        return cls(draft_from_dict(data["network"]), speculation, data["folder"], storage)
 
 
 def draft_folder_name(index: int) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.models.block_map import KVCache, decoder_facts
 
 
-def network_facts(network: DraftConfig, build: BuildConfig) -> dict[str, Any]:
+def network_facts(network: DraftConfig, build: BuildConfig, pass_bytes: int) -> dict[str, Any]:
     """Plain values for JSON of a target or a draft in a resolved build.
 
     caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim``,
@@ -26,7 +26,7 @@ def network_facts(network: DraftConfig, build: BuildConfig) -> dict[str, Any]:
         "caches": [_cache_facts(cache, window) for cache, window in different],
         "layers": [different.index(cache) for cache in caches],
         "kv_bytes_per_token": kv_bytes_per_token(decoder, build.dtype) if decoder else 0,
-        "pass_bytes": weight_bytes(network, build),
+        "pass_bytes": pass_bytes,
     }
 
 

@@ -43,9 +43,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.facts import network_facts
-from trtspec.engine.memory import in_large_pages
+from trtspec.engine.memory import in_large_pages, weight_bytes
+from trtspec.engine.weight_formats import draft_formats, target_formats
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
+from trtspec.formats.network_formats import NetworkFormats
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 FORMAT_VERSION = 6
@@ -91,6 +93,17 @@ class EngineConfig:
                 layers += draft.network.capture_layers
         return layers
 
+    def formats_of(self, draft: EngineDraft | None = None) -> NetworkFormats:
+        """How the target, or one of its drafts, keeps its weights."""
+        if draft is None:
+            return target_formats(self.target, self.build)
+        return draft_formats(draft.storage, self.target, self.build)
+
+    def pass_bytes(self, draft: EngineDraft | None = None) -> int:
+        """Bytes of weights that one pass of the target, or of one of its drafts, reads."""
+        network = self.target if draft is None else draft.network
+        return weight_bytes(network, self.formats_of(draft), self.build)
+
     def states_of(self, draft: EngineDraft) -> slice | None:
         """The part of the target's states, in a row of those that it hands out, that a draft reads;
         None if the draft reads all of them, or none."""
@@ -128,7 +141,10 @@ class EngineConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""
         together = self.speculation
-        networks = {TARGET: self.target} | {each.folder: each.network for each in self.drafts}
+        facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes())}
+        for draft in self.drafts:
+            own = network_facts(draft.network, self.build, self.pass_bytes(draft))
+            facts[draft.folder] = own
         return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),
@@ -139,7 +155,7 @@ class EngineConfig:
             "environment": self.environment.to_dict(),
             "extract_layers": list(self.extract_layers),
             "weights": {folder: dict(record) for folder, record in self.weights.items()},
-            "facts": {name: network_facts(each, self.build) for name, each in networks.items()},
+            "facts": facts,
         }
 
     @classmethod

@@ -19,7 +19,6 @@ from trtspec.backends.shape import (
 )
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import network_formats
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import model_signature
 from trtspec.speculative.draft_kind import Built
@@ -93,14 +92,14 @@ def target_module(engine: EngineConfig) -> CausalLM:
         engine.target,
         built_dtype(engine),
         engine.capture_layers,
-        formats=network_formats(engine.build),
+        formats=engine.formats_of(),
     )
 
 
 def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
     """A draft with uninitialised weights, on torch's default device."""
     make = draft.kind.module
-    return make(draft.network, engine.target, built_dtype(engine), network_formats(engine.build))
+    return make(draft.network, engine.target, built_dtype(engine), engine.formats_of(draft))
 
 
 def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trtspec.backends.registry import backend_named
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
-from trtspec.formats.choose import formats_of
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_map import kv_elements_per_token, matrix_bytes
 from trtspec.speculative.registry import draft_kinds
@@ -27,18 +25,11 @@ def element_bytes(dtype: str) -> int:
     return torch_dtype.itemsize
 
 
-def weight_bytes(model: DraftConfig, build: BuildConfig) -> int:
+def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:
     """Bytes of the weights that one pass of a resolved build reads, norms and biases left out.
     ``model`` may be a target too: its config is that of a draft model."""
     matrices = draft_kinds()[model.kind].matrices(model)
-    return matrix_bytes(matrices, network_formats(build), getattr(torch, build.dtype))
-
-
-def network_formats(build: BuildConfig) -> NetworkFormats:
-    """How the networks of a resolved build keep their weights. The ops for CPUs read floats in
-    panels; other libraries want plain floats."""
-    runs_ops = backend_named(build.backend).runs_ops
-    return formats_of(build, in_panels=build.device == "cpu" and runs_ops)
+    return matrix_bytes(matrices, formats, getattr(torch, build.dtype))
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

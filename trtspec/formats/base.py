@@ -109,6 +109,11 @@ class WeightFormat(ABC):
     name: str
     is_rounded: bool = False
 
+    @property
+    def arranges_inputs(self) -> bool:
+        """Whether inputs are scaled or put in another order first, as the weights at hand say."""
+        return False
+
     @abstractmethod
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
         """The buffers of a layer in a network of ``dtype``, by the names that a ``state_dict`` has

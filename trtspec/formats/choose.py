@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.model import DTYPES
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
+from trtspec.formats.integer import ROUNDED_INPUTS, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import (
     IN_PANELS,
@@ -20,29 +21,68 @@ from trtspec.formats.registry import (
 )
 
 
-def formats_of(build: BuildConfig, in_panels: bool) -> NetworkFormats:
-    """Of a resolved build; floats lie in panels where the ops of trtspec read them."""
+def formats_of(
+    build: BuildConfig, in_panels: bool, storage: NetworkStorage | None = None
+) -> NetworkFormats:
+    """Of a network in a resolved build, whose weights are kept as ``storage`` says; floats lie in
+    panels where the ops of trtspec read them. A head that it borrows is of its own format here."""
     layers = _made(build, build.weight_dtype, build.weight_group_size, in_panels)
     head = layers
     if build.head_weight_dtype != build.weight_dtype:
         head = _made(build, build.head_weight_dtype, None, in_panels)
-    return NetworkFormats(layers, head, head)
+    return NetworkFormats(layers, head, head, storage, _rounds_inputs(build))
 
 
 def _made(build: BuildConfig, name: str, group: int | None, in_panels: bool) -> WeightFormat:
     kind = format_kinds().get(name)
     if kind is None:
         return (IN_PANELS if in_panels else IN_ROWS).layers
-    rounds_inputs = build.activation_dtype not in DTYPES
-    return kind.make(kind.group_size if group is None else group, rounds_inputs)
+    return kind.make(kind.group_size if group is None else group, _rounds_inputs(build))
+
+
+def _rounds_inputs(build: BuildConfig) -> bool:
+    return build.activation_dtype not in ("auto", *DTYPES)
+
+
+def kept_storage(
+    asked: BuildConfig, storage: NetworkStorage | None, place: Place, dtype: str
+) -> NetworkStorage | None:
+    """What of a checkpoint's quantised weights a build keeps as it is: all, unless floats were
+    asked for.
+
+    Raises:
+        ConfigError: no kernel reads them there, or they have more bits than were asked for.
+    """
+    if storage is None or asked.weight_dtype in DTYPES:
+        return None
+    remedy = f"give weight_dtype {dtype!r} to make floats of them"
+    for scheme in storage.schemes:
+        reason = kept_as(scheme, False).unsupported(place)
+        if reason is not None:
+            raise ConfigError(
+                f"the checkpoint's weights are {storage.name}, which is not available {reason}; "
+                f"{remedy}"
+            )
+    kind = format_kinds().get(asked.weight_dtype)
+    if kind is not None and kind.bits and kind.bits < max(each.bits for each in storage.schemes):
+        raise ConfigError(
+            f"weight_dtype {kind.name}: the checkpoint's weights are {storage.name}, and are not "
+            "quantised again; leave weight_dtype out to keep them"
+        )
+    if kind is not None and asked.weight_group_size:
+        raise ConfigError(
+            f"weight_group_size={asked.weight_group_size}: the checkpoint's {storage.name} weights "
+            "have groups of their own, and are not quantised again; leave weight_group_size out"
+        )
+    return storage
 
 
 def resolve_weights(
-    build: BuildConfig, dtype: str, stored: WeightStorage | None, place: Place
+    build: BuildConfig, dtype: str, stored: NetworkStorage | None, place: Place
 ) -> tuple[BuildConfig, list[str]]:
     """The build, which computes in ``dtype``, with all that it says of weights made concrete, and a
     line for each choice made. ``stored``: how the checkpoint's weights are quantised, None if they
-    are floats.
+    are floats; see `kept_storage`.
 
     Raises:
         ConfigError: what was asked for is unknown, or does not fit dtype, checkpoint or place.
@@ -50,20 +90,15 @@ def resolve_weights(
     reasons: list[str] = []
     layers, group = build.weight_dtype, build.weight_group_size
     _check_name("weight_dtype", layers, dtype)
-    if stored is not None and layers in DTYPES:
+    kept = kept_storage(build, stored, place, dtype)
+    if kept is not None:
+        reasons.append(f"weights {kept.name}: as the checkpoint stores them")
+    elif stored is not None:
         became = f"weight_dtype {dtype}: {stored.name} weights of the checkpoint"
         reasons.append(f"{became} become floats")
-    if layers == "auto":
-        layers = dtype if stored is None else stored.name
-        if stored is not None:
-            reasons.append(f"weight_dtype {layers}: that of the checkpoint")
+    layers = dtype if layers == "auto" else layers
     kind = format_kinds().get(layers)
     _check_group(layers, group)
-    if kind is not None and stored is not None and group:
-        raise ConfigError(
-            f"weight_group_size={group}: the checkpoint's {stored.name} weights have one scale for "
-            "each output, and are not quantised again; leave weight_group_size out"
-        )
     head = build.head_weight_dtype
     _check_name("head_weight_dtype", head, dtype)
     if head == "auto":
@@ -71,15 +106,15 @@ def resolve_weights(
         if head != layers:
             reasons.append(f"head_weight_dtype {head}: heads lose more by fewer bits")
     for flag, name in (("weight_dtype", layers), ("head_weight_dtype", head)):
-        _check_place(flag, name, dtype, stored, place)
+        _check_place(flag, name, place)
     chosen = replace(
         build,
         weight_dtype=layers,
         weight_group_size=(kind.group_size if kind else 0) if group is None else group,
         head_weight_dtype=head,
-        activation_dtype=_activation(build.activation_dtype, dtype, (layers, head)),
     )
-    return chosen, reasons
+    activation = _activation(build.activation_dtype, dtype, (layers, head), kept)
+    return replace(chosen, activation_dtype=activation), reasons
 
 
 def _check_name(flag: str, asked: str, dtype: str) -> None:
@@ -112,26 +147,18 @@ def _check_group(name: str, group: int | None) -> None:
         )
 
 
-def _check_place(
-    flag: str, name: str, dtype: str, stored: WeightStorage | None, place: Place
-) -> None:
+def _check_place(flag: str, name: str, place: Place) -> None:
     kind = format_kinds().get(name)
     reason = kind.make(kind.group_size, False).unsupported(place) if kind else None
-    if reason is None:
-        return
-    hint = f"leave {flag} out"
-    if stored is not None:
-        hint = (
-            f"the checkpoint's weights are {stored.name}; give weight_dtype {dtype!r} to make "
-            "floats of them"
-        )
-    raise ConfigError(f"{flag} {name} is not available {reason}; {hint}")
+    if reason is not None:
+        raise ConfigError(f"{flag} {name} is not available {reason}; leave {flag} out")
 
 
-def _activation(asked: str, dtype: str, names: tuple[str, ...]) -> str:
-    """In what the products of layers in these formats are computed."""
+def _activation(asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None) -> str:
+    """In what the products of layers in these formats, or kept so, are computed."""
     kinds = format_kinds()
     able = [kinds[name].rounded_inputs for name in names if name in kinds]
+    able += [ROUNDED_INPUTS] if kept is not None else []
     rounded = next(filter(None, able), None)
     if asked == "auto":
         return rounded or dtype

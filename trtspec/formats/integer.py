@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import NoReturn
 
 import torch
@@ -22,6 +23,7 @@ from trtspec.formats.base import (
 )
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear_quantised import (
+    GROUP_SIZES,
     OUTPUTS,
     QuantisedWeights,
     dequantise,
@@ -58,6 +60,10 @@ class IntegerFormat(WeightFormat):
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.scheme.name
+
+    @property
+    def arranges_inputs(self) -> bool:
+        return self.scheme.input_scales or self.scheme.permuted
 
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
         scheme, panels = self.scheme, -(-n // OUTPUTS)
@@ -253,3 +259,23 @@ class IntegerFormat(WeightFormat):
 
 def _squares(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+
+
+@cache
+def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
+    """The format that keeps a checkpoint's weights of a scheme; groups of more inputs than there is
+    a kernel for become several.
+
+    Raises:
+        ConfigError: a scheme that no kernel reads.
+    """
+    if not scheme.group_size:
+        return IntegerFormat(scheme, rounds_inputs)
+    sizes = [size for size in GROUP_SIZES if size and scheme.group_size % size == 0]
+    if not sizes:
+        raise ConfigError(
+            f"the checkpoint's {scheme.name} weights have a scale for each {scheme.group_size} "
+            f"input features; kept are groups that {', '.join(map(str, GROUP_SIZES[1:]))} divide: "
+            "give a weight_dtype of floats"
+        )
+    return IntegerFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trtspec.config.storage import NetworkStorage
+from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
+from trtspec.formats.integer import kept_as
+from trtspec.formats.joined import joined
 
 
 @dataclass(frozen=True)
@@ -13,13 +17,17 @@ class NetworkFormats:
     """The formats of a network's linear layers, asked for where a layer is built.
 
     layers: of all but heads. head: of the network's own heads. target_head: of the head of its
-    target, which a draft may borrow (of a target, its own). within: the beginning of the names,
-    as a checkpoint has them, of what is built: ``layers.0.attn.``.
+    target, which a draft may borrow (of a target, its own). storage: how weights lie in the
+    checkpoint that are kept so, whatever the others are; rounds_inputs: whether products with these
+    round their inputs. within: the beginning of the names, as a checkpoint has them, of what is
+    built: ``layers.0.attn.``.
     """
 
     layers: WeightFormat
     head: WeightFormat
     target_head: WeightFormat
+    storage: NetworkStorage | None = None
+    rounds_inputs: bool = False
     within: str = ""
 
     @classmethod
@@ -34,23 +42,50 @@ class NetworkFormats:
     def of(self, outputs: Mapping[str, int]) -> WeightFormat:
         """That of a layer which is made of these weights, by name less ``.weight``, one behind the
         other along its outputs, with so many outputs each."""
-        return self.layers
+        return joined((count, self._one(name, self.layers)) for name, count in outputs.items())
 
     def of_head(self, name: str) -> WeightFormat:
         """That of a head of its own, which is made of this weight."""
-        return self.head
+        return self._one(name, self.head)
+
+    def of_experts(self, count: int, parts: Sequence[str]) -> WeightFormat:
+        """That of these weights of so many experts, named ``{expert}.{part}``, which is one.
+
+        Raises:
+            ConfigError: the checkpoint has several.
+        """
+        names = [f"{expert}.{part}" for expert in range(count) for part in parts]
+        found = dict.fromkeys(self._one(name, self.layers) for name in names)
+        if len(found) > 1:
+            raise ConfigError(
+                f"the experts of {self.within.removesuffix('.')} have weights of "
+                f"{len(found)} formats ({', '.join(kind.name for kind in found)}), which are not "
+                "multiplied together; give a weight_dtype of floats"
+            )
+        return next(iter(found))
 
     @property
     def name(self) -> str:
         """That of the rounded weights."""
+        if self.storage is not None:
+            return self.storage.name
         return self.layers.name if self.layers.is_rounded else self.head.name
 
     @property
     def is_rounded(self) -> bool:
         """Whether any layer of its own may have rounded weights."""
-        return self.layers.is_rounded or self.head.is_rounded
+        return self.storage is not None or self.layers.is_rounded or self.head.is_rounded
 
     def describe(self, dtype: str) -> str:
         """A network of ``dtype`` with such weights, in a few words."""
         said = self.layers.describe(dtype)
-        return said if self.head == self.layers else f"{said}, heads {self.head.describe(dtype)}"
+        if self.head != self.layers:
+            said = f"{said}, heads {self.head.describe(dtype)}"
+        if self.storage is None:
+            return said
+        kept = (kept_as(scheme, self.rounds_inputs) for scheme in self.storage.schemes)
+        return f"{said}, as stored {', '.join(kind.describe(dtype) for kind in kept)}"
+
+    def _one(self, name: str, otherwise: WeightFormat) -> WeightFormat:
+        scheme = self.storage.scheme(self.within + name) if self.storage is not None else None
+        return otherwise if scheme is None else kept_as(scheme, self.rounds_inputs)

@@ -30,7 +30,7 @@ class FormatKind:
     ``group_sizes``, and whether products round their inputs too. group_size: where none is asked
     for. head: the format of heads where none is asked for, by name; None: itself.
     rounded_inputs: the ``activation_dtype`` by which products round their inputs; None: they do
-    not.
+    not. bits: of a weight, where checkpoints may have weights of fewer or more; 0: none has such.
     """
 
     name: str
@@ -40,6 +40,7 @@ class FormatKind:
     group_size: int = 0
     head: str | None = None
     rounded_inputs: str | None = None
+    bits: int = 0
 
 
 def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> IntegerFormat:
@@ -59,6 +60,7 @@ _BUILT_IN = tuple(
         scheme.group_size,
         _EIGHT.name,
         ROUNDED_INPUTS,
+        scheme.bits,
     )
     for scheme in (_EIGHT, _FOUR)
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -102,6 +102,22 @@ class StoredWeight:
         if self.offsets is not None:
             weight += self.grouped(self.offsets, 1)[:, place].float()
         return weight if self.input_scales is None else weight * self.input_scales.float()
+
+    def picked(self, rows: Tensor) -> StoredWeight:
+        """Its outputs ``rows [n] i64``."""
+
+        def of(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[rows]
+
+        exact = self.exact
+        return replace(
+            self,
+            values=self.values[rows],
+            scales=of(self.scales),
+            zeros=of(self.zeros),
+            offsets=of(self.offsets),
+            exact=None if exact is None else lambda: exact()[rows],
+        )
 
     def require_finite(self, purpose: str) -> None:
         """CheckpointError, ending with ``purpose``, for floats, scales, offsets or factors that are

@@ -17,7 +17,6 @@ from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import weight_bytes
 from trtspec.engine.open import OpenDraft, judges, open_sessions
 from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
@@ -155,7 +154,7 @@ def _target(
 ) -> ModelEngine:
     network = NetworkFacts(
         engine.target.vocab_size,
-        pass_bytes=weight_bytes(engine.target, engine.build),
+        pass_bytes=engine.pass_bytes(),
         judges=judges(engine),
     )
     sessions = EngineSessions(_with_graphs(session, engine, buckets))
@@ -174,7 +173,7 @@ def _draft_engine(
     engine: EngineConfig, opened: OpenDraft, cache: DraftCache | None, buckets: RowBuckets | None
 ) -> ModelEngine | HeadsEngine:
     network, sessions = opened.plan.network, opened.sessions
-    pass_bytes = weight_bytes(network, engine.build)
+    pass_bytes = engine.pass_bytes(opened.plan)
     rollout = sessions[DRAFT_ROLLOUT]
     if network.decoder is None or cache is None:
         return HeadsEngine(rollout, engine.build.device, pass_bytes)

@@ -139,7 +139,8 @@ class Experts(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        count, inner, format = spec.num_experts, spec.intermediate_size, formats.layers
+        count, inner = spec.num_experts, spec.intermediate_size
+        format = formats.at("experts").of_experts(count, ("gate", "up", "down"))
         floats = floats_beside(format)
         self.inner = inner
         self.format = format
@@ -155,7 +156,7 @@ class Experts(nn.Module):
         self.shared_gate: Linear | None = None
         if spec.shared_size:
             dense = DenseSpec(spec.shared_size, spec.activation)
-            self.shared = DenseFeedForward(dense, hidden, dtype, formats=formats)
+            self.shared = DenseFeedForward(dense, hidden, dtype, formats=formats.at("shared"))
         if spec.shared_gate:
             self.shared_gate = Linear(hidden, 1, dtype, format=floats)
 

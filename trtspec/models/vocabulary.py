@@ -133,5 +133,4 @@ class DraftVocabulary(nn.Module):
             return
         assert self.token_map is not None
         name = "head.weight" if "head.weight" in target else "embed.weight"
-        head = StoredWeight.read(target, name).floats()
-        load_linear(self.lm_head, {"head.weight": head[self.token_map]}, ["head"])
+        self.lm_head.load([StoredWeight.read(target, name).picked(self.token_map)])

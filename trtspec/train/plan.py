@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.memory import weight_bytes
+from trtspec.engine.weight_formats import target_formats
 from trtspec.errors import ConfigError
 from trtspec.speculative.recipe import TrainingRecipe
 from trtspec.train.data import DataSource
@@ -60,7 +61,9 @@ class TrainingPlan:
 
     @property
     def _target_weights(self) -> int:
-        return weight_bytes(self.target.config, BuildConfig(dtype="bfloat16")) // 2
+        floats = replace(self.target.config, storage=None)
+        build = BuildConfig(dtype="bfloat16")
+        return weight_bytes(floats, target_formats(floats, build), build) // 2
 
     @property
     def operations(self) -> float:

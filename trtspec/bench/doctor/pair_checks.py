@@ -19,7 +19,6 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
-from trtspec.engine.memory import weight_bytes
 from trtspec.errors import TrtspecError
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.speculative.options import speculative_to_dict
@@ -43,8 +42,8 @@ def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
             engine, tokenizer = plan.engine, folder
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
-    size = weight_bytes(engine.target, engine.build)
-    kind = engine.build.weight_dtype
+    size, formats = engine.pass_bytes(), engine.formats_of()
+    kind = formats.name if formats.is_rounded else engine.build.dtype
     detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {kind} a step"
     return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
 
@@ -78,12 +77,9 @@ def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check
     except TrtspecError as error:
         return Check(name, PROBLEM, str(error))
     assert plan.engine.drafts, "a method with a draft"
-    draft = plan.engine.drafts[0].network
-    parts = (
-        weight_bytes(draft, plan.engine.build),
-        weight_bytes(plan.engine.target, plan.engine.build),
-    )
-    detail = f"{draft.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
+    draft = plan.engine.drafts[0]
+    parts = plan.engine.pass_bytes(draft), plan.engine.pass_bytes()
+    detail = f"{draft.network.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
     return Check(name, OK, detail)
 
 

@@ -1,0 +1,131 @@
+"""Quantised checkpoints that keep their bits: the numbers of the dequantised model, the same text
+with drafts, and what cannot be kept refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpoint_converters import load_checkpoint
+from trtspec import LLM, SamplingParams
+from trtspec.builder.accuracy import log_probabilities
+from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.config.build_config import BuildConfig
+from trtspec.engine.graphs import target_module
+from trtspec.errors import ConfigError
+from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.joined import JoinedFormat
+from trtspec.formats.plain import PANELS
+from trtspec.models.causal_lm import CausalLM
+
+from ..checkpoints import quantised_layers
+from ..checkpoints.quantised_layers import CASES
+from .eagle_heads import eagle, random_eagle3
+from .helpers import TinyModels, assert_no_leak, chain, ngram, open_llm, random_prompt, tokens
+from .quantised_folder import quantised
+
+IDS = torch.tensor(random_prompt(5, 40))
+PROMPTS = [random_prompt(60 + i, 3 + 7 * i) for i in range(4)]
+PARAMS = [SamplingParams(16), SamplingParams(16, temperature=0.9, seed=3)]
+
+
+@pytest.fixture(autouse=True)
+def groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a size that there are kernels for."""
+    monkeypatch.setattr(quantised_layers, "GROUP", 16)
+
+
+def plan(path: Path, **options: Any) -> BuildPlan:
+    return plan_build(path, BuildConfig("float32", backend="eager", **options), None, True)
+
+
+def loaded(path: Path, **options: Any) -> CausalLM:
+    """The target of an engine, with its weights."""
+    engine = plan(path, **options).engine
+    model = target_module(engine)
+    model.load_weights(replace(load_checkpoint(path), config=engine.target))
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_the_dequantised_model(
+    models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    """Layers that the file leaves out stay floats, parts of a fused one too."""
+    path, floats = quantised(models.folder("llama"), CASES[name], tmp_path)
+    model = loaded(path, activation_dtype="float32")
+    kinds = [layer.mlp.gate_up.format for layer in model.layers]
+    assert isinstance(kinds[0], JoinedFormat) and kinds[0].parts[1][1] == PANELS
+    assert model.lm_head.format == PANELS
+    o = model.layers[1].attn.o.format
+    assert isinstance(o, IntegerFormat) and not o.rounds_inputs
+    exact = log_probabilities(loaded(floats), IDS)
+    torch.testing.assert_close(log_probabilities(model, IDS), exact, rtol=0, atol=2e-4)
+    rounded = log_probabilities(loaded(path), IDS)
+    divergence = (exact.exp() * (exact - rounded)).sum(-1).mean()
+    assert 0 < divergence < 0.01
+
+
+@pytest.mark.parametrize("name", ["gptq-act", "modelopt-awq", "int-quantized-zeros"])
+def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, name: str) -> None:
+    """With inputs of 8 bits, however many rows a call has; drafts keep their bits too."""
+    path, _ = quantised(models.folder("llama"), CASES[name], tmp_path)
+    (tmp_path / "head").mkdir()
+    head = random_eagle3(models.hf("llama"), tmp_path / "head", range(10, 34))
+    small, _ = quantised(head, CASES[name], tmp_path / "draft", ("lm_head",))
+    with open_llm(path, None, max_batch_size=1) as llm:
+        expected = [tokens([llm.generate(p, q) for p in PROMPTS]) for q in PARAMS]
+    shape = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 6}
+    for speculation in (None, ngram(4), chain(path, 3), eagle(small, "eagle3", **shape)):
+        with open_llm(path, speculation, max_num_tokens=24) as llm:
+            assert [tokens(llm.generate(PROMPTS, q, use_tqdm=False)) for q in PARAMS] == expected
+            assert all(draft.storage is not None for draft in llm.config.drafts)
+            assert_no_leak(llm)
+
+
+def test_what_is_asked_for_counts(models: TinyModels, tmp_path: Path) -> None:
+    """Floats are made where a float weight_dtype asks for them; float weights are rounded where
+    bits are asked for; the others stay."""
+    path, floats = quantised(models.folder("llama"), CASES["gptq"], tmp_path)
+    made = loaded(path, weight_dtype="float32")
+    assert made.config.storage is None
+    exact = log_probabilities(loaded(floats), IDS)
+    assert torch.equal(log_probabilities(made, IDS), exact)
+    rounded = loaded(path, weight_dtype="int8")
+    kinds = rounded.layers[0].attn.o.format, rounded.lm_head.format
+    assert [kind.name for kind in kinds] == ["int4", "int8"]
+    described = plan(path).describe()
+    assert "because  weights int4: as the checkpoint stores them" in described
+    whole, kept = (plan(p, weight_dtype=d).engine for p, d in ((path, "float32"), (path, "auto")))
+    assert kept.pass_bytes() < 0.6 * whole.pass_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gptq", {"backend": "onnx"}, "int4, which is not available on backend 'onnx', .*floats"),
+        ("gptq-8", {"weight_dtype": "int4"}, "int8, and are not quantised again; leave weight_dt"),
+        ("gptq", {"weight_dtype": "int4", "weight_group_size": 32}, "groups of their own, and"),
+    ],
+)
+def test_what_is_refused(
+    models: TinyModels, tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    path, _ = quantised(models.folder("llama"), CASES[name], tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        LLM(path, dtype="float32", skip_tokenizer_init=True, **{"backend": "eager", **options})
+
+
+def test_groups_without_a_kernel(
+    models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantised_layers, "GROUP", 8)
+    path, _ = quantised(models.folder("llama"), CASES["gptq"], tmp_path)
+    with pytest.raises(ConfigError, match="a scale for each 8 input features; kept are groups"):
+        open_llm(path)
+    with open_llm(path, weight_dtype="float32") as llm:
+        assert llm.config.target.storage is None

@@ -1,0 +1,34 @@
+"""Which weight formats the networks of an engine have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trtspec.backends.registry import backend_named
+from trtspec.config.build_config import BuildConfig
+from trtspec.config.model import ModelConfig
+from trtspec.config.storage import NetworkStorage
+from trtspec.formats.choose import formats_of
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.causal_lm import head_weight
+
+
+def target_formats(target: ModelConfig, build: BuildConfig) -> NetworkFormats:
+    """How the target of a resolved build keeps its weights."""
+    own = network_formats(build, target.storage)
+    return replace(own, target_head=own.of_head(head_weight(target)))
+
+
+def draft_formats(
+    storage: NetworkStorage | None, target: ModelConfig, build: BuildConfig
+) -> NetworkFormats:
+    """How a draft keeps its weights, of which those stay as they are that ``storage`` names."""
+    own = network_formats(build, storage)
+    return replace(own, target_head=target_formats(target, build).target_head)
+
+
+def network_formats(build: BuildConfig, storage: NetworkStorage | None) -> NetworkFormats:
+    """How a network of a resolved build keeps its weights. The ops for CPUs read floats in panels;
+    other libraries want plain floats."""
+    runs_ops = backend_named(build.backend).runs_ops
+    return formats_of(build, build.device == "cpu" and runs_ops, storage)
