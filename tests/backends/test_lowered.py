@@ -146,15 +146,17 @@ def test_float16(models: TinyModels, tmp_path: Path) -> None:
     pair.close()
 
 
-# The last two compile again what tests/e2e/test_onnx.py runs.
+# These compile again what tests/e2e/test_onnx.py runs.
+SELDOM = ("modules", "p_eagle", "ddtree")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
         "tree",
         "eagle3",
-        "modules",
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("p_eagle", "ddtree")),
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in SELDOM),
     ],
 )
 def test_drafts(models: TinyModels, tmp_path: Path, method: str) -> None:

@@ -216,6 +216,7 @@ def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.matrix
 def test_a_rollout_of_one_step(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It feeds the parts of a prompt itself: no other graph stands beside it."""
     target, usual = pairs.pair("eagle3").target, pairs.pair("eagle3").speculation

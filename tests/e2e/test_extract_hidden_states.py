@@ -118,7 +118,8 @@ def test_states_of_the_whole_text(
     assert len(files(tmp_path)) == 2 * len(PROMPTS)
 
 
-@pytest.mark.slow
+# Compiled targets that give states are run with EAGLE-3 heads for every change.
+@pytest.mark.matrix
 def test_a_compiled_engine(models: TinyModels, reference: Reference, tmp_path: Path) -> None:
     options = {"backend": "aoti", "max_num_tokens": 16, "max_batch_size": 8}
     with open_llm(models.folder("llama"), extract(tmp_path), **options) as llm:

@@ -42,7 +42,8 @@ def rounded(models: TinyModels) -> Path:
     return models.save(hf, "llama-of-halves")
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.slow)])
+# The compiler's processes find what other packages add in one way, which a method's test runs too.
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.matrix)])
 def test_it_builds_and_runs(
     models: TinyModels, rounded: Path, install: Callable[[str], None], backend: str
 ) -> None:
