@@ -41,6 +41,10 @@ class NameMap:
         """Itself with these names in place of its own, or beside them."""
         return replace(self, names={**self.names, **names})
 
+    def ignoring(self, *patterns: str) -> NameMap:
+        """Itself, with further patterns of tensors that nothing needs."""
+        return replace(self, ignored=(*self.ignored, *patterns))
+
 
 @dataclass(frozen=True)
 class Resolved:

@@ -36,6 +36,7 @@ _USED = {
         "short_factor",
         "long_factor",
     ),
+    "proportional": ("factor",),
 }
 """Keys that each type reads; keys of another type are ignored, as transformers does."""
 
@@ -69,7 +70,7 @@ def read_rope(
     if unknown:
         raise refuse(f"{key} has unknown keys {', '.join(unknown)}")
     part = values.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if part not in (None, 1) and not partial:
+    if part not in (None, 1) and not partial and kind != "proportional":
         raise refuse(f"partial_rotary_factor {part!r} is not supported; supported: 1.0")
 
     fields = {name: values[name] for name in _USED[kind] if name in values}
@@ -86,7 +87,9 @@ def read_rope(
         longest = config.get("max_position_embeddings")
         if kind in ("yarn", "longrope") and "factor" not in fields and original:
             fields["factor"] = _ratio(longest, original)
-    if kind != "default" and fields.get("factor") is None:
+    if kind == "proportional" and part is not None:
+        fields["turning"] = part
+    if kind not in ("default", "proportional") and fields.get("factor") is None:
         raise refuse(f"{key} of type {kind} does not say factor")
     # transformers reads a zero as "not given" here.
     for name in ("short_factor", "long_factor"):

@@ -13,6 +13,7 @@ from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.gemma import GEMMA
 from checkpoint_converters.families.gemma2 import GEMMA2
 from checkpoint_converters.families.gemma3 import GEMMA3
+from checkpoint_converters.families.gemma4 import GEMMA4
 from checkpoint_converters.families.glm import GLM
 from checkpoint_converters.families.glm4 import GLM4
 from checkpoint_converters.families.glm4_moe import GLM4_MOE
@@ -53,6 +54,7 @@ _BUILT_IN = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     COHERE,
     COHERE2,
     STARCODER2,

@@ -55,7 +55,7 @@ void write_decoder(JsonWriter& json, const char* name, const DecoderShape& shape
   json.key("architecture").value(shape.architecture);
   json.key("vocab_size").value(shape.vocab_size);
   json.key("hidden_size").value(shape.hidden_size);
-  json.key("num_layers").value(static_cast<std::int64_t>(shape.num_layers()));
+  json.key("num_layers").value(shape.num_layers);
   json.key("kv_bytes_per_token").value(shape.kv_bytes_per_token);
   json.end_object();
 }

@@ -31,7 +31,8 @@ class AttentionCall {
     const int64_t head_dim = q.size(2);
     TORCH_CHECK(kv_heads > 0 && q.size(1) % kv_heads == 0, kOp, ": ", q.size(1),
                 " query heads are not a multiple of ", kv_heads, " kv heads");
-    check_shape(kOp, "k", k, {rows, kv_heads, head_dim});
+    reads_only_ = k.size(0) == 0;
+    check_shape(kOp, "k", k, {reads_only_ ? 0 : rows, kv_heads, head_dim});
     check_shape(kOp, "v", v, k.sizes());
     check_shape(kOp, "k_cache", k_cache, {k_cache.size(0), k_cache.size(1), kv_heads, head_dim});
     check_shape(kOp, "v_cache", v_cache, k_cache.sizes());
@@ -76,8 +77,8 @@ class AttentionCall {
   AttentionParams params() const {
     return {
         .q = q_.const_data_ptr(),
-        .k = k_.const_data_ptr(),
-        .v = v_.const_data_ptr(),
+        .k = reads_only_ ? nullptr : k_.const_data_ptr(),
+        .v = reads_only_ ? nullptr : v_.const_data_ptr(),
         .q_stride = q_.stride(0),
         .k_stride = k_.stride(0),
         .v_stride = v_.stride(0),
@@ -125,6 +126,7 @@ class AttentionCall {
   float scale_;
   int64_t window_;
   float soft_cap_;
+  bool reads_only_;
 };
 
 }  // namespace trtspec

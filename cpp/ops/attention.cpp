@@ -53,6 +53,7 @@ void check(const AttentionParams& p) {
 }
 
 void write_cache(const AttentionParams& p) {
+  if (p.k == nullptr) return;
   const std::size_t row_bytes =
       static_cast<std::size_t>(p.kv_heads * p.head_dim) * size_of(p.dtype);
   const std::size_t element = size_of(p.dtype);

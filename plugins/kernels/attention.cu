@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kWriteThreads)
   const std::int64_t t = blockIdx.x;
   const std::int64_t slot = p.slot_mapping[t];
   const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
-  if (slot >= 0) {
+  if (slot >= 0 && p.k != nullptr) {
     const std::int64_t bytes = p.kv_heads * p.head_dim * element;
     copy_row<Unit>(static_cast<char*>(p.k_cache) + slot * bytes,
                    static_cast<const char*>(p.k) + t * p.k_stride * element, bytes);

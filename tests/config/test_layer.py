@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
+from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec, PerLayerSpec
 from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
-from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.layer import Layers, LayerSpec, PerLayerInput
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
@@ -22,7 +22,9 @@ from trtspec.config.rope import RopeConfig
 from trtspec.errors import ConfigError
 
 NORM = NormSpec(1e-6, one_plus=True)
-PLAIN = LayerSpec(AttentionSpec(4, 2, 8), DenseSpec(24), NORM)
+PLAIN = LayerSpec(
+    AttentionSpec(4, 2, 8), DenseSpec(24), NORM, per_layer=PerLayerInput(8, "gelu_tanh")
+)
 MIXERS = (
     AttentionSpec(4, 2, 8, window=16, rope=1, rotary_dim=4, interleaved=True, qk_norm=NORM),
     AttentionSpec(4, 1, 8, rope=None, scale=0.5, soft_cap=50.0, sinks=True, gated=True, bias=True),
@@ -52,7 +54,7 @@ def model(layers: Layers) -> ModelConfig:
         NORM,
         64,
         ropes=(RopeConfig(), RopeConfig(1e6)),
-        embedding=EmbeddingSpec(5.5, per_layer_size=8),
+        embedding=EmbeddingSpec(5.5, PerLayerSpec(8, NORM)),
         head=HeadSpec(True, 0.1, 30.0),
     )
 
@@ -118,7 +120,9 @@ def test_layers_have_one_form(fields: tuple[Any, Any], message: str) -> None:
         (NORM, {"eps": -1.0}, "eps of a norm is -1.0; it must not be negative"),
         (NORM, {"bias": True}, "a norm of kind rms has no bias"),
         (HeadSpec(), {"scale": 0.0}, "scale of the logits is 0.0; it must be above 0"),
-        (EmbeddingSpec(), {"per_layer_size": -1}, "per_layer_size is -1; it must not be negative"),
+        (PerLayerSpec(8, NORM), {"size": 0}, "size of a per-layer embedding is 0; it must be"),
+        (PerLayerSpec(8, NORM), {"scale": 0.0}, "scale of a per-layer embedding is 0.0; it must"),
+        (PLAIN.per_layer, {"activation": "tanh"}, "activation 'tanh' is not supported"),
     ],
 )
 def test_refused(spec: Any, changes: dict[str, Any], message: str) -> None:
@@ -133,6 +137,8 @@ def test_refused(spec: Any, changes: dict[str, Any], message: str) -> None:
         ([PLAIN, PLAIN.with_mixer(kv_from=1)], "layer 1 reads K and V of layer 1 .* the 1 before"),
         ([PLAIN, PLAIN.with_mixer(kv_from=0, num_kv_heads=1)], "layer 0 .* own with 1 x 8"),
         ([SPECS[3], PLAIN.with_mixer(kv_from=0)], "none of its own"),
+        ([PLAIN, PLAIN.with_mixer(kv_from=0, window=4)], "own with 2 x 8 and window 4"),
+        ([PLAIN.with_per_layer(4, "silu")], "layer 0 reads .* 4 elements, the embedding has 8"),
     ],
 )
 def test_what_layers_name_outside_themselves(layers: list[LayerSpec], message: str) -> None:

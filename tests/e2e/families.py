@@ -32,6 +32,13 @@ _LONG = {
     "long_factor": [1.0, 2.0, 4.0, 6.0, 9.0, 14.0],
 }
 _MIXED = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "head_dim": 24,
+    "global_head_dim": 32,
+    "sliding_window": 9,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,28 @@ FAMILIES: dict[str, Made] = {
                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             },
+        },
+    ),
+    "gemma4": Made(
+        hf.Gemma4TextConfig,
+        hf.Gemma4ForCausalLM,
+        {
+            **_GEMMA4,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": VOCAB,
+        },
+    ),
+    "gemma4_keys": Made(
+        hf.Gemma4TextConfig,
+        hf.Gemma4ForCausalLM,
+        {
+            **_GEMMA4,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 5.0,
         },
     ),
     "cohere": Made(hf.CohereConfig, hf.CohereForCausalLM, {"logit_scale": 0.3}),
@@ -218,4 +247,6 @@ def family_model(case: str, **changes: Any) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
                 buffer.uniform_(-0.3, 0.3)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.7, 1.2)
     return model

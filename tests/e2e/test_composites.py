@@ -19,6 +19,7 @@ from .helpers import PARAMS_40, TinyModels, ngram, open_llm, random_prompt, toke
 
 _TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "image_size": 28}
 _PATCHES = {**_TOWER, "num_hidden_layers": 1, "patch_size": 14}
+_GEMMA4_TOWER = {key: value for key, value in _PATCHES.items() if key != "image_size"}
 _QWEN = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
 _QWEN_TOWER = {**_QWEN, "out_hidden_size": 64}
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
@@ -31,6 +32,21 @@ COMPOSITES: dict[str, Callable[[], PreTrainedModel]] = {
             text_config={**_HEADS, "sliding_window": 9, "sliding_window_pattern": 2},
             vision_config=_PATCHES,
             mm_tokens_per_image=4,
+        )
+    ),
+    "gemma4": lambda: hf.Gemma4ForConditionalGeneration(
+        hf.Gemma4Config(
+            text_config={
+                **_TEXT,
+                "head_dim": 24,
+                "global_head_dim": 32,
+                "sliding_window": 9,
+                "num_kv_shared_layers": 2,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "hidden_size_per_layer_input": 12,
+                "vocab_size_per_layer_input": VOCAB,
+            },
+            vision_config={**_GEMMA4_TOWER, "num_key_value_heads": 2, "head_dim": 16},
         )
     ),
     "mistral3": lambda: hf.Mistral3ForConditionalGeneration(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
+from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec, PerLayerSpec
 from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Layers, LayerSpec
@@ -24,6 +24,8 @@ from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.block_map import (
     KVCache,
     Matrix,
+    cache_places,
+    decoder_caches,
     decoder_facts,
     kv_elements_per_token,
     layer_facts,
@@ -42,6 +44,16 @@ NORM = NormSpec(1e-5)
 WIDER = CONFIG.layers[0].with_mixer(head_dim=4, num_kv_heads=1, window=5)
 MIXED = replace(
     CONFIG, layers=Layers.of([WIDER, changed(CONFIG, qk_norm=True, bias=True).layers[0]])
+)
+# Layers 2 and 3 read the caches of layers 0 and 1; those of layer 1 are its keys alone.
+KEYS = changed(CONFIG, qk_norm=True).layers[0].with_mixer(values_are_keys=True, v_norm=NORM)
+SHARED = replace(
+    CONFIG,
+    layers=Layers.of(
+        layer.with_per_layer(6, "gelu_tanh").with_output_scale()
+        for layer in (WIDER, KEYS, WIDER.with_mixer(kv_from=0), KEYS.with_mixer(kv_from=1))
+    ),
+    embedding=EmbeddingSpec(2.0, PerLayerSpec(6, NORM)),
 )
 
 MIXTURE = replace(
@@ -62,7 +74,8 @@ LATENTS = replace(
 
 
 @pytest.mark.parametrize(
-    "config", [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES, LATENTS]
+    "config",
+    [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES, LATENTS, SHARED],
 )
 def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
     model = CausalLM(config, torch.float32)
@@ -138,6 +151,18 @@ def test_layers_may_differ_in_their_caches() -> None:
         assert [tuple(cache.shape) for cache in caches] == [(3, 4, 1, size)] * 2
 
 
+def test_readers_have_no_cache() -> None:
+    assert [facts.cache for facts in decoder_facts(SHARED)][2:] == [None, None]
+    assert decoder_caches(SHARED) == [KVCache(1, 4, 4), KVCache(2, 8, 8)]
+    assert cache_places(SHARED) == [0, 1, 0, 1]
+    assert kv_elements_per_token(SHARED) == kv_elements_per_token(MIXED)
+    model = CausalLM(SHARED, torch.float32)
+    matrices = [read for read in CausalLM.matrices(SHARED) if isinstance(read, Matrix)]
+    assert Matrix(4 * 6, 16, "per_layer.projection") in matrices
+    read = sum(m.out_features * m.in_features for m in model.modules() if isinstance(m, Linear))
+    assert read == sum(each.outputs * each.inputs for each in matrices)
+
+
 NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"mixer": GatedDeltaSpec(2, 4, 8, 8, 4, NORM)}, "the gated delta rule (linear attention)"),
     ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
@@ -145,17 +170,15 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
     ({"ffn": ExpertsSpec(8, 2, 12, activation="gelu")}, "experts with the activation gelu"),
     ({"ffn": ExpertsSpec(8, 2, 12, beside=DenseSpec(8))}, "a dense part beside experts"),
     ({"ffn": None}, "layers without feed-forward"),
+    ({"parallel": True, "output_scale": True}, "attention and feed-forward in parallel with per-l"),
     ({"parallel": True, "residual_scale": 0.5}, "attention and feed-forward in parallel with"),
 ]
 NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
     ({"qk_norm": NORM, "qk_norm_over": "own"}, "RMS norms of queries and keys with weights for"),
     ({"sinks": True}, "attention sinks"),
     ({"gated": True}, "gated attention"),
-    ({"values_are_keys": True}, "attention whose values are its keys"),
-    ({"kv_from": 0}, "layers that read K and V of an earlier one"),
 ]
 NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [
-    ({"embedding": EmbeddingSpec(per_layer_size=8)}, "embeddings for every layer (of 8 elements)"),
     (
         {"layers": Layers.of([CONFIG.layers[0].with_mixer(rope=None)])},
         "no layer with rotary embedding",

@@ -222,6 +222,23 @@ def test_views_of_a_fused_projection() -> None:
     assert torch.equal(attend(paged_tree_attention, caches[1], blocks, [rows], [views])[0], want)
 
 
+def test_rows_without_keys_and_values_read_what_lies_there(isa: str) -> None:
+    """As a later layer does that shares a cache: the same bits, and not a byte is written."""
+    for model in (Model(), Model(8, 2, 64, torch.bfloat16, 33)):
+        requests = CASES["mixed"]
+        caches, blocks, qkv = setup_call(model, requests, 16)
+        want = attend(paged_tree_attention, caches[0], blocks, requests, qkv)
+        before = [cache.clone() for cache in (caches[0].k, caches[0].v)]
+        queries = [(q, k[:0], v[:0]) for q, k, v in qkv]
+        for op in (paged_tree_attention, paged_tree_attention_reference):
+            got = attend(op, caches[0], blocks, requests, queries)
+            if op is paged_tree_attention:
+                assert all(map(torch.equal, got, want))
+            else:
+                torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+        assert all(map(torch.equal, (caches[0].k, caches[0].v), before))
+
+
 def test_no_requests() -> None:
     model = Model()
     cache = Cache(model)

@@ -56,8 +56,8 @@ class EngineInputs(NamedTuple):
     parents       [R] i32     such a target: of its logits rows, in their trees
     row_start     [J+1] i32   such a target: first logits row of each request to judge
     hidden_in     [T, n*H]    a network that reads the target's states: those of each row
-    caches        L keys, then L values, written in place: [num_blocks, block_size, kv_heads,
-                  head_dim], over slots [slots, kv_heads, length, head_dim]
+    caches        keys of every layer that keeps them, then values, written in place: [num_blocks,
+                  block_size, kv_heads, head_dim], over slots [slots, kv_heads, length, head_dim]
     """
 
     rows: RowInputs | None = None

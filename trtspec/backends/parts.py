@@ -17,6 +17,7 @@ from torch import Tensor
 from trtspec.backends.session import GraphSession
 from trtspec.config.model import ModelConfig
 from trtspec.models.attention import PackedRows
+from trtspec.models.block_map import decoder_caches
 
 
 class MaskKind(NamedTuple):
@@ -70,8 +71,8 @@ class Part:
 
     @property
     def num_caches(self) -> int:
-        """Of the part, if it has any: keys and values of each layer."""
-        return 2 * self.decoder.num_layers if self.decoder is not None else 0
+        """Of the part, if it has any: keys and values of each layer that keeps them."""
+        return 2 * len(decoder_caches(self.decoder)) if self.decoder is not None else 0
 
 
 class RowsGraph(Protocol):

@@ -19,12 +19,12 @@ class AttentionSpec:
     ``ModelConfig.ropes``; None: rows are not rotated. rotary_dim: the first elements of a head that
     turn; None: all. interleaved: neighbours turn with each other, not the halves of a head.
     qk_norm: a norm of queries and keys before the rotation, for each head or over all of them
-    (``qk_norm_over``; ``own``: for each head, with weights of its own). scale: of the scores; None:
-    ``head_dim ** -0.5``. soft_cap: scores s become ``cap * tanh(s / cap)``. sinks: each head has a
-    learned score that takes part in the softmax and gives nothing. bias: of q, k and v;
-    output_bias: of o. gated: the output is multiplied by the sigmoid of a gate that q's matrix
-    gives as well. values_are_keys: v is k before norm and rotation. kv_from: the earlier layer
-    whose K and V it reads in place of its own.
+    (``qk_norm_over``; ``own``: for each head, with weights of its own). v_norm: a norm of each head
+    of the values, without a weight. scale: of the scores; None: ``head_dim ** -0.5``. soft_cap:
+    scores s become ``cap * tanh(s / cap)``. sinks: each head has a learned score that takes part in
+    the softmax and gives nothing. bias: of q, k and v; output_bias: of o. gated: the output is
+    multiplied by the sigmoid of a gate that q's matrix gives as well. values_are_keys: v is k
+    before norm and rotation. kv_from: the earlier layer whose K and V it reads; it has none.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -38,6 +38,7 @@ class AttentionSpec:
     interleaved: bool = False
     qk_norm: NormSpec | None = None
     qk_norm_over: Literal["head", "all", "own"] = "head"
+    v_norm: NormSpec | None = None
     scale: float | None = None
     soft_cap: float | None = None
     sinks: bool = False

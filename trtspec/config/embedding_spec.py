@@ -1,30 +1,51 @@
-"""EmbeddingSpec, HeadSpec: how a model reads tokens and says them, as plain data."""
+"""EmbeddingSpec, PerLayerSpec, HeadSpec: how a model reads tokens and says them, as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtspec.config.norm_spec import NormSpec
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
 
 @strict_config()
 @dataclass(frozen=True)
+class PerLayerSpec:
+    """A second embedding of each token, of ``size`` elements for every layer. With e the token's
+    row behind ``EmbeddingSpec.scale``, layer i is given ``sum_scale * (norm(projection_scale *
+    (projection e)_i) + scale * row_i)``. ConfigError for a value that is none."""
+
+    size: int
+    norm: NormSpec
+    scale: float = 1.0
+    projection_scale: float = 1.0
+    sum_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"size of a per-layer embedding is {self.size}; it must be above 0")
+        for name in ("scale", "projection_scale", "sum_scale"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"{name} of a per-layer embedding is {getattr(self, name)}; it must be above 0"
+                )
+
+
+@strict_config()
+@dataclass(frozen=True)
 class EmbeddingSpec:
-    """scale: what rows of the embedding are multiplied with. per_layer_size: width of a second
-    embedding of each token for every layer, in elements; 0: none. scales_borrowed: whether a draft
-    that borrows rows through the family's own embedding module gets them scaled. ConfigError for a
-    value that is none."""
+    """scale: what rows of the embedding are multiplied with. per_layer: a second embedding, for
+    every layer. scales_borrowed: whether a draft that borrows rows through the family's own
+    embedding module gets them scaled. ConfigError for a value that is none."""
 
     scale: float = 1.0
-    per_layer_size: int = 0
+    per_layer: PerLayerSpec | None = None
     scales_borrowed: bool = False
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
             raise ConfigError(f"scale of the embedding is {self.scale}; it must be above 0")
-        if self.per_layer_size < 0:
-            raise ConfigError(f"per_layer_size is {self.per_layer_size}; it must not be negative")
 
 
 @strict_config()

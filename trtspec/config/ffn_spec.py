@@ -27,8 +27,8 @@ class DenseSpec:
     kind: Literal["dense"] = "dense"
 
     def __post_init__(self) -> None:
-        _check_size(self, "intermediate_size")
-        _check_activation(self.activation)
+        check_size(self, "intermediate_size")
+        check_activation(self.activation)
 
 
 @strict_config()
@@ -71,7 +71,7 @@ class ExpertsSpec:
 
     def __post_init__(self) -> None:
         for name in ("num_experts", "top_k", "intermediate_size", "num_groups", "top_groups"):
-            _check_size(self, name)
+            check_size(self, name)
         for few, many in (("top_k", "num_experts"), ("top_groups", "num_groups")):
             if getattr(self, few) > getattr(self, many):
                 raise ConfigError(
@@ -87,7 +87,7 @@ class ExpertsSpec:
             raise ConfigError(f"shared_size is {self.shared_size}; it must not be negative")
         if self.shared_gate and not self.shared_size:
             raise ConfigError("shared_gate is the gate of a shared expert, but shared_size is 0")
-        _check_activation(self.activation)
+        check_activation(self.activation)
 
     @property
     def expert(self) -> DenseSpec:
@@ -95,12 +95,14 @@ class ExpertsSpec:
         return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
 
 
-def _check_size(spec: object, name: str) -> None:
+def check_size(spec: object, name: str) -> None:
+    """ConfigError for a size below 1."""
     if getattr(spec, name) < 1:
         raise ConfigError(f"{name} is {getattr(spec, name)}; it must be at least 1")
 
 
-def _check_activation(name: str) -> None:
+def check_activation(name: str) -> None:
+    """ConfigError for one that is none of `ACTIVATIONS`."""
     if name not in ACTIVATIONS:
         raise ConfigError(
             f"activation {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
+from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec, check_activation, check_size
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
@@ -21,12 +21,28 @@ FeedForward = DenseSpec | ExpertsSpec
 
 @strict_config()
 @dataclass(frozen=True)
+class PerLayerInput:
+    """``x = x + norm(out(act(gate(x)) * given))``, ``given`` being the layer's own row of ``size``
+    elements of the token (see `PerLayerSpec`). activation: one of `ACTIVATIONS`. ConfigError for a
+    value that is none."""
+
+    size: int
+    activation: str
+
+    def __post_init__(self) -> None:
+        check_size(self, "size")
+        check_activation(self.activation)
+
+
+@strict_config()
+@dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer: ``x = x + s * mixer(x)``, then ``x = x + s * ffn(x)``.
 
     ffn: None where there is only a mixer. norm, norm_place: norms stand before mixer and
     feed-forward, behind each (before the sum), or at both places. parallel: both read the same x.
-    residual_scale: s.
+    residual_scale: s. per_layer: what it makes of ``EmbeddingSpec.per_layer``, behind the rest.
+    output_scale: all of it is multiplied with a number of the checkpoint's in the end.
     """
 
     mixer: AttentionSpec | LatentAttentionSpec | GatedDeltaSpec | Mamba2Spec
@@ -35,6 +51,8 @@ class LayerSpec:
     norm_place: Literal["before", "after", "both"] = "before"
     parallel: bool = False
     residual_scale: float = 1.0
+    per_layer: PerLayerInput | None = None
+    output_scale: bool = False
 
     @property
     def window(self) -> int:
@@ -56,6 +74,14 @@ class LayerSpec:
     def scaled(self, residual_scale: float) -> LayerSpec:
         """Itself with that factor on what is added to a row."""
         return dataclasses.replace(self, residual_scale=residual_scale)
+
+    def with_per_layer(self, size: int, activation: str) -> LayerSpec:
+        """Itself, given a row of so many elements of every token."""
+        return dataclasses.replace(self, per_layer=PerLayerInput(size, activation))
+
+    def with_output_scale(self) -> LayerSpec:
+        """Itself, multiplied with a number of the checkpoint's."""
+        return dataclasses.replace(self, output_scale=True)
 
     def with_ffn(self, **fields: Any) -> LayerSpec:
         """Itself with these fields of its feed-forward part, which it has."""

@@ -25,11 +25,14 @@ EXPERTS = "mlp.experts."
 """Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
 LATENT_UP = "attn.kv_b.weight"
 """Behind a layer's name: what makes keys and values of latents, which stays in floats."""
+PER_LAYER = "per_layer."
 
 
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
-    ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``.
+    ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``;
+    with embeddings of P elements for every of L layers, ``per_layer.embed.weight [V, L * P]``,
+    ``per_layer.projection.weight [L * P, H]`` and ``per_layer.norm.weight [P]``.
 
     Raises:
         ConfigError: see `layer_tensors`.
@@ -39,6 +42,7 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     for index, spec in enumerate(config.layers):
         own = layer_tensors(spec, hidden)
         tensors |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
+    tensors |= _per_layer(config)
     tensors |= _norm("norm", config.norm, (hidden,))
     if not config.head.tied:
         tensors[HEAD] = (config.vocab_size, hidden)
@@ -69,8 +73,28 @@ def layer_tensors(
         tensors |= _norm(name, spec.norm, (hidden,)) if exists else {}
     tensors |= dict(mixer)
     if isinstance(spec.ffn, ExpertsSpec):
-        return tensors | dict(_experts(spec.ffn, hidden))
-    return tensors | dict(_dense("mlp.", spec.ffn, hidden))
+        tensors |= dict(_experts(spec.ffn, hidden))
+    else:
+        tensors |= dict(_dense("mlp.", spec.ffn, hidden))
+    if spec.per_layer is not None:
+        tensors[PER_LAYER + "gate.weight"] = (spec.per_layer.size, hidden)
+        tensors[PER_LAYER + "out.weight"] = (hidden, spec.per_layer.size)
+        tensors |= _norm(PER_LAYER + "norm", spec.norm, (hidden,))
+    if spec.output_scale:
+        tensors["output_scale"] = (1,)
+    return tensors
+
+
+def _per_layer(config: ModelConfig) -> dict[str, Shape]:
+    given = config.embedding.per_layer
+    if given is None:
+        return {}
+    rows = config.num_layers * given.size
+    tensors: dict[str, Shape] = {
+        PER_LAYER + EMBEDDING: (config.vocab_size, rows),
+        PER_LAYER + "projection.weight": (rows, config.hidden_size),
+    }
+    return tensors | _norm(PER_LAYER + "norm", given.norm, (given.size,))
 
 
 def _norm(name: str, spec: NormSpec, shape: Shape) -> dict[str, Shape]:

@@ -55,8 +55,15 @@ class ModelConfig:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        given = self.embedding.per_layer
         for index, layer in enumerate(self.layers):
             self._check_layer(index, layer.mixer)
+            sizes = [None if part is None else part.size for part in (layer.per_layer, given)]
+            if sizes[0] != sizes[1]:
+                raise ConfigError(
+                    f"layer {index} reads per-layer embeddings of {sizes[0]} elements, the "
+                    f"embedding has {sizes[1]}"
+                )
         if self.dtype not in DTYPES:
             raise ConfigError(
                 f"dtype {self.dtype!r} is not supported; supported: {', '.join(DTYPES)}"
@@ -80,12 +87,16 @@ class ModelConfig:
         reads = f"layer {index} reads K and V of layer {source} (kv_from)"
         if not 0 <= source < index:
             raise ConfigError(f"{reads}, which must be one of the {index} before it")
-        heads, other = (mixer.num_kv_heads, mixer.head_dim), self.layers[source].mixer
-        own = None
+        # Readers see as far as their source: nothing keeps K and V behind its window for them.
+        wanted = mixer.num_kv_heads, mixer.head_dim, mixer.window
+        other, own = self.layers[source].mixer, None
         if isinstance(other, AttentionSpec) and other.kv_from is None:
-            own = other.num_kv_heads, other.head_dim
-        if own != heads:
-            raise ConfigError(f"{reads}, which has none of its own with {heads[0]} x {heads[1]}")
+            own = other.num_kv_heads, other.head_dim, other.window
+        if own != wanted:
+            raise ConfigError(
+                f"{reads}, which has none of its own with {wanted[0]} x {wanted[1]} and window "
+                f"{wanted[2]}"
+            )
 
     @property
     def num_layers(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "proportional")
 
 
 @strict_config()
@@ -15,7 +15,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 class RopeConfig:
     """Rotary position embedding; fields that a type does not use stay at their defaults.
 
-    ``theta`` is the base; ``factor`` the stretch of the context (linear, llama3, yarn);
+    ``theta`` is the base; ``factor`` the stretch of the context (all but default);
     ``original_max_position_embeddings`` the context before the stretch, in tokens (llama3, yarn);
     ``low_freq_factor`` and ``high_freq_factor`` bound llama3's smooth band; the rest is yarn's:
     ``attention_factor`` scales cos and sin (None: derived from factor, ``mscale`` and
@@ -27,6 +27,9 @@ class RopeConfig:
     of ``long_factor``; so a build chooses, once for all positions. ``length`` None: not known yet;
     it is no part of what makes two tables equal. ``attention_factor`` None: derived from
     ``factor``.
+
+    proportional: of the frequencies of a whole head, the first ``turning`` of 1 stay and the others
+    are 0.
     """
 
     theta: float = 10000.0
@@ -44,6 +47,7 @@ class RopeConfig:
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
     length: int | None = field(default=None, compare=False)
+    turning: float = 1.0
 
     def __post_init__(self) -> None:
         if self.type not in ROPE_TYPES:
@@ -56,7 +60,11 @@ class RopeConfig:
             return
         if not self.factor > 0:
             raise ConfigError(f"rope factor is {self.factor}; it must be positive")
-        if self.type == "linear":
+        if not 0 < self.turning <= 1:
+            raise ConfigError(
+                f"turning share of rope is {self.turning}; it must be above 0 and at most 1"
+            )
+        if self.type in ("linear", "proportional"):
             return
         original = self.original_max_position_embeddings
         if original is None or original < 1:

@@ -15,16 +15,17 @@ def network_facts(network: DraftConfig, build: BuildConfig, pass_bytes: int) -> 
 
     caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim``,
     ``window`` and, where V's is another, ``value_dim``. layers: for each layer, the index of its
-    cache there. kv_bytes_per_token: K and V of all layers. pass_bytes: the weights that one pass
+    cache there; None: it reads that of an earlier one. kv_bytes_per_token: K and V of all layers.
+    pass_bytes: the weights that one pass
     reads.
     """
     decoder = network.decoder
     layers = [] if decoder is None else decoder_facts(decoder)
-    caches = [(each.cache, each.window) for each in layers]
-    different = list(dict.fromkeys(caches))
+    caches = [None if each.cache is None else (each.cache, each.window) for each in layers]
+    different = list(dict.fromkeys(cache for cache in caches if cache is not None))
     return {
         "caches": [_cache_facts(cache, window) for cache, window in different],
-        "layers": [different.index(cache) for cache in caches],
+        "layers": [None if cache is None else different.index(cache) for cache in caches],
         "kv_bytes_per_token": kv_bytes_per_token(decoder, build.dtype) if decoder else 0,
         "pass_bytes": pass_bytes,
     }

@@ -19,11 +19,11 @@ COMPACTED_AT_ONCE = 4096
 
 
 class KVTensors:
-    """One K and one V tensor a layer, zeroed: ``[num_blocks, block_size, Hkv, D]``, or in a slot
-    layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are each layer's own, and
-    V may have a D of its own.
+    """One K and one V tensor for each of `decoder_caches`, zeroed: ``[num_blocks, block_size, Hkv,
+    D]``, or in a slot layout, whose blocks are slots, ``[slots, Hkv, length, D]``. Hkv and D are
+    each one's own, and V may have a D of its own.
 
-    all: keys of every layer, then values. bytes_per_token: of K and V, over all layers.
+    all: keys of every one, then values. bytes_per_token: of K and V, over all layers.
 
     A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """

@@ -12,7 +12,7 @@ from trtspec.config.layer_tensors import qk_norm_shape
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.linear import Linear
-from trtspec.models.norm import Norm, make_norm
+from trtspec.models.norm import Norm, UnweightedRMSNorm, make_norm
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.latent_attention import latent_tree_attention
@@ -71,6 +71,18 @@ class Rows(Protocol):
         queries: sums of latents ``[T, H, R]`` (see `latent_tree_attention`)."""
         ...
 
+    def read(
+        self,
+        q: Tensor,
+        rotation: Rotation | None,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scoring: Scoring,
+    ) -> Tensor:
+        """Rotate ``q [T, Hq, D]`` and attend to what an earlier layer of the call wrote of these
+        rows, and what lay there before, in its cache: ``[T, Hq, D]``."""
+        ...
+
     def write(
         self,
         k: Tensor,
@@ -124,6 +136,20 @@ class PackedRows(NamedTuple):
         caches, seen = (k_cache, v_cache), self[1:]
         return latent_tree_attention(q_latent, q_rope, latent, key, *caches, *seen, scale)
 
+    def read(
+        self,
+        q: Tensor,
+        rotation: Rotation | None,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scoring: Scoring,
+    ) -> Tensor:
+        """See `Rows.read`."""
+        none = q.new_empty(0, *k_cache.shape[2:])
+        return paged_tree_attention(
+            rotate(q, rotation), none, none, k_cache, v_cache, *self, *scoring
+        )
+
     def write(
         self,
         k: Tensor,
@@ -162,12 +188,14 @@ def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None,
         return None, None
     shapes = (qk_norm_shape(spec, heads) for heads in (spec.num_heads, spec.num_kv_heads))
     queries, keys = (make_norm(spec.qk_norm, shape, dtype) for shape in shapes)
-    return queries, keys
+    return queries, keys if spec.kv_from is None else None
 
 
-def norm_heads(x: Tensor, norm: Norm) -> Tensor:
+def norm_heads(x: Tensor, norm: Norm | None) -> Tensor:
     """Heads ``x [T, heads, D]`` under a norm of ``D``, of ``[heads, D]`` or of ``heads * D``
     elements."""
+    if norm is None:
+        return x
     if norm.weight.shape[-1] == x.shape[-1]:
         normed: Tensor = norm(x)
         return normed
@@ -176,7 +204,8 @@ def norm_heads(x: Tensor, norm: Norm) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of one layer: q, k and v fused, optional norms of q and k, rotary.
+    """Grouped-query attention of one layer: q, k and v fused, optional norms of each, rotary. There
+    is no v where the keys are the values too, and q alone where K and V are an earlier layer's.
 
     ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
     are those of its own weights.
@@ -196,14 +225,16 @@ class Attention(nn.Module):
         self.num_kv_heads = spec.num_kv_heads
         self.head_dim = spec.head_dim
         self.scoring = Scoring.of(spec)
-        q_size = spec.num_heads * spec.head_dim
-        width = in_features or hidden
-        kv_size = spec.num_kv_heads * spec.head_dim
-        joined = formats.of({"q": q_size, "k": kv_size, "v": kv_size})
-        self.qkv = Linear(width, q_size + 2 * kv_size, dtype, spec.bias, format=joined)
+        self.parts = "q" if spec.kv_from is not None else "qk" if spec.values_are_keys else "qkv"
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        sizes = {part: q_size if part == "q" else kv_size for part in self.parts}
+        width, joined = in_features or hidden, formats.of(sizes)
+        read = Linear(width, sum(sizes.values()), dtype, spec.bias, format=joined)
+        self.add_module(self.parts, read)
         o = formats.of({"o": hidden})
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
+        self.v_norm = UnweightedRMSNorm(spec.v_norm.eps) if spec.v_norm is not None else None
 
     def forward(
         self,
@@ -220,14 +251,29 @@ class Attention(nn.Module):
         """The attention of ``norm(x) [T, in_features]``, with the sum of ``residual [T, hidden]``
         if one is given; if ``kept [R] i64`` is, of these rows alone. Writes K and V of all rows
         into the caches."""
-        heads = self.qkv(x, norm=norm).view(x.shape[0], -1, self.head_dim)
-        q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = norm_heads(q, self.q_norm), norm_heads(k, self.k_norm)
-        attended = rows.attend(q, k, v, rotation, k_cache, v_cache, self.scoring)
-        attended = attended.flatten(1)
+        read = self.get_submodule(self.parts)
+        heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
+        attended = self._attend(heads, rows, rotation, k_cache, v_cache).flatten(1)
         if kept is not None:
             attended = attended[kept]
             residual = None if residual is None else residual[kept]
         out: Tensor = self.o(attended, residual=residual)
         return out
+
+    def _attend(
+        self,
+        heads: Tensor,
+        rows: Rows,
+        rotation: Rotation | None,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        counts = [self.num_heads, *[self.num_kv_heads] * (len(self.parts) - 1)]
+        q, *kv = torch.split(heads, counts, dim=1)
+        q = norm_heads(q, self.q_norm)
+        if not kv:
+            return rows.read(q, rotation, k_cache, v_cache, self.scoring)
+        k, v = norm_heads(kv[0], self.k_norm), kv[-1]
+        if self.v_norm is not None:
+            v = self.v_norm(v)
+        return rows.attend(q, k, v, rotation, k_cache, v_cache, self.scoring)

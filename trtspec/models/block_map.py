@@ -14,10 +14,18 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.ffn_spec import ExpertsSpec
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import LayerSpec
-from trtspec.config.layer_tensors import EXPERTS, LATENT_UP, Shape, is_matrix, layer_tensors
+from trtspec.config.layer_tensors import (
+    EXPERTS,
+    LATENT_UP,
+    PER_LAYER,
+    Shape,
+    is_matrix,
+    layer_tensors,
+)
 from trtspec.config.model import ModelConfig
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
@@ -77,11 +85,11 @@ class KVCache:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """tensors: shapes by name, see `layer_tensors`. window: newest tokens that it sees, 0: all.
-    experts: of a mixture; None: it has none."""
+    """tensors: shapes by name, see `layer_tensors`. cache: None of a layer that reads an earlier
+    one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None: it has none."""
 
     tensors: Mapping[str, Shape]
-    cache: KVCache
+    cache: KVCache | None
     window: int
     experts: ExpertSet | None = None
 
@@ -129,9 +137,10 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
     """
     mixer = mixer_of(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
+    cache: KVCache | None = None
     if isinstance(mixer, LatentAttentionSpec):
         cache = KVCache(1, mixer.kv_rank, mixer.rope_dim)
-    else:
+    elif mixer.kv_from is None:
         cache = KVCache(mixer.num_kv_heads, mixer.head_dim, mixer.head_dim)
     return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors))
 
@@ -153,10 +162,28 @@ def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
     return [layer_facts(spec, config.hidden_size) for spec in config.layers]
 
 
+def decoder_caches(config: ModelConfig) -> list[KVCache]:
+    """The caches of a decoder, in the order of the layers that have one."""
+    return [facts.cache for facts in decoder_facts(config) if facts.cache is not None]
+
+
+def cache_places(config: ModelConfig) -> list[int]:
+    """For each layer, which one of `decoder_caches` it reads."""
+    mixers = (spec.mixer for spec in config.layers)
+    owners = [mixer.kv_from if isinstance(mixer, AttentionSpec) else None for mixer in mixers]
+    own = [layer for layer, source in enumerate(owners) if source is None]
+    return [own.index(i if source is None else source) for i, source in enumerate(owners)]
+
+
 def decoder_matrices(config: ModelConfig) -> list[Read]:
-    """The matrices of all layers of a decoder, and their experts."""
-    facts = enumerate(decoder_facts(config))
-    return [read for layer, each in facts for read in each.named(layer)]
+    """The matrices of all layers of a decoder, their experts, and what makes their per-layer
+    embeddings."""
+    given, facts = config.embedding.per_layer, enumerate(decoder_facts(config))
+    shared: list[Read] = []
+    if given is not None:
+        rows = config.num_layers * given.size
+        shared = [Matrix(rows, config.hidden_size, f"{PER_LAYER}projection")]
+    return shared + [read for layer, each in facts for read in each.named(layer)]
 
 
 def within(start: str, read: Read) -> Read:
@@ -190,4 +217,4 @@ def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
 
 def kv_elements_per_token(config: ModelConfig) -> int:
     """Elements of K and V of one token over all layers."""
-    return sum(facts.cache.elements_per_token for facts in decoder_facts(config))
+    return sum(cache.elements_per_token for cache in decoder_caches(config))

@@ -104,9 +104,7 @@ def _refuse(missing: Iterable[str], what: str) -> None:
 
 
 def _of_model(config: ModelConfig) -> Iterator[str]:
-    embedding, head = config.embedding, config.head
-    if embedding.per_layer_size:
-        yield f"embeddings for every layer (of {embedding.per_layer_size} elements)"
+    head = config.head
     if all(isinstance(m, AttentionSpec) and m.rope is None for m in _mixers(config)):
         yield "no layer with rotary embedding"
     if head.bias:
@@ -120,6 +118,8 @@ def _mixers(config: ModelConfig) -> list[Mixer]:
 def _of_layer(spec: LayerSpec) -> Iterator[str]:
     yield from _of_mixer(spec.mixer)
     yield from _of_ffn(spec.ffn)
+    if spec.parallel and (spec.per_layer is not None or spec.output_scale):
+        yield "attention and feed-forward in parallel with per-layer embeddings or a scaled output"
     if spec.parallel and (spec.norm_place != "before" or spec.residual_scale != 1):
         yield "attention and feed-forward in parallel with norms behind them or scaled residuals"
 
@@ -137,10 +137,6 @@ def _of_mixer(mixer: Mixer) -> Iterator[str]:
         yield "attention sinks"
     if mixer.gated:
         yield "gated attention"
-    if mixer.values_are_keys:
-        yield "attention whose values are its keys"
-    if mixer.kv_from is not None:
-        yield "layers that read K and V of an earlier one"
 
 
 def _of_ffn(ffn: FeedForward | None) -> Iterator[str]:

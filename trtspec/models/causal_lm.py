@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -14,12 +14,20 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Rows
-from trtspec.models.block_map import Matrix, Read, decoder_facts, decoder_matrices
+from trtspec.models.block_map import (
+    Matrix,
+    Read,
+    cache_places,
+    decoder_caches,
+    decoder_matrices,
+)
 from trtspec.models.built import require_blocks
 from trtspec.models.decoder import DecoderLayer
+from trtspec.models.embedding import Embedding, rounded_scale
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
+from trtspec.models.per_layer import PerLayerEmbedding
 from trtspec.models.rope import LayerRotary
 
 
@@ -32,25 +40,6 @@ class WeightSource(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, Tensor]: ...
-
-
-class Embedding(nn.Module):
-    """Token embedding as a plain buffer ``weight [V, H]``."""
-
-    weight: Tensor
-
-    def __init__(self, vocab_size: int, hidden: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.empty(vocab_size, hidden, dtype=dtype))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """``ids [T] i64`` -> ``[T, H]``."""
-        return self.weight[ids]
-
-
-def rounded_scale(scale: float, dtype: torch.dtype) -> float:
-    """A factor on rows of an embedding, rounded as they are: Gemma was trained with such a one."""
-    return float(torch.tensor(scale, dtype=dtype, device="cpu"))
 
 
 def capped(logits: Tensor, cap: float | None) -> Tensor:
@@ -71,6 +60,9 @@ class CausalLM(nn.Module):
     ``mlp.gate_up.P`` (without a gate ``mlp.up.P``), ``mlp.down.P`` and those of its norms that
     there are, ``input_norm.weight`` (and ``bias``), ``attn.q_norm``, ``attn.k_norm``,
     ``attn_out_norm``, ``post_attention_norm``, ``mlp_out_norm``; ``norm.weight``, ``lm_head.P``.
+    In place of ``attn.qkv`` stands ``attn.qk`` where the values are the keys, ``attn.q`` where
+    both are an earlier layer's. With per-layer embeddings there are those of `PerLayerEmbedding`
+    behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded. All but ``inv_freq`` and rounded
@@ -107,6 +99,9 @@ class CausalLM(nn.Module):
         )
         self.norm = make_norm(config.norm, hidden, dtype)
         self.embedding_scale = rounded_scale(config.embedding.scale, dtype)
+        given = config.embedding.per_layer
+        self.per_layer = None if given is None else PerLayerEmbedding(config, given, dtype, formats)
+        self.cache_places = cache_places(config)
         self.lm_head = Linear(hidden, vocab, dtype, format=head_format)
 
     @staticmethod
@@ -130,18 +125,22 @@ class CausalLM(nn.Module):
         The last layer computes only the kept rows, and K and V of the others, unless its output is
         captured. This saves time on prompts, of which one row is asked for.
 
-        The caches (one pair a layer, see `new_kv_caches`) are written in place. Ids of padding rows
+        The caches (see `new_kv_caches`) are written in place. Ids of padding rows
         must be valid too (use 0); their hidden rows mean nothing.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
         rotations = self.rotary.of_layers(rows.positions)
+        given: Sequence[Tensor | None] = [None] * len(self.layers)
+        if self.per_layer is not None:
+            given = self.per_layer(input_ids, x)
         states, last = {-1: x}, len(self.layers) - 1
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
-            x = states[i] = layer(x, rows, rotations[i], k_caches[i], v_caches[i], cut)
+            caches = (each[self.cache_places[i]] for each in (k_caches, v_caches))
+            x = states[i] = layer(x, rows, rotations[i], *caches, cut, given[i])
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]
@@ -199,6 +198,8 @@ class CausalLM(nn.Module):
         load_linear(self.lm_head, tensors, [head_weight(self.config)])
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"norm.{name}"))
+        if self.per_layer is not None:
+            self.per_layer.load(tensors)
         load_layers(self.layers, tensors)
 
 
@@ -214,9 +215,9 @@ def new_kv_caches(
     dtype: torch.dtype,
     device: torch.device | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` a layer (of V
-    ``value_dim``), on ``device`` (None: the CPU)."""
-    kept = [facts.cache for facts in decoder_facts(config)]
+    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` for each of
+    `decoder_caches` (of V ``value_dim``), on ``device`` (None: the CPU)."""
+    kept = decoder_caches(config)
     sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
     k_caches, v_caches = (
         [torch.zeros(num_blocks, block_size, *size, dtype=dtype, device=device) for size in part]

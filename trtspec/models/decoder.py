@@ -12,6 +12,7 @@ from trtspec.models.attention import Rows
 from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.mixer import make_mixer
 from trtspec.models.norm import Norm, make_norm
+from trtspec.models.per_layer import PerLayerPart
 from trtspec.models.rope import Rotation
 
 
@@ -21,6 +22,8 @@ class DecoderLayer(nn.Module):
 
     Raises ConfigError for a spec that no block runs.
     """
+
+    output_scale: Tensor | None
 
     def __init__(
         self,
@@ -45,6 +48,13 @@ class DecoderLayer(nn.Module):
         self.post_attention_norm = norm(before and not spec.parallel)
         self.mlp = make_feed_forward(spec, hidden, dtype, formats.at("mlp"))
         self.mlp_out_norm = norm(after)
+        self.per_layer: PerLayerPart | None = None
+        if spec.per_layer is not None:
+            self.per_layer = PerLayerPart(
+                spec, spec.per_layer, hidden, dtype, formats.at("per_layer")
+            )
+        factor = torch.empty(1, dtype=dtype) if spec.output_scale else None
+        self.register_buffer("output_scale", factor)
 
     def forward(
         self,
@@ -54,9 +64,26 @@ class DecoderLayer(nn.Module):
         k_cache: Tensor,
         v_cache: Tensor,
         kept: Tensor | None = None,
+        given: Tensor | None = None,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
-        that are not kept, only K and V are computed."""
+        that are not kept, only K and V are computed. ``given [T, P]``: the layer's part of the
+        tokens' per-layer embeddings, where it reads one."""
+        x = self._both(x, rows, rotation, k_cache, v_cache, kept)
+        if self.per_layer is not None:
+            assert given is not None, "the network has per-layer embeddings"
+            x = self.per_layer(x, given if kept is None else given[kept])
+        return x if self.output_scale is None else x * self.output_scale
+
+    def _both(
+        self,
+        x: Tensor,
+        rows: Rows,
+        rotation: Rotation | None,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kept: Tensor | None,
+    ) -> Tensor:
         at = (rows, rotation, k_cache, v_cache)
         if self.parallel:
             normed = x if self.input_norm is None else self.input_norm(x)

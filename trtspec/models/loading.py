@@ -13,12 +13,13 @@ from trtspec.models.linear import Linear
 
 _FUSED = {
     "qkv": ("q", "k", "v"),
+    "qk": ("q", "k"),
     "kv": ("k", "v"),
     "q_kv_a": ("q_a", "kv_a"),
     "gate_up": ("gate", "up"),
 }
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
-_ALONE = ("norm.weight", "norm.bias", "choice_bias")
+_ALONE = ("norm.weight", "norm.bias", "choice_bias", "output_scale")
 """How the names of buffers end that belong to no linear layer."""
 
 

@@ -77,6 +77,21 @@ class LayerNorm(nn.Module):
 Norm: TypeAlias = RMSNorm | LayerNorm
 
 
+class UnweightedRMSNorm(nn.Module):
+    """`RMSNorm` whose weights are all 1."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x [..., size]`` -> the same shape and dtype."""
+        ones = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
+        if torch.onnx.is_in_onnx_export():
+            return export_ops.rms_norm(x, ones, self.eps)
+        return rms_norm(x, ones, self.eps)
+
+
 def make_norm(spec: NormSpec, size: Size, dtype: torch.dtype) -> Norm:
     """The module of a norm over ``size`` elements; see `LayerNorm` for two numbers."""
     if spec.kind == "layer":

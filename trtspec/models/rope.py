@@ -26,6 +26,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]
     plain = 1.0 / periods
     if rope.type == "linear":
         return plain / rope.factor, 1.0
+    if rope.type == "proportional":
+        turning = torch.arange(head_dim // 2) < int(rope.turning * head_dim // 2)
+        return torch.where(turning, plain, 0.0) / rope.factor, 1.0
     if rope.type == "llama3":
         return _llama3(rope, plain), 1.0
     if rope.type == "yarn":

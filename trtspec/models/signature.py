@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import decoder_facts
+from trtspec.models.block_map import decoder_caches
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 _MAX_DIM = 1 << 30
@@ -132,7 +132,7 @@ def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def _caches(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    kept = [facts.cache for facts in decoder_facts(config)]
+    kept = decoder_caches(config)
     sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
     n, tokens = Dim("blocks", min=1, max=_MAX_DIM), layout.tokens_per_block
     caches = [[torch.zeros(_BLOCKS, tokens, *size, dtype=dtype) for size in part] for part in sizes]

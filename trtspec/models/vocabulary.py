@@ -13,7 +13,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.block_map import Matrix
-from trtspec.models.causal_lm import Embedding
+from trtspec.models.embedding import Embedding
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 

@@ -43,7 +43,8 @@ def paged_tree_attention(
 
     Args:
         q: [T, Hq, D] float32, bfloat16 or float16; arithmetic is in float32.
-        k, v: [T, Hkv, D], dtype of q; Hq is a multiple of Hkv.
+        k, v: [T, Hkv, D], dtype of q; Hq is a multiple of Hkv. [0, Hkv, D]: the caches hold what
+            the rows see, nothing is written.
         k_cache, v_cache: [num_blocks, block_size, Hkv, D], dtype of q, written in place.
         positions: [T] int64, the rows' positions in their sequences (for the window).
         slot_mapping: [T] int64, the flat slot block * block_size + offset a row's K/V goes to; -1
@@ -102,9 +103,10 @@ def paged_tree_attention_reference(
     """``paged_tree_attention`` in plain torch, one row after the other."""
     keys = k_cache.view(-1, *k_cache.shape[2:])
     values = v_cache.view(-1, *v_cache.shape[2:])
-    written = slot_mapping >= 0
-    keys[slot_mapping[written]] = k[written]
-    values[slot_mapping[written]] = v[written]
+    if len(k):
+        written = slot_mapping >= 0
+        keys[slot_mapping[written]] = k[written]
+        values[slot_mapping[written]] = v[written]
 
     group = q.shape[1] // k.shape[1]
     out = torch.zeros_like(q)

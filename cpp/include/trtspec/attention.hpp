@@ -10,7 +10,7 @@ struct AttentionParams {
   // All of these have `dtype`; arithmetic is in float. Rows of q, k, v may lie further apart than
   // their heads take (views of a fused projection): strides are in elements.
   const void* q;  // [rows, heads, head_dim]
-  const void* k;  // [rows, kv_heads, head_dim]
+  const void* k;  // [rows, kv_heads, head_dim]; k and v null: the caches hold the rows' already
   const void* v;  // [rows, kv_heads, head_dim]
   std::int64_t q_stride;
   std::int64_t k_stride;
@@ -42,7 +42,7 @@ struct AttentionParams {
   float soft_cap = 0;           // scores s become cap * tanh(s / cap); 0: they stay
 };
 
-// Writes the k and v rows to their slots, then lets every row attend to the keys that it sees:
+// Writes the k and v rows, if there are any, to their slots, then lets every row attend to the keys that it sees:
 // committed cache positions p < context_lens[b], and positions context_lens[b] + j with j <= the
 // row's index in its request (causal) or bit j of its tree mask set. A sliding window hides
 // committed and causal keys with positions[t] - p >= sliding_window. Padding rows give zeros.

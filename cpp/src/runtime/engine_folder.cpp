@@ -40,7 +40,8 @@ std::vector<std::int64_t> read_ids(const Json& json) {
   return ids;
 }
 
-// `facts` of a network: the caches of its layers, each different one once, and what they cost.
+// `facts` of a network: the caches of its layers, each different one once, and what they cost. A
+// layer without one reads that of an earlier layer.
 void read_facts(const Json& facts, DecoderShape& shape) {
   std::vector<LayerCache> caches;
   for (const Json& cache : facts.at("caches").items()) {
@@ -58,8 +59,10 @@ void read_facts(const Json& facts, DecoderShape& shape) {
   }
   const auto last = static_cast<std::int64_t>(caches.size()) - 1;
   for (const Json& layer : layers.items()) {
-    shape.layers.push_back(caches[static_cast<std::size_t>(layer.as_int(0, last))]);
+    if (layer.is_null()) continue;
+    shape.caches.push_back(caches[static_cast<std::size_t>(layer.as_int(0, last))]);
   }
+  shape.num_layers = count;
   shape.kv_bytes_per_token = read_size(facts, "kv_bytes_per_token");
   shape.pass_bytes = facts.at("pass_bytes").as_int(1, kMaxBytes);
 }
@@ -70,7 +73,8 @@ DecoderShape read_decoder(const Json& json, const Json& facts) {
       .vocab_size = read_size(json, "vocab_size"),
       .hidden_size = read_size(json, "hidden_size", kMaxWidth),
       .eos_token_ids = read_ids(json.at("eos_token_ids")),
-      .layers = {},
+      .num_layers = 0,
+      .caches = {},
       .kv_bytes_per_token = 0,
       .pass_bytes = 0,
   };
@@ -274,7 +278,7 @@ const char* name_of(Backend backend) {
 
 std::vector<std::int64_t> DecoderShape::windows() const {
   std::set<std::int64_t> found;
-  for (const LayerCache& layer : layers) found.insert(layer.window);
+  for (const LayerCache& cache : caches) found.insert(cache.window);
   return {found.begin(), found.end()};
 }
 

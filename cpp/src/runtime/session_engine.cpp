@@ -27,7 +27,7 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
       device_(std::move(device)),
       parts_(std::move(parts)) {
   for (const auto size : {&LayerCache::head_dim, &LayerCache::value_dim}) {
-    for (const LayerCache& layer : shape_.layers) {
+    for (const LayerCache& layer : shape_.caches) {
       std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, layer.num_kv_heads,
                                          layer.*size};
       if (layout_.is_slots) std::swap(sizes[1], sizes[2]);

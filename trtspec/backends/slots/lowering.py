@@ -24,7 +24,7 @@ from trtspec.backends.slots.lowered import (
     SlotPass,
 )
 from trtspec.config.model import ModelConfig
-from trtspec.models.block_map import decoder_facts
+from trtspec.models.block_map import decoder_caches
 from trtspec.models.signature import Signature
 
 SUFFIX = ".onnx"
@@ -209,7 +209,7 @@ def example_caches(
     engine: EngineShape, decoder: ModelConfig
 ) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]]]:
     """Keys and values, and their dynamic dimensions."""
-    kept, length = [facts.cache for facts in decoder_facts(decoder)], engine.layout.tokens_per_block
+    kept, length = decoder_caches(decoder), engine.layout.tokens_per_block
     sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
     caches = [
         [torch.zeros(BATCH, heads, length, size, dtype=engine.dtype) for heads, size in part]
@@ -220,7 +220,7 @@ def example_caches(
 
 def cache_names(decoder: ModelConfig) -> list[str]:
     """The names of a graph's caches, in order."""
-    return [f"{kind}_cache_{i}" for kind in "kv" for i in range(decoder.num_layers)]
+    return [f"{kind}_cache_{i}" for kind in "kv" for i in range(len(decoder_caches(decoder)))]
 
 
 def written(caches: Sequence[str]) -> list[str]:

@@ -21,8 +21,8 @@ class SlotRows:
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
     sequence's rows goes, the others behind it. masks: by kind, the cache positions that each row
     sees, ``[B, 1, S, L'] bool``: its own, or positions written before. Positions behind the first
-    L' are never seen. k_caches, v_caches: the caches after each layer, in the order of the layers,
-    as an ONNX graph changes nothing in place.
+    L' are never seen. k_caches, v_caches: each cache after the layer that writes it, in the order
+    of the layers, as an ONNX graph changes nothing in place; given: the keys that they were before.
     """
 
     padded_positions: Tensor
@@ -30,6 +30,7 @@ class SlotRows:
     masks: Mapping[MaskKind, Tensor]
     k_caches: list[Tensor] = field(default_factory=list)
     v_caches: list[Tensor] = field(default_factory=list)
+    given: list[Tensor] = field(default_factory=list)
 
     @property
     def positions(self) -> Tensor:
@@ -48,10 +49,23 @@ class SlotRows:
         is_causal: bool = False,
     ) -> Tensor:
         """See `Rows.attend` and `Block.attend`; the changed caches are kept here."""
-        mask = self.masks[MaskKind(scoring.sliding_window, is_causal)]
         self.write(k, v, rotation, k_cache, v_cache)
+        return self.read(q, rotation, k_cache, v_cache, scoring, is_causal)
+
+    def read(
+        self,
+        q: Tensor,
+        rotation: Rotation | None,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        scoring: Scoring,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """See `Rows.read`."""
+        mask = self.masks[MaskKind(scoring.sliding_window, is_causal)]
+        (place,) = (i for i, cache in enumerate(self.given) if cache is k_cache)
         seen = mask.shape[3]
-        k_seen, v_seen = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
+        k_seen, v_seen = (kept[place][:, :, :seen] for kept in (self.k_caches, self.v_caches))
         turned, cap = self._turned(q, rotation), scoring.soft_cap
         attended = export_ops.attention(turned, k_seen, v_seen, mask, scoring.scale, cap)
         return attended.transpose(1, 2).reshape(q.shape)
@@ -70,8 +84,7 @@ class SlotRows:
         """See `Rows.attend_latents`; the changed caches are kept here."""
         mask = self.masks[MaskKind()]
         latents, keys = self._heads_first(latent), self._turned(key, rotation)
-        self.k_caches.append(export_ops.tensor_scatter(k_cache, latents, self.write_indices))
-        self.v_caches.append(export_ops.tensor_scatter(v_cache, keys, self.write_indices))
+        self._scatter(k_cache, latents, v_cache, keys)
         seen = mask.shape[3]
         values, keys = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
         q = torch.cat((self._heads_first(q_latent), self._turned(q_rope, rotation)), -1)
@@ -89,8 +102,12 @@ class SlotRows:
     ) -> None:
         """See `Rows.write`; the changed caches are kept here."""
         keys, values = self._turned(k, rotation), self._heads_first(v)
-        self.k_caches.append(export_ops.tensor_scatter(k_cache, keys, self.write_indices))
-        self.v_caches.append(export_ops.tensor_scatter(v_cache, values, self.write_indices))
+        self._scatter(k_cache, keys, v_cache, values)
+
+    def _scatter(self, k_cache: Tensor, k: Tensor, v_cache: Tensor, v: Tensor) -> None:
+        self.given.append(k_cache)
+        self.k_caches.append(export_ops.tensor_scatter(k_cache, k, self.write_indices))
+        self.v_caches.append(export_ops.tensor_scatter(v_cache, v, self.write_indices))
 
     def _heads_first(self, x: Tensor) -> Tensor:
         return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)

@@ -19,7 +19,8 @@ from trtspec.formats.registry import IN_PANELS
 from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
 from trtspec.models.block_map import Matrix, Read, decoder_matrices
 from trtspec.models.built import attention_of, require_blocks
-from trtspec.models.causal_lm import capped, rounded_scale
+from trtspec.models.causal_lm import capped
+from trtspec.models.embedding import rounded_scale
 from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.linear import Linear
 from trtspec.models.norm import RMSNorm

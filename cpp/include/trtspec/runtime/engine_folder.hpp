@@ -37,11 +37,11 @@ struct DecoderShape {
   std::int64_t vocab_size;
   std::int64_t hidden_size;
   std::vector<std::int64_t> eos_token_ids;
-  std::vector<LayerCache> layers;
+  std::int64_t num_layers;
+  std::vector<LayerCache> caches;   // of the layers that have one of their own, in their order
   std::int64_t kv_bytes_per_token;  // of K and V over all layers
   std::int64_t pass_bytes;          // of the weights that one pass of the whole network reads
 
-  std::size_t num_layers() const { return layers.size(); }
   // The sliding windows of its layers in tokens, rising, 0 for none: a slot cache has a mask of
   // each.
   std::vector<std::int64_t> windows() const;
