@@ -50,7 +50,7 @@ def target(llm: LLM) -> Any:
 def own_caches(llm: LLM, num_blocks: int) -> ModelEngine:
     """An engine of the target's session with float32 caches of its own."""
     engine, device = llm.config, torch.device("cpu")
-    caches = KVTensors(engine.target, torch.float32, engine.layout, num_blocks, device)
+    caches = KVTensors.new(engine.target, torch.float32, engine.layout, num_blocks, device)
     facts = NetworkFacts(engine.target.vocab_size)
     return ModelEngine(facts, EngineSessions(session(target(llm))), caches)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtspec.llmapi.engines import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+    from trtspec.speculative.assistant.options import AssistantDecodingConfig
     from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
     from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AssistantDecodingConfig",
     "AutoDecodingConfig",
     "CompletionOutput",
     "CudaGraphConfig",
@@ -66,6 +68,7 @@ _HOMES = {
     "SamplingParams": "trtspec.config.sampling",
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
+    "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.auto",
     "DDTreeDecodingConfig": "trtspec.speculative.block.options",
     "DFlashDecodingConfig": "trtspec.speculative.block.options",

@@ -92,7 +92,9 @@ def test_misuse_is_refused() -> None:
 def test_rows_move_with_all_their_heads(config: ModelConfig) -> None:
     """The same moves in a paged cache and in a slot one, both as slots of LENGTH rows."""
     layouts = [CacheLayout(LENGTH, 1, 1), CacheLayout(LENGTH, 1, 1, is_slots=True)]
-    paged, slots = (KVTensors(config, torch.float32, x, 3, torch.device("cpu")) for x in layouts)
+    paged, slots = (
+        KVTensors.new(config, torch.float32, x, 3, torch.device("cpu")) for x in layouts
+    )
     noise = torch.Generator().manual_seed(1)
     for a, b in zip(paged.all, slots.all, strict=True):
         a.copy_(torch.randn(a.shape, generator=noise))

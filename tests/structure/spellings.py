@@ -116,6 +116,7 @@ METHOD = Kind(
         Spelling("eagle", "eagle", "Eagle|EAGLE"),
         Spelling("mtp", "mtp", "M[Tt][Pp]"),
         Spelling("medusa", "medusa", "Medusa"),
+        Spelling("assistant", "assistant", "Assistant", generic=True),
         Spelling("pard", "parallel", "Pard|PARD"),
         Spelling("dflash", "block", "DFlash"),
         Spelling("ddtree", "block", "DDTree"),

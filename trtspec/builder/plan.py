@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,11 +38,12 @@ from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token
+from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
 from trtspec.log import logger
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
-from trtspec.speculative.registry import other_modules
+from trtspec.speculative.registry import draft_kinds, other_modules
 
 _GIB = 1 << 30
 METHODS = PACKAGE / "speculative"
@@ -165,7 +166,7 @@ def plan_build(
         with speculative.naming(member):
             found = at_hand.open(member)
             draft, choice = _plan_draft(
-                member, found, folder, target_dir, target, skip_tokenizer_init, length
+                member, found, folder, target_dir, target, skip_tokenizer_init, build
             )
             draft = replace(draft, storage=kept(found.storage))
         opened.append(found)
@@ -253,7 +254,7 @@ def _plan_draft(
     target_dir: Path,
     target: ModelConfig,
     skip_damaged: bool,
-    length: int,
+    build: BuildConfig,
 ) -> tuple[EngineDraft, tuple[str, ...]]:
     """The draft that the engine folder will hold in ``folder``, and lines about what was chosen of
     its checkpoint."""
@@ -262,11 +263,25 @@ def _plan_draft(
     speculative.check_network(network)
     if network.decoder is not None:
         require_blocks(network.decoder)
+    _require_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     if isinstance(network, ModelConfig):
         check_pair(target_dir, target, found.path, network, skip_damaged)
-        network = network.for_length(length)
+        assert build.max_seq_len is not None, "a resolved build says it"
+        network = network.for_length(build.max_seq_len)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
     return EngineDraft(network, contract, folder), choice
+
+
+def _require_caches(
+    layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
+) -> None:
+    """ConfigError where a draft reads K/V of the target's that no other network can read."""
+    if layers and backend_named(build.backend).has_slots:
+        raise ConfigError(
+            f"method {speculative.method!r} reads the target's K/V of layers "
+            f"{', '.join(map(str, layers))} in blocks, backend {build.backend!r} keeps it in "
+            "slots; choose a backend that keeps blocks, such as the default one"
+        )
 
 
 def _device_part(engine: EngineConfig) -> str:

@@ -162,7 +162,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
     (
         "ngramgpu",
         "sa",
-        "frozenkvmtp",
         "mlpspeculator",
         "dspark",
         "domino",

@@ -64,6 +64,11 @@ class EngineDraft:
         return self.network.decoder is not None
 
     @property
+    def target_layers(self) -> tuple[int, ...]:
+        """The target's layers whose K/V it reads; see `DraftKind`."""
+        return self.kind.target_layers(self.network)
+
+    @property
     def slots(self) -> int:
         """Rows that its rollout writes into its cache behind the accepted ones."""
         return self.kind.slots(self.network, self.speculation.tree)

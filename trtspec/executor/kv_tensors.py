@@ -10,7 +10,6 @@ from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
-from trtspec.models.block_map import kv_elements_per_token
 from trtspec.models.causal_lm import new_kv_caches
 from trtspec.ops.kv_compact import kv_compact
 
@@ -28,24 +27,35 @@ class KVTensors:
     A slot cache is one of slots * Hkv blocks with one head each: rows are moved head by head.
     """
 
-    def __init__(
-        self,
+    def __init__(self, k: Sequence[Tensor], v: Sequence[Tensor], layout: CacheLayout) -> None:
+        self.dtype = k[0].dtype
+        self.device = k[0].device
+        self.layout = layout
+        self.all = (*k, *v)
+        self.bytes_per_token = sum(_bytes_of_row(cache, layout.is_slots) for cache in self.all)
+        self._block_size = layout.tokens_per_block
+        self._groups = _alike(k, v, layout.is_slots)
+
+    @classmethod
+    def new(
+        cls,
         config: ModelConfig,
         dtype: torch.dtype,
         layout: CacheLayout,
         num_blocks: int,
         device: torch.device,
-    ) -> None:
-        self.dtype = dtype
-        self.layout = layout
-        self.device = device
-        self.bytes_per_token = kv_elements_per_token(config) * dtype.itemsize
-        self._block_size = layout.tokens_per_block
+    ) -> KVTensors:
+        """Those of a model."""
         k, v = new_kv_caches(config, num_blocks, layout.tokens_per_block, dtype, device)
         if layout.is_slots:
             k, v = ([_heads_first(cache) for cache in caches] for caches in (k, v))
-        self.all = (*k, *v)
-        self._groups = _alike(k, v, layout.is_slots)
+        return cls(k, v, layout)
+
+    def part(self, places: Sequence[int]) -> KVTensors:
+        """The same memory of some of the caches, in that order, for another network to read."""
+        count = len(self.all) // 2
+        k, v = ([self.all[begin + place] for place in places] for begin in (0, count))
+        return KVTensors(k, v, self.layout)
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every cache.
@@ -96,6 +106,12 @@ def _alike(k: Sequence[Tensor], v: Sequence[Tensor], is_slots: bool) -> list[_Gr
 def _in_heads(cache: Tensor) -> Tensor:
     """``[slots, Hkv, length, D]`` as blocks of one head each."""
     return cache.view(-1, cache.shape[2], 1, cache.shape[3])
+
+
+def _bytes_of_row(cache: Tensor, is_slots: bool) -> int:
+    """Of one token's keys, or values."""
+    heads = cache.shape[1] if is_slots else cache.shape[2]
+    return heads * cache.shape[3] * cache.dtype.itemsize
 
 
 def _heads_first(cache: Tensor) -> Tensor:

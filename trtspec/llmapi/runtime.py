@@ -36,6 +36,7 @@ from trtspec.executor.typical import TypicalAcceptance
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
+from trtspec.models.block_map import cache_places
 from trtspec.speculative.base import Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.draft_runtime import DraftRuntime
@@ -79,7 +80,7 @@ def open_runtime(
     target = _target(engine, resources.target.num_blocks, sessions.target, padding.target)
     caches = iter(resources.draft_caches)
     runtimes = tuple(
-        _draft(engine, draft, next(caches) if draft.plan.has_cache else None, padding.drafts)
+        _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
         for draft in sessions.drafts
     )
     if engine.build.device == "cuda":
@@ -162,24 +163,41 @@ def _target(
 
 
 def _draft(
-    engine: EngineConfig, opened: OpenDraft, cache: DraftCache | None, buckets: RowBuckets | None
+    engine: EngineConfig,
+    opened: OpenDraft,
+    target: ModelEngine,
+    cache: DraftCache | None,
+    padding: _Padding,
 ) -> DraftRuntime:
     network = opened.plan.network
-    made = _draft_engine(engine, opened, cache, buckets)
+    tensors = _tensors(engine, opened.plan, target, cache)
+    made = _draft_engine(engine, opened, tensors, padding.drafts)
     return DraftRuntime(opened.plan.folder, network, made, cache, engine.states_of(opened.plan))
 
 
+def _tensors(
+    engine: EngineConfig, draft: EngineDraft, target: ModelEngine, cache: DraftCache | None
+) -> KVTensors | None:
+    """The K/V that a draft's calls are given: its own, or some of the target's."""
+    if cache is not None and draft.network.decoder is not None:
+        return _caches(engine, draft.network.decoder, cache.num_blocks)
+    places = cache_places(engine.target)
+    read = [places[layer] for layer in draft.target_layers]
+    return target.caches.part(read) if read else None
+
+
 def _draft_engine(
-    engine: EngineConfig, opened: OpenDraft, cache: DraftCache | None, buckets: RowBuckets | None
+    engine: EngineConfig, opened: OpenDraft, caches: KVTensors | None, buckets: RowBuckets | None
 ) -> ModelEngine | HeadsEngine:
     network, sessions = opened.plan.network, opened.sessions
     pass_bytes = engine.pass_bytes(opened.plan)
     rollout = sessions[DRAFT_ROLLOUT]
-    if network.decoder is None or cache is None:
+    if caches is None:
         return HeadsEngine(rollout, engine.build.device, pass_bytes)
     step = sessions.get(DRAFT_STEP)
+    decoder = network.decoder or engine.target
     facts = NetworkFacts(
-        network.decoder.vocab_size,
+        decoder.vocab_size,
         pass_bytes=pass_bytes,
         rollout_passes=opened.rollout_passes,
         hidden_in=len(network.capture_layers) * engine.target.hidden_size,
@@ -189,12 +207,14 @@ def _draft_engine(
         _with_graphs(rollout, engine, buckets),
         None if step is None else _with_graphs(step, engine, buckets),
     )
-    return ModelEngine(facts, own, _caches(engine, network.decoder, cache.num_blocks), buckets)
+    return ModelEngine(facts, own, caches, buckets)
 
 
 def _caches(engine: EngineConfig, network: ModelConfig, num_blocks: int) -> KVTensors:
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return KVTensors(network, dtype, engine.layout, num_blocks, torch.device(engine.build.device))
+    return KVTensors.new(
+        network, dtype, engine.layout, num_blocks, torch.device(engine.build.device)
+    )
 
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:

@@ -165,10 +165,12 @@ class PackedRows(NamedTuple):
     def unseeing(self) -> PackedRows:
         """The same rows, but none sees anything: their K/V is written, and attention costs
         nothing."""
+        return self.committed_only()._replace(context_lens=torch.zeros_like(self.context_lens))
+
+    def committed_only(self) -> PackedRows:
+        """The same rows, but they see neither themselves nor each other."""
         return self._replace(
-            context_lens=torch.zeros_like(self.context_lens),
-            is_tree=torch.ones_like(self.is_tree),
-            tree_mask=torch.zeros_like(self.tree_mask),
+            is_tree=torch.ones_like(self.is_tree), tree_mask=torch.zeros_like(self.tree_mask)
         )
 
 

@@ -58,7 +58,9 @@ class DraftKind:
     the target's states that it reads; stand_in: what runs these in place of the network. slots:
     rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
     lookahead: how many tokens after a kept row it depends on, where its config decides that; None:
-    what the drafter says. levels: how its rollout grows a tree, of which the index tensors are
+    what the drafter says. target_layers: of a network without K/V, the target's layers whose caches
+    its rollout reads in blocks, in the order in which it takes them. levels: how its rollout grows
+    a tree, of which the index tensors are
     constants beside the weights. reads_roots: whether the rollout of a network without K/V is given
     the root beside the target's state before it.
     """
@@ -73,5 +75,6 @@ class DraftKind:
     stand_in: Callable[[Any, OpenParts], nn.Module]
     slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
     lookahead: Callable[[Any], int | None] = lambda config: None
+    target_layers: Callable[[Any], tuple[int, ...]] = lambda config: ()
     levels: Callable[[TreeShape], nn.Module] = make_levels
     reads_roots: bool = False

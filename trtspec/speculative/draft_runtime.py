@@ -33,6 +33,12 @@ class DraftRuntime:
         return cast(ModelEngine, self.engine), self.cache
 
     @property
+    def over_target(self) -> ModelEngine:
+        """Of a network that reads the target's K/V: its engine."""
+        assert self.cache is None, "it keeps no K/V"
+        return cast(ModelEngine, self.engine)
+
+    @property
     def heads(self) -> HeadsEngine:
         """Of a network without K/V: its engine."""
         assert self.cache is None, "a network with K/V reads rows"

@@ -14,6 +14,7 @@ from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.speculative.assistant.method import ASSISTANT
 from trtspec.speculative.base import DraftMethod, Steps
 from trtspec.speculative.block.method import DDTREE, DFLASH
 from trtspec.speculative.draft_kind import DraftKind
@@ -38,7 +39,7 @@ NO_METHOD = "none"
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),
-    *(EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
+    *(ASSISTANT, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
 )
 DEFAULT = DRAFT_MODEL.name
 """What a config with a draft's checkpoint alone means, as in vLLM."""

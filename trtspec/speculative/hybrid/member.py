@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 
+from torch import Tensor
+
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.request import Request
@@ -65,15 +67,18 @@ class Member:
         clock: Callable[[], float],
         is_trial: bool = False,
         first_step_only: bool = False,
+        blocks: Sequence[Tensor] = (),
     ) -> list[TokenTree]:
         """Its trees for these items of a step, which may have nodes, with its own scores.
+        ``blocks``: see `StepPlan`.
         ``is_trial``: it drafts seldom, so as much is learned as can be. ``first_step_only``: nodes
         of depth 1 are enough."""
         self._is_trial = is_trial
         self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
         behind = self._num_behind(items)
         began = clock()
-        self.drafter.prepare_draft_tokens(StepPlan(tuple(items), first_step_only=first_step_only))
+        plan = StepPlan(tuple(items), tuple(blocks), first_step_only=first_step_only)
+        self.drafter.prepare_draft_tokens(plan)
         seconds = clock() - began
         if self.has_engine:
             self.costs.observe(len(items), behind, seconds, first_step_only)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
@@ -83,7 +84,7 @@ class UnionDrafter(Drafter):
             )
         )
         is_pure = 0 < len(items) == len(batch.items)
-        self._step = step = _Step(load, is_pure, began, self._is_resting)
+        self._step = step = _Step(load, is_pure, began, self._is_resting, batch)
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
@@ -186,7 +187,8 @@ class UnionDrafter(Drafter):
         step.spent = self._seconds(choice, len(items))
         began = self._clock()
         member, first_step_only = self._engines[choice.engine], choice.first_step_only
-        trees = member.draft(items, self._clock, first_step_only=first_step_only)
+        blocks = step.blocks_of(items)
+        trees = member.draft(items, self._clock, False, first_step_only, blocks)
         for item, tree in zip(items, trees, strict=True):
             item.request.draft = tree
             step.nodes += len(tree)
@@ -221,7 +223,9 @@ class UnionDrafter(Drafter):
         first_step_only: bool = False,
     ) -> list[TokenTree]:
         """The trees of a member for these items; scores are the ln of the chances of paths."""
-        trees = member.draft(items, self._clock, is_trial, first_step_only)
+        assert self._step is not None, "drafts are made within a step"
+        blocks = self._step.blocks_of(items)
+        trees = member.draft(items, self._clock, is_trial, first_step_only, blocks)
         return member.calibrate(items, trees)
 
     def _needs_all_steps(self, choice: Choice) -> bool:
@@ -303,7 +307,11 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 class _Step:
     """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked."""
 
-    def __init__(self, load: Load, is_pure: bool, began: float, is_resting: bool) -> None:
+    def __init__(
+        self, load: Load, is_pure: bool, began: float, is_resting: bool, batch: StepPlan
+    ) -> None:
+        ids = (item.request.id for item in batch.items)
+        self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
         self.load = load
         self.is_pure = is_pure
         self.is_resting = is_resting
@@ -315,6 +323,10 @@ class _Step:
         self.tried: int | None = None  # the request of a trial
         self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
         self.trial: Trial | None = None
+
+    def blocks_of(self, items: Sequence[ScheduledRequest]) -> list[Tensor]:
+        """See `StepPlan`; empty where the plan leaves them out."""
+        return [self._blocks[item.request.id] for item in items] if self._blocks else []
 
 
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:

@@ -1,0 +1,75 @@
+"""AssistantDrafter: a network over the target's K/V drafts, one engine call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.packing import RowGroup
+from trtspec.config.tree_decoding import TreeDecodingConfig
+from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
+from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
+
+
+class AssistantDrafter(RolloutDrafter):
+    """Drafts from the target's state of the newest accepted row, the one before the root's, and
+    from the target's caches as far as they are committed.
+
+    Nothing but that state is kept of a request. One whose whole prompt but the root came out of the
+    prefix cache has none yet: it drafts nothing in its first step.
+    """
+
+    def __init__(self, engine: ModelEngine, needs: DrafterNeeds) -> None:
+        super().__init__(needs)
+        self._engine = engine
+        self._states: dict[int, Tensor] = {}  # [H_t]
+        self._places: dict[int, tuple[int, Tensor]] = {}  # of this step: committed length, blocks
+
+    @staticmethod
+    def needs_of(config: TreeDecodingConfig) -> DrafterNeeds:
+        """Known before any engine is loaded."""
+        return rollout_needs(config, reads_hidden=True)
+
+    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+        """See `Drafter.prepare_draft_tokens`; the plan says where the target's K/V lie."""
+        self._places = {
+            item.request.id: (item.start, blocks)
+            for item, blocks in zip(batch.items, batch.blocks, strict=True)
+        }
+        super().prepare_draft_tokens(batch)
+        self._places = {}
+
+    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+        """Keep the state of each request's newest row."""
+        for item, outcome in zip(batch.items, accepted, strict=True):
+            assert outcome.hidden is not None, "the target hands out its states"
+            if len(outcome.hidden):  # a request that failed has no rows
+                # A copy: a view would keep the states of the whole step.
+                self._states[item.request.id] = outcome.hidden[-1].clone()
+        return [()] * len(batch.items)
+
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._states.pop(request_id, None)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._states.keys()
+
+    def _can_draft(self, request: Request) -> bool:
+        return request.id in self._states
+
+    def _roll_out(
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        groups = []
+        for request in requests:
+            start, blocks = self._places[request.id]
+            groups.append(RowGroup([request.tokens[start]], start, blocks))
+        states = torch.stack([self._states[request.id] for request in requests])
+        return self._engine.rollout(groups, sampling, states)

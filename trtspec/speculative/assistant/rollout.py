@@ -1,0 +1,43 @@
+"""FrozenRollout: a rollout whose rows all stand where the root stands."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trtspec.models.attention import PackedRows
+from trtspec.ops.sampling import SamplingColumns
+from trtspec.speculative.tree_rollout import TreeRollout
+
+
+class FrozenRollout(TreeRollout):
+    """Of a network without K/V of its own: every row sees what its target has committed, and is at
+    the root's position. Rows are one a request, its root."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        last_rows: Tensor,
+        sampling: SamplingColumns,
+        hidden_in: Tensor | None,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `TreeRollout.forward`; ``hidden_in [B, H_t]`` is the target's state before each root,
+        the caches are the target's."""
+        seen = rows.committed_only()
+        return super().forward(input_ids, seen, last_rows, sampling, hidden_in, k_caches, v_caches)
+
+    def beam_rows(
+        self, rows: PackedRows, last_rows: Tensor, depth: int, offset: Tensor, ancestors: Tensor
+    ) -> PackedRows:
+        """The root's row, for each node."""
+        batch, width, words = ancestors.shape
+        own = last_rows.repeat_interleave(width)
+        return rows._replace(
+            positions=rows.positions[own],
+            slot_mapping=rows.slot_mapping[own],
+            query_start=torch.arange(batch + 1, device=own.device, dtype=torch.int32) * width,
+            tree_mask=torch.zeros_like(ancestors).reshape(-1, words),
+        )
