@@ -58,6 +58,8 @@ class Engine:
     def feed(self, *what: Any) -> None: ...
 
 
+BLOCKS = (torch.zeros(1, dtype=torch.int32),) * 3
+"""Of a target's cache, which engines here do not read."""
 CACHED: Any = (None, Engine(), Cache())
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "ngram": {"max_draft_len": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2},
@@ -135,7 +137,7 @@ def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None
         start = len(request.tokens) - 1 if is_generation else 0
         rows, nodes = len(request.tokens) - start, drafter.needs.max_nodes * is_generation
         items.append(ScheduledRequest(request, start, rows, is_generation, nodes, True))
-    batch = StepPlan(tuple(items))
+    batch = StepPlan(tuple(items), BLOCKS[: len(items)])
     drafter.prepare_draft_tokens(batch)
     accepted = []
     for item in items:
@@ -169,7 +171,8 @@ def test_what_is_held_is_said(name: str, wrapper: str, tmp_path: Path) -> None:
             tuple(
                 ScheduledRequest(r, len(r.tokens) - 1, 1, True, drafter.needs.max_nodes, True)
                 for r in requests[:2]
-            )
+            ),
+            BLOCKS[:2],
         )
     )
     assert drafter.live_requests == {FIRST, FIRST + 1}  # of a step that fails, too

@@ -167,7 +167,6 @@ SUFFIX = {"method": "suffix"}
             {"method": "mlp_speculator", "model": "d"},
             "not available in this version.*ngram, suffix, draft_model, eagle, eagle3",
         ),
-        ({"method": "frozen_kv_mtp"}, "not available in this version"),
         ({"method": "Hydra"}, "not available in this version"),
         ({"method": "n_grams"}, "unknown speculative method 'n_grams'; did you mean `ngram`"),
         ({"method": "ngram", "decoding_type": "Draft_Target"}, "names two methods"),

@@ -102,6 +102,7 @@ class TreeRollout(nn.Module):
             features = features[:, None]  # [B, 1, H]: of the rows last fed
         tokens, scores = self._children(ready, sampling, self.levels.branching[0])
 
+        roots = self.roots(rows, last_rows)
         ancestors = torch.zeros(batch, 1, words, device=device, dtype=torch.int64)
 
         pool_tokens, pool_scores = [tokens], [scores]
@@ -118,7 +119,7 @@ class TreeRollout(nn.Module):
             offset = fed + torch.arange(width, device=device)
             ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
             ancestors = ancestors | packed_bits(offset, words)
-            beam_rows = self.beam_rows(rows, last_rows, depth, offset, ancestors)
+            beam_rows = self.beam_rows(roots, depth, offset, ancestors)
             features, ready = self.model.draft(
                 beam_tokens.reshape(-1), features, beam_rows, *caches
             )
@@ -136,25 +137,35 @@ class TreeRollout(nn.Module):
             pool_scores.append(scores)
         return self.levels.cut(pool_tokens, pool_parents, pool_scores)
 
+    def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
+        """Each request's root, the row ``last_rows[b]``, as `beam_rows` asks for it: behind it
+        ``context_lens [B] i64`` tokens are in the cache."""
+        positions = rows.positions[last_rows]
+        # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
+        context = positions + 1
+        return rows._replace(
+            positions=positions,
+            context_lens=context,
+            is_tree=torch.ones_like(context, dtype=torch.bool),
+        )
+
     def beam_rows(
-        self, rows: PackedRows, last_rows: Tensor, depth: int, offset: Tensor, ancestors: Tensor
+        self, roots: PackedRows, depth: int, offset: Tensor, ancestors: Tensor
     ) -> PackedRows:
         """The rows of the nodes that are fed at a depth, ``width`` for each request: behind its
-        root, the row ``last_rows[b]`` of ``rows``, they lie at ``offset [width] i64`` and see
-        their ``ancestors [B, width, W] i64``."""
+        root they lie at ``offset [width] i64`` and see their ``ancestors [B, width, W] i64``."""
         batch, width, words = ancestors.shape
-        root_position = rows.positions[last_rows]
-        # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
-        context = root_position + 1
+        context = roots.context_lens
         starts = torch.arange(batch + 1, device=context.device, dtype=torch.int32) * width
-        slots = flat_slots(rows.block_tables, context[:, None] + offset, self.tokens_per_block)
         return PackedRows(
-            positions=(root_position + depth).repeat_interleave(width),
-            slot_mapping=slots.reshape(-1),
-            block_tables=rows.block_tables,
+            positions=(roots.positions + depth).repeat_interleave(width),
+            slot_mapping=flat_slots(
+                roots.block_tables, context[:, None] + offset, self.tokens_per_block
+            ).reshape(-1),
+            block_tables=roots.block_tables,
             query_start=starts,
             context_lens=context.to(torch.int32),
-            is_tree=torch.ones_like(context, dtype=torch.bool),
+            is_tree=roots.is_tree,
             tree_mask=ancestors.reshape(-1, words),
         )
 

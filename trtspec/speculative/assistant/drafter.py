@@ -56,6 +56,7 @@ class AssistantDrafter(RolloutDrafter):
     def release(self, request_id: int) -> None:
         super().release(request_id)
         self._states.pop(request_id, None)
+        self._places.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:

@@ -29,15 +29,21 @@ class FrozenRollout(TreeRollout):
         seen = rows.committed_only()
         return super().forward(input_ids, seen, last_rows, sampling, hidden_in, k_caches, v_caches)
 
+    def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
+        """The rows themselves, one a request."""
+        return rows._replace(
+            positions=rows.positions[last_rows], slot_mapping=rows.slot_mapping[last_rows]
+        )
+
     def beam_rows(
-        self, rows: PackedRows, last_rows: Tensor, depth: int, offset: Tensor, ancestors: Tensor
+        self, roots: PackedRows, depth: int, offset: Tensor, ancestors: Tensor
     ) -> PackedRows:
         """The root's row, for each node."""
         batch, width, words = ancestors.shape
-        own = last_rows.repeat_interleave(width)
-        return rows._replace(
-            positions=rows.positions[own],
-            slot_mapping=rows.slot_mapping[own],
-            query_start=torch.arange(batch + 1, device=own.device, dtype=torch.int32) * width,
+        starts = torch.arange(batch + 1, device=offset.device, dtype=torch.int32) * width
+        return roots._replace(
+            positions=roots.positions.repeat_interleave(width),
+            slot_mapping=roots.slot_mapping.repeat_interleave(width),
+            query_start=starts,
             tree_mask=torch.zeros_like(ancestors).reshape(-1, words),
         )

@@ -57,6 +57,7 @@ class UnionDrafter(Drafter):
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
         self._step: _Step | None = None
+        self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not self._engines and not needs.reads_every_row
         self._rests: defaultdict[int, Rest] = defaultdict(Rest)  # by how many requests generate
@@ -84,7 +85,9 @@ class UnionDrafter(Drafter):
             )
         )
         is_pure = 0 < len(items) == len(batch.items)
-        self._step = step = _Step(load, is_pure, began, self._is_resting, batch)
+        self._step = step = _Step(load, is_pure, began, self._is_resting)
+        ids = (item.request.id for item in batch.items)
+        self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
@@ -94,6 +97,7 @@ class UnionDrafter(Drafter):
             # Without such members, the scheduler has asked already.
             if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
+        self._blocks = {}
         step.drafted = self._clock()
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
@@ -118,6 +122,7 @@ class UnionDrafter(Drafter):
     def release(self, request_id: int) -> None:
         for member in self._members:
             member.release(request_id)
+        self._blocks.pop(request_id, None)
         if self._step is not None and self._step.tried == request_id:
             self._step.tried = None
 
@@ -187,7 +192,7 @@ class UnionDrafter(Drafter):
         step.spent = self._seconds(choice, len(items))
         began = self._clock()
         member, first_step_only = self._engines[choice.engine], choice.first_step_only
-        blocks = step.blocks_of(items)
+        blocks = self._blocks_of(items)
         trees = member.draft(items, self._clock, False, first_step_only, blocks)
         for item, tree in zip(items, trees, strict=True):
             item.request.draft = tree
@@ -223,10 +228,13 @@ class UnionDrafter(Drafter):
         first_step_only: bool = False,
     ) -> list[TokenTree]:
         """The trees of a member for these items; scores are the ln of the chances of paths."""
-        assert self._step is not None, "drafts are made within a step"
-        blocks = self._step.blocks_of(items)
+        blocks = self._blocks_of(items)
         trees = member.draft(items, self._clock, is_trial, first_step_only, blocks)
         return member.calibrate(items, trees)
+
+    def _blocks_of(self, items: Sequence[ScheduledRequest]) -> list[Tensor]:
+        """See `StepPlan`; empty where the plan leaves them out."""
+        return [self._blocks[item.request.id] for item in items] if self._blocks else []
 
     def _needs_all_steps(self, choice: Choice) -> bool:
         """Whether the engine makes the whole rollout in place of its first step."""
@@ -307,11 +315,7 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 class _Step:
     """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked."""
 
-    def __init__(
-        self, load: Load, is_pure: bool, began: float, is_resting: bool, batch: StepPlan
-    ) -> None:
-        ids = (item.request.id for item in batch.items)
-        self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
+    def __init__(self, load: Load, is_pure: bool, began: float, is_resting: bool) -> None:
         self.load = load
         self.is_pure = is_pure
         self.is_resting = is_resting
@@ -323,10 +327,6 @@ class _Step:
         self.tried: int | None = None  # the request of a trial
         self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
         self.trial: Trial | None = None
-
-    def blocks_of(self, items: Sequence[ScheduledRequest]) -> list[Tensor]:
-        """See `StepPlan`; empty where the plan leaves them out."""
-        return [self._blocks[item.request.id] for item in items] if self._blocks else []
 
 
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:
