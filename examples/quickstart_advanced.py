@@ -104,6 +104,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", help=help_texts.DEVICE)
     add("--kv_cache_fraction", type=float, help="share of the free memory for the KV cache")
     add("--disable_kv_cache_reuse", action="store_true", help="do not share equal prefixes")
+    add(
+        "--disable_overlap_scheduler",
+        action="store_true",
+        help="deliver tokens between steps, not while the next one runs",
+    )
 
     spec = parser.add_argument_group("speculation")
     add = spec.add_argument
@@ -256,7 +261,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
         kv["free_memory_fraction"] = args.kv_cache_fraction
     names = ("max_batch_size", "max_seq_len", "max_num_tokens", "backend", "device", "weight_dtype")
     limits = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
-    return {"dtype": args.dtype, "kv_cache_config": kv, **limits}
+    overlaps = not args.disable_overlap_scheduler
+    return {"dtype": args.dtype, "kv_cache_config": kv, "async_scheduling": overlaps, **limits}
 
 
 def sampling(args: argparse.Namespace) -> SamplingParams:

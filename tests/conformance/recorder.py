@@ -17,6 +17,7 @@ from trtspec.executor.drafter import Drafter, NoDrafter
 from trtspec.executor.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.metrics import ExecutorMetrics
+from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor, StepOutput
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
@@ -64,9 +65,10 @@ class _WatchedDrafter(ForwardingDrafter):
 
 
 class Recorder:
-    """One scenario, run by PyExecutor over toy engines."""
+    """One scenario, run by PyExecutor over toy engines. ``overlap``: to which these announce their
+    calls."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, overlap: Overlap | None = None) -> None:
         self.scenario = s = scenario
         draft = s.draft
         layout = CacheLayout(s.tokens_per_block, s.blocks_per_sequence, s.mask_words)
@@ -107,8 +109,12 @@ class Recorder:
             self.resources,
             scheduler,
             self.drafter,
-            metrics=ExecutorMetrics(target, [self.draft] if self.draft else []),
+            metrics=ExecutorMetrics(target, [self.draft] if self.draft else [], overlap),
+            overlap=overlap,
         )
+        for engine in (self.target, self.draft) if overlap else ():
+            if engine is not None and overlap is not None:
+                engine.before_call = overlap.begin
         self.requests: dict[int, Request] = {}
 
     def _make_drafter(self) -> Drafter:

@@ -8,7 +8,7 @@ mask changes the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -101,6 +101,7 @@ class ToyEngine:
         self.num_calls = 0
         self.seconds = 0.0
         self.weight_bytes = self.kv_bytes = 0
+        self.before_call: Callable[[], None] = lambda: None
         self._kind = kind
         self._model = model
         self._failing = frozenset(failing_calls)
@@ -174,6 +175,7 @@ class ToyEngine:
         return Seen(state + following & WORD, position + 2, total)
 
     def _feed(self, rows: RowInputs, hidden: Tensor | None) -> list[Seen]:
+        self.before_call()
         ids, slots = rows.input_ids.tolist(), rows.slot_mapping.tolist()
         positions = rows.positions.tolist()
         starts, context = rows.query_start.tolist(), rows.context_lens.tolist()

@@ -73,7 +73,8 @@ def test_speculative_configs_of_both_worlds(models: TinyModels) -> None:
 def test_neighbours_options_that_ask_for_nothing_else(models: TinyModels) -> None:
     options: dict[str, Any] = {
         "tensor_parallel_size": 1, "enforce_eager": True, "max_model_len": 96, "seed": 3,
-        "async_scheduling": False, "max_num_seqs": 2, "max_num_batched_tokens": 64,
+        "async_scheduling": True, "disable_overlap_scheduler": False,
+        "max_num_seqs": 2, "max_num_batched_tokens": 64,
         "kv_cache_config": KvCacheConfig(enable_block_reuse=False), "block_size": 8,
     }  # fmt: skip
     with open_llm(models.folder("llama"), **options) as llm:
@@ -87,7 +88,8 @@ def test_neighbours_options_that_ask_for_nothing_else(models: TinyModels) -> Non
     ("options", "words"),
     [
         ({"tensor_parallel_size": 2}, "`tensor_parallel_size`=2 is refused.*one device"),
-        ({"async_scheduling": True}, "`async_scheduling`=True is refused"),
+        ({"async_scheduling": 1}, "`async_scheduling` must be bool"),
+        ({"disable_overlap_scheduler": True}, "write async_scheduling=False"),
         ({"max_batchsize": 2}, r"unknown option `max_batchsize`; did you mean `max_batch_size`\?"),
         ({"dtype": "int8"}, "dtype 'int8' is not supported"),
         ({"max_batch_size": 0}, "max_batch_size=0 must be between 1 and 4096"),

@@ -63,6 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--kv-cache-max-tokens", type=int, help="tokens that the KV caches hold at most")
     add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
     add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
+    add("--async-scheduling", action=_ON_OFF, help="deliver tokens while the next step runs (on)")
     add("--tokenizer", help="folder of another tokenizer")
     add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
     add("--seed", type=int, help="makes the seeds of requests without one reproducible")
@@ -133,7 +134,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    options = {name: getattr(args, name) for name in (*names, *more, *WEIGHT_OPTIONS)}
+    every = (*names, *more, *WEIGHT_OPTIONS, "async_scheduling")
+    options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
     if args.kv_transfer_config is not None:
         flag = "--kv-transfer-config"

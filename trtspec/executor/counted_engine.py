@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,12 +16,13 @@ from trtspec.executor.timer import EngineTimer
 class CountedEngine:
     """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and what they had to
     read at the least: ``weight_bytes``, every weight once a pass, and ``kv_bytes``, the K/V that
-    each request's rows see, in every pass."""
+    each request's rows see, in every pass. before_call: is called when a call begins."""
 
     def __init__(self, device: torch.device) -> None:
         self.num_calls = 0
         self.weight_bytes = 0
         self.kv_bytes = 0
+        self.before_call: Callable[[], None] = _nothing
         self._device = device
         self._staging = Staging(device)
         self._timer = EngineTimer(device)
@@ -47,6 +50,7 @@ class CountedEngine:
         self, session: Session, inputs: EngineInputs, weight_bytes: int, kv_bytes: int = 0
     ) -> list[Tensor]:
         """Run once, which reads so many bytes."""
+        self.before_call()
         outputs = self._timer.measure(session.run, inputs)
         self.num_calls += 1
         self.weight_bytes += weight_bytes
@@ -56,3 +60,7 @@ class CountedEngine:
     def _reset_count(self) -> None:
         self.num_calls = self.weight_bytes = self.kv_bytes = 0
         self._timer.reset()
+
+
+def _nothing() -> None:
+    pass

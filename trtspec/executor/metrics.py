@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trtspec.errors import TrtspecError
+from trtspec.executor.overlap import Overlap
 
 
 class SpeculativeMetrics:
@@ -169,10 +170,14 @@ class ExecutorMetrics:
     """
 
     def __init__(
-        self, target: EngineClock | None = None, drafts: Sequence[EngineClock] = ()
+        self,
+        target: EngineClock | None = None,
+        drafts: Sequence[EngineClock] = (),
+        overlap: Overlap | None = None,
     ) -> None:
         """``target`` and ``drafts``: the engines that the executor drives; their own counts are
-        reported. Left out (for tests): no engine, so that all time is the host's."""
+        reported. Left out (for tests): no engine, so that all time is the host's. ``overlap``: what
+        does other work while they run."""
         self.total = SpeculativeMetrics()
         self.num_engine_steps = 0
         self.num_failed_steps = 0
@@ -183,6 +188,7 @@ class ExecutorMetrics:
         self.num_prefix_cache_hits = 0
         self._target = [] if target is None else [target]
         self._drafts = list(drafts)
+        self._overlap = overlap
         self._step_seconds = 0.0
         self._verify_steps = 0
         self._verify = Use()
@@ -238,7 +244,8 @@ class ExecutorMetrics:
         executor step, `host_ms` what steps took outside the engines, `host_share` its part; what
         begins with `verify_` is of the `num_verify_steps` alone. `num_prefix_cache_queries` are the
         prompt tokens of the requests that began while prefixes are reused, `num_prefix_cache_hits`
-        those of them that need no computing."""
+        those of them that need no computing. `overlap_ms` is what work took that was done while
+        engine calls ran, `overlap_wait_ms` what of it steps waited for."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
@@ -259,6 +266,8 @@ class ExecutorMetrics:
             "draft_ms": used.draft_seconds * 1e3,
             "host_ms": host_ms,
             "host_share": host_ms / step_ms if step_ms else 0.0,
+            "overlap_ms": self._overlap.seconds * 1e3 if self._overlap else 0.0,
+            "overlap_wait_ms": self._overlap.waited_seconds * 1e3 if self._overlap else 0.0,
             "num_verify_steps": self._verify_steps,
             "verify_ms": verify.seconds * 1e3,
             "verify_target_ms": verify.target_seconds * 1e3,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.drafter import Accepted, Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.overlap import Overlap
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler
@@ -72,13 +73,22 @@ class PyExecutor:
         drafter: Drafter,
         rule: AcceptanceRule | None = None,
         metrics: ExecutorMetrics | None = None,
+        overlap: Overlap | None = None,
     ) -> None:
-        """``metrics``: with the engines to report on; left out, none of them is."""
+        """``metrics``: with the engines to report on; left out, none of them is. ``overlap``: to
+        which the engines announce their calls; left out, nothing is done meanwhile.
+
+        ``meanwhile``, to be set, is what `step` does between the halves where it ``overlaps``: on
+        another thread perhaps, which may `add` requests and call nothing else here. What it raises
+        `step` raises, which then comes to nothing: its requests must be aborted.
+        """
         self.metrics = metrics or ExecutorMetrics()
         self._target = target
         self._resources = resources
         self._scheduler = scheduler
         self._drafter = drafter
+        self.meanwhile: Callable[[], None] = _nothing
+        self._overlap = overlap
         self._sampler = Sampler(rule)
         self._stops: dict[int, StopChecker] = {}
 
@@ -116,9 +126,22 @@ class PyExecutor:
         if self._scheduler.abort(request_id) is not None:
             self._forget(request_id)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether `meanwhile` is called while the engine calls of a step run."""
+        return self._overlap is not None
+
     def step(self) -> list[StepOutput]:
         """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
-        return self.collect(self.launch(self.plan()))
+        plan = self.plan()
+        if self._overlap is None:
+            return self.collect(self.launch(plan))
+        return self.collect(self._overlap.during(lambda: self.launch(plan), self.meanwhile))
+
+    def close(self) -> None:
+        """End the thread that overlaps, if there is one."""
+        if self._overlap is not None:
+            self._overlap.close()
 
     def plan(self) -> StepPlan:
         """Begin a step: choose its rows, reserve their blocks."""
@@ -235,6 +258,10 @@ class PyExecutor:
         self._stops.pop(request_id, None)
         self._sampler.release(request_id)
         self._drafter.release(request_id)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _rows(item: ScheduledRequest, blocks: torch.Tensor) -> RowGroup:

@@ -24,7 +24,8 @@ class StopChecker:
     to in the logits.
 
     Stop strings are looked for in the text as it is shown; those that hold a special token, in the
-    text with special tokens, shown or not.
+    text with special tokens, shown or not. Without any, tokens are decoded when `text` is asked
+    for: on another thread perhaps, while no token is accepted.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class StopChecker:
         self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
         self._stop_ids = frozenset(params.stop_token_ids)
         self._detokenizer: Detokenizer | None = None
+        self._unread: list[tuple[int | None, bool]] = []  # tokens to decode, None for no text
         special: Mapping[int, str] = {}
         if tokenizer is not None and params.detokenize:
             decoder = TokenDecoder.of(tokenizer)
@@ -65,6 +67,7 @@ class StopChecker:
     def text(self) -> str:
         """The characters so far that no later token can take back: an end that may be the beginning
         of a stop string is held back until that is decided."""
+        self._read()
         return self._stops.text if self.is_finished else self._stops.decided_text
 
     def accept(self, token: int) -> str | None:
@@ -77,7 +80,10 @@ class StopChecker:
         is_last = is_end or self.num_tokens >= self._max_output_tokens
         keeps_stop = self._params.include_stop_str_in_output
         is_text = not is_end or is_named or keeps_stop
-        self._append(token if is_text else None, is_last)
+        if self._detokenizer is not None:
+            self._unread.append((token if is_text else None, is_last))
+        if self._params.stop_strings:
+            self._read()
         stop = self._stops.find()
         if stop is not None and counts and (is_named or not is_end):
             begin, string = stop
@@ -90,12 +96,12 @@ class StopChecker:
             self.finish_reason = "length"
         return self.finish_reason
 
-    def _append(self, token: int | None, is_last: bool) -> None:
-        if self._detokenizer is None:
-            return
-        text = ""
-        if token is not None:
-            text += self._detokenizer.push(token)
-        if is_last:
-            text += self._detokenizer.flush()
-        self._stops.append(token, text)
+    def _read(self) -> None:
+        """Decode the tokens that were not yet."""
+        unread, self._unread = self._unread, []
+        for token, is_last in unread:
+            assert self._detokenizer is not None
+            text = "" if token is None else self._detokenizer.push(token)
+            if is_last:
+                text += self._detokenizer.flush()
+            self._stops.append(token, text)

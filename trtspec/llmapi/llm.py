@@ -100,7 +100,14 @@ class LLM:
         graphs = config.graph_config(engine.build.device)
         claim_process()
         self._runtime = open_runtime(
-            folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs
+            folder,
+            engine,
+            drafts,
+            limits,
+            wanted,
+            config.kv_cache_config,
+            graphs,
+            config.async_scheduling,
         )
         self._executor = self._runtime.executor
         self._ids = itertools.count()

@@ -29,8 +29,9 @@ _FOREIGN = {
     "tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
     "pipeline_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
     "data_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
-    "async_scheduling": Foreign("steps are synchronous", (None, False)),
-    "disable_overlap_scheduler": Foreign("steps are synchronous", (None, True)),
+    "disable_overlap_scheduler": Foreign(
+        "write async_scheduling=False for steps that overlap nothing", (None, False)
+    ),
     "enable_chunked_prefill": Foreign("long prompts are always fed in chunks", (None, True)),
     "trust_remote_code": Foreign("no code is ever loaded from a checkpoint", (None, False)),
     "quantization": Foreign(_WEIGHTS, (None,)),
@@ -62,6 +63,8 @@ class LLMConfig:
     ``skip_tokenizer_init``: prompts are token ids and outputs have no text. ``kv_transfer_config``:
     vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the files that an
     engine is built from again, whatever is remembered of them since an earlier start.
+    ``async_scheduling``: while engine calls run, what the last step said is delivered and new
+    requests are taken in; False: only between steps. The texts are the same.
 
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
@@ -79,6 +82,7 @@ class LLMConfig:
     cuda_graph_config: CudaGraphConfig | bool | None = None
     backend_options: Any = None
     enforce_eager: bool = False
+    async_scheduling: bool = True
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None

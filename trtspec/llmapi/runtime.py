@@ -28,6 +28,7 @@ from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.scheduler import Scheduler
@@ -60,12 +61,14 @@ def open_runtime(
     speculation: DecodingConfig | None,
     kv: KvCacheConfig,
     graphs: CudaGraphConfig | None = None,
+    async_scheduling: bool = False,
     wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
 ) -> Runtime:
     """Load an engine folder.
 
     ``drafts``: those that ``speculation`` drafts with, in the order of its members. ``graphs``: the
     sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
+    ``async_scheduling``: the executor can do other work while the engines run.
     ``wrap_drafter``: what the executor shall ask in place of the drafter.
 
     Raises:
@@ -95,8 +98,10 @@ def open_runtime(
     scheduler = Scheduler(
         resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, skips
     )
-    metrics = ExecutorMetrics(target, [draft.engine for draft in runtimes])
-    executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics)
+    engines = [draft.engine for draft in runtimes]
+    overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
+    metrics = ExecutorMetrics(target, engines, overlap)
+    executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics, overlap)
     return Runtime(executor, target, runtimes)
 
 
@@ -236,6 +241,14 @@ def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None
     logger.info(
         "CUDA graphs for batches of %s captured in %.1f s", sizes, time.perf_counter() - began
     )
+
+
+def _overlap(engines: Sequence[CountedEngine], device: str) -> Overlap:
+    """What works while these run."""
+    overlap = Overlap(calls_wait=device == "cpu")
+    for engine in engines:
+        engine.before_call = overlap.begin
+    return overlap
 
 
 def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:

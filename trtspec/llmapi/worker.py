@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trtspec.errors import EngineError, TrtspecError
@@ -46,10 +46,12 @@ class Worker:
         self._fault: EngineError | None = None
         self._step_began: float | None = None
         self._executor = executor
+        executor.meanwhile = self._meanwhile
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
         self._aborts: list[RequestOutput] = []
         self._transferred: list[int] = []  # ids of requests whose transfer has ended
+        self._outputs: list[StepOutput] = []  # of the last step, not yet delivered
         self._closed = False
         self._live: dict[int, LiveSequence] = {}
         self._thread = threading.Thread(target=self._run, name="trtspec-worker", daemon=True)
@@ -124,6 +126,8 @@ class Worker:
             for sequence in [*self._live.values(), *arrivals]:
                 self._finish(sequence, "error", fault)
             self._live.clear()
+        finally:
+            self._executor.close()
 
     def _loop(self) -> None:
         take_threads()
@@ -135,6 +139,8 @@ class Worker:
                 transferred, self._transferred = self._transferred, []
                 aborts, self._aborts = self._aborts, []
                 closed = self._closed
+            if aborts or closed:
+                self._guard(self._deliver_all)
             for sequence in arrivals:
                 self._start(sequence)
             for request_id, sequence in list(self._live.items()):
@@ -145,7 +151,7 @@ class Worker:
             for request_id in transferred:
                 self._end_transfer(request_id)
             if self._executor.has_work:
-                self._step()
+                self._guard(self._step)
 
     @property
     def _called(self) -> bool:
@@ -165,22 +171,43 @@ class Worker:
         except TrtspecError as error:
             self._end(sequence.request.id, "error", error)
 
-    def _step(self) -> None:
-        self._step_began = time.monotonic()
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Do a part of the loop; if it fails, what runs fails, and the loop goes on."""
         try:
-            for output in self._executor.step():
-                self._deliver(output)
+            act()
         except Exception as error:
             # The executor handles failures of requests, so this is a bug of ours. Nobody may hang
             # on it.
             logger.exception("the executor failed")
             failure = EngineError(f"the executor failed: {error}")
             self._executor.metrics.end_step(False, failure)
+            self._outputs = []
             for request_id in list(self._live):
                 self._executor.abort(request_id)
                 self._end(request_id, "error", failure)
+
+    def _step(self) -> None:
+        self._step_began = time.monotonic()
+        try:
+            self._outputs = self._executor.step()
+            # The calls of the next step, if there is one, are time to deliver them in.
+            if not (self._executor.overlaps and self._executor.has_work):
+                self._deliver_all()
         finally:
             self._step_began = None
+
+    def _meanwhile(self) -> None:
+        """What can be done while engine calls run: deliver the last step, take in new requests."""
+        self._deliver_all()
+        with self._wake:
+            arrivals, self._arrivals = self._arrivals, []
+        for sequence in arrivals:
+            self._start(sequence)
+
+    def _deliver_all(self) -> None:
+        outputs, self._outputs = self._outputs, []
+        for output in outputs:
+            self._deliver(output)
 
     def _deliver(self, step: StepOutput) -> None:
         sequence = self._live[step.request.id]

@@ -147,6 +147,7 @@ class _EngineCollector(Collector):
             "engine_target_seconds": ("Time in the target", figures["target_ms"] / 1e3),
             "engine_draft_seconds": ("Time in the draft", figures["draft_ms"] / 1e3),
             "engine_host_seconds": ("Time of steps outside both", figures["host_ms"] / 1e3),
+            "engine_overlap_seconds": ("Work done during calls", figures["overlap_ms"] / 1e3),
         }
         for name, (text, value) in counters.items():
             family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
