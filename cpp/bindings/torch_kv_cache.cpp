@@ -14,8 +14,9 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 struct ManagerHolder : torch::CustomClassHolder {
-  ManagerHolder(int64_t num_blocks, int64_t block_size, bool enable_reuse, int64_t lookahead)
-      : manager(num_blocks, block_size, enable_reuse, lookahead) {}
+  ManagerHolder(int64_t num_blocks, int64_t block_size, bool enable_reuse, int64_t lookahead,
+                int64_t window)
+      : manager(num_blocks, block_size, enable_reuse, lookahead, window) {}
 
   int64_t num_free_blocks() { return manager.num_free_blocks(); }
   int64_t match(const Ints& tokens) { return manager.match(tokens); }
@@ -67,7 +68,9 @@ struct ManagerHolder : torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.class_<ManagerHolder>("KVCacheManager")
-      .def(torch::init<int64_t, int64_t, bool, int64_t>())
+      .def(torch::init<int64_t, int64_t, bool, int64_t, int64_t>(), "",
+           {torch::arg("num_blocks"), torch::arg("block_size"), torch::arg("enable_reuse"),
+            torch::arg("lookahead"), torch::arg("window") = 0})
       .def("num_free_blocks", &ManagerHolder::num_free_blocks)
       .def("match", &ManagerHolder::match)
       .def("begin", &ManagerHolder::begin)

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "kv_reuse.hpp"
@@ -41,10 +42,11 @@ std::int64_t at_least(const char* name, std::int64_t value, std::int64_t least) 
 // Quotient rounded up, for a dividend of 0 or more.
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
-// prefixes: for each leading block that was offered for reuse, the identity of the prefix that ends
-// with it.
+// blocks: the first num_behind of them are kNoBlock. prefixes: for each leading block that was offered
+// for reuse, the identity of the prefix that ends with it.
 struct Sequence {
   std::vector<std::int32_t> blocks;
+  std::int64_t num_behind = 0;
   std::vector<std::int64_t> prefixes;
   std::int64_t committed = 0;
 };
@@ -52,10 +54,12 @@ struct Sequence {
 }  // namespace
 
 struct KVCacheManager::Impl {
-  Impl(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse, std::int64_t lookahead)
+  Impl(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse, std::int64_t lookahead,
+       std::int64_t window)
       : num_blocks(at_least("num_blocks", num_blocks, 1)),
         block_size(at_least("block_size", block_size, 1)),
         lookahead(at_least("lookahead", lookahead, 0)),
+        window(at_least("window", window, 0)),
         enable_reuse(enable_reuse),
         cached(checked_count(num_blocks)),
         references(std::size_t(num_blocks), 0),
@@ -133,18 +137,35 @@ struct KVCacheManager::Impl {
     while (std::int64_t(sequence.blocks.size()) > num_kept) {
       const std::int32_t block = sequence.blocks.back();
       sequence.blocks.pop_back();
-      if (--references[std::size_t(block)] != 0) continue;
-      if (reusable(block)) {
-        cached.append(block);
-      } else {
-        free.push_back(block);
-      }
+      if (block != kNoBlock) release(block);
+    }
+  }
+
+  void release(std::int32_t block) {
+    if (--references[std::size_t(block)] != 0) return;
+    if (reusable(block)) {
+      cached.append(block);
+    } else {
+      free.push_back(block);
+    }
+  }
+
+  // Blocks that no row after the first `rows` sees.
+  std::int64_t behind(std::int64_t rows) const {
+    return window == 0 ? 0 : std::max<std::int64_t>(rows - window + 1, 0) / block_size;
+  }
+
+  // Lets go of the blocks behind the window of the row after the first `rows`.
+  void drop_behind(Sequence& sequence, std::int64_t rows) {
+    for (; sequence.num_behind < behind(rows); ++sequence.num_behind) {
+      release(std::exchange(sequence.blocks[std::size_t(sequence.num_behind)], kNoBlock));
     }
   }
 
   std::int64_t num_blocks;
   std::int64_t block_size;
   std::int64_t lookahead;
+  std::int64_t window;
   bool enable_reuse;
   std::vector<std::int32_t> free;  // a stack: the lowest block first
   CachedBlocks cached;
@@ -154,8 +175,8 @@ struct KVCacheManager::Impl {
 };
 
 KVCacheManager::KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse,
-                               std::int64_t lookahead)
-    : impl_(std::make_unique<Impl>(num_blocks, block_size, enable_reuse, lookahead)) {}
+                               std::int64_t lookahead, std::int64_t window)
+    : impl_(std::make_unique<Impl>(num_blocks, block_size, enable_reuse, lookahead, window)) {}
 KVCacheManager::~KVCacheManager() = default;
 KVCacheManager::KVCacheManager(KVCacheManager&&) noexcept = default;
 KVCacheManager& KVCacheManager::operator=(KVCacheManager&&) noexcept = default;
@@ -163,6 +184,13 @@ KVCacheManager& KVCacheManager::operator=(KVCacheManager&&) noexcept = default;
 std::int64_t KVCacheManager::num_blocks() const { return impl_->num_blocks; }
 std::int64_t KVCacheManager::block_size() const { return impl_->block_size; }
 std::int64_t KVCacheManager::num_free_blocks() const { return impl_->num_free(); }
+
+std::int64_t KVCacheManager::rows_held(std::int64_t total, std::int64_t step) const {
+  const Impl& m = *impl_;
+  // A block that the window cuts, one that is not full, and one that waits to be offered.
+  const std::int64_t most = m.window + 3 * m.block_size + m.lookahead + step;
+  return m.window == 0 ? total : std::min(total, most);
+}
 
 std::int64_t KVCacheManager::match(Tokens tokens) const {
   return std::int64_t(impl_->find(tokens).size()) * impl_->block_size;
@@ -178,9 +206,14 @@ void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num
                    num_cached / m.block_size <= std::int64_t(sequence.blocks.size()),
                request, "begins with more than the cached prefix");
     sequence.blocks.resize(std::size_t(num_cached / m.block_size));
-    for (const std::int32_t block : sequence.blocks) {
-      if (m.references[std::size_t(block)]++ == 0) m.cached.remove(block);
+    for (std::int32_t& block : sequence.blocks) {
       sequence.prefixes.push_back(m.table.prefix(block));
+      if (sequence.num_behind < m.behind(num_cached)) {
+        ++sequence.num_behind;
+        block = kNoBlock;
+      } else if (m.references[std::size_t(block)]++ == 0) {
+        m.cached.remove(block);
+      }
     }
     sequence.committed = num_cached;
   }
@@ -213,8 +246,9 @@ std::span<const std::int32_t> KVCacheManager::block_table(std::int64_t request) 
 std::int64_t KVCacheManager::slot(std::int64_t request, std::int64_t position) const {
   const std::span<const std::int32_t> blocks = block_table(request);
   const std::int64_t index = position / impl_->block_size;
-  require_of(position >= 0 && index < std::int64_t(blocks.size()), request,
-             "has no block for that position");
+  require_of(position >= 0 && index < std::int64_t(blocks.size()) &&
+                 blocks[std::size_t(index)] != kNoBlock,
+             request, "has no block for that position");
   return blocks[std::size_t(index)] * impl_->block_size + position % impl_->block_size;
 }
 
@@ -254,6 +288,7 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
     m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
   }
   m.drop_blocks(sequence, ceil_div(num_committed, m.block_size));
+  m.drop_behind(sequence, offered(request));
 }
 
 void KVCacheManager::free(std::int64_t request) {
@@ -274,6 +309,10 @@ void KVCacheManager::check_invariants() const {
     std::unordered_set<std::int32_t> seen;
     for (std::int64_t i = 0; i < held; ++i) {
       const std::int32_t block = sequence.blocks[std::size_t(i)];
+      if (i < sequence.num_behind) {
+        require_of(block == kNoBlock, request, "holds a block behind its window");
+        continue;
+      }
       require_of(block >= 0 && block < m.num_blocks, request, "has a block that is not there");
       require_of(seen.insert(block).second, request, "has a block twice");
       ++holders[std::size_t(block)];

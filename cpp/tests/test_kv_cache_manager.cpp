@@ -35,6 +35,27 @@ std::int64_t run(KVCacheManager& cache, std::int64_t request, const Tokens& toke
   return cached;
 }
 
+void blocks_behind_the_window_are_let_go() {
+  KVCacheManager cache(8, 4, true, 0, 7);
+  const Tokens text = counting(30);
+  run(cache, 1, text, 20);  // the row at 20 sees 14 to 20
+  CHECK((table(cache, 1) == Blocks{-1, -1, -1, 3, 4}));
+  CHECK_EQ(cache.num_free_blocks(), 6);
+  CHECK_THROWS(cache.slot(1, 11));
+  CHECK_EQ(cache.slot(1, 12), 12);
+  Tokens other = counting(18);
+  other[17] = 99;
+  CHECK_EQ(run(cache, 2, other, 16), 16);
+  CHECK((table(cache, 2) == Blocks{-1, -1, 2, 3}));
+  cache.free(1);
+  cache.free(2);
+  CHECK_EQ(cache.num_free_blocks(), 8);
+  CHECK_EQ(cache.match(text), 20);
+  CHECK_EQ(cache.rows_held(400, 4), 7 + 3 * 4 + 4);
+  CHECK_EQ(KVCacheManager(8, 4).rows_held(400, 4), 400);
+  CHECK_THROWS(KVCacheManager(8, 4, true, 0, -1));
+}
+
 void reserve_is_all_or_nothing() {
   KVCacheManager cache(3, 4);
   CHECK_EQ(cache.capacity(), 12);
@@ -233,6 +254,7 @@ void random_schedules() {
 
 int main() {
   reserve_is_all_or_nothing();
+  blocks_behind_the_window_are_let_go();
   conditions_are_checked();
   a_prefix_is_shared();
   the_oldest_and_deepest_is_evicted();

@@ -8,6 +8,7 @@ The other drafts run on whole prompts. The product of all methods and ways bears
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from checkpoint_converters import read_config
 from trtspec import LLM, SamplingParams
 
 from .dflash_heads import dflash, random_dflash
@@ -95,11 +97,13 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
         assert greedy == expected
         assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
     assert sampled != greedy
+    slides = all(layer.window for layer in read_config(folder).layers)
     for method in TIGHTLY:
         with open_llm(folder, METHODS[method](families, case), **TIGHT) as llm:
             steps = watch(llm)
             assert texts(llm) == [greedy, sampled]
-            assert sum(step.num_preempted for step in steps) > 0
+            # Where all blocks behind the windows are let go, there is room.
+            assert sum(step.num_preempted for step in steps) > 0 or slides
             metrics = llm.get_metrics()
             assert metrics["num_draft_tokens"] > 0
             if method == "tree":
@@ -116,6 +120,22 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
         with open_llm(folder, METHODS[method](families, case)) as llm:
             assert texts(llm) == [greedy, sampled], method
             assert llm.get_metrics()["num_draft_tokens"] > 0, method
+
+
+@pytest.mark.parametrize(("case", "method"), [("starcoder2", "tree"), ("phi3", "ngram")])
+def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: str) -> None:
+    """All layers have a window, and blocks behind it are let go; with a draft's cache beside it."""
+    prompt = random_prompt(9, 40, VOCAB)
+    params = SamplingParams(max_tokens=60)
+    draft, folder = METHODS[method](families, case), families.folder(case)
+    small: dict[str, Any] = {"max_num_tokens": 8, "tokens_per_block": 4}
+    with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 60}) as llm:
+        for _ in range(2):  # again, on what is left of its beginning
+            assert tokens(llm.generate([prompt], params)) == [families.greedy(case, prompt, 60)]
+        assert_no_leak(llm)
+    with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 24}) as llm:
+        (output,) = llm.generate([prompt], params)
+        assert re.search(r"= \d+ tokens, \d+ of them at once, but the \w+ KV", str(output.error))
 
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -18,10 +18,11 @@ _NO_PREFIX = 0
 
 @dataclass(slots=True)
 class _Sequence:
-    """blocks: the block table. committed: valid rows. prefixes: for each leading block that was
-    offered to the reuse table, the identity of the prefix that ends with it."""
+    """blocks: the block table, None for one behind the window. committed: valid rows. prefixes: for
+    each leading block that was offered to the reuse table, the identity of the prefix that ends
+    with it."""
 
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[int | None] = field(default_factory=list)
     committed: int = 0
     prefixes: list[int] = field(default_factory=list)
 
@@ -33,12 +34,19 @@ class PlainKVCacheManager:
     is_pooled = True
 
     def __init__(
-        self, num_blocks: int, block_size: int, enable_reuse: bool = True, *, lookahead: int = 0
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_reuse: bool = True,
+        *,
+        lookahead: int = 0,
+        window: int = 0,
     ) -> None:
         for name, value, least in (
             ("num_blocks", num_blocks, 1),
             ("block_size", block_size, 1),
             ("lookahead", lookahead, 0),
+            ("window", window, 0),
         ):
             if value < least:
                 raise ConfigError(f"{name}={value} of a KV cache must be at least {least}")
@@ -46,6 +54,7 @@ class PlainKVCacheManager:
         self.block_size = block_size
         self.enable_reuse = enable_reuse
         self.lookahead = lookahead
+        self.window = window
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: lowest block first
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, oldest first
         self._references = [0] * num_blocks
@@ -65,6 +74,11 @@ class PlainKVCacheManager:
         """Blocks that `reserve` can hand out: free ones and cached ones that may be evicted."""
         return len(self._free) + len(self._cached)
 
+    def rows_held(self, total: int, step: int) -> int:
+        """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
+        most = self.window + 3 * self.block_size + self.lookahead + step
+        return min(total, most) if self.window else total
+
     def match(self, tokens: Sequence[int]) -> int:
         """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
         since the last token's row must be computed to have its logits."""
@@ -78,11 +92,12 @@ class PlainKVCacheManager:
         if num_cached:
             blocks = self._find(tokens)[: num_cached // self.block_size]
             assert len(blocks) * self.block_size == num_cached, "more than the cached prefix"
-            for block in blocks:
+            behind = self._behind(num_cached)
+            for block in blocks[behind:]:
                 if self._references[block] == 0:
                     del self._cached[block]
                 self._references[block] += 1
-            sequence.blocks = blocks
+            sequence.blocks = [None] * behind + blocks[behind:]
             sequence.committed = num_cached
             sequence.prefixes = [self._prefix_of[block] for block in blocks]
         self._sequences[request_id] = sequence
@@ -97,12 +112,17 @@ class PlainKVCacheManager:
 
     def block_table(self, request_id: int) -> Tensor:
         """Blocks of the request in order of position: int32 [n], a copy."""
-        return torch.tensor(self._sequences[request_id].blocks, dtype=torch.int32)
+        blocks = self._sequences[request_id].blocks
+        return torch.tensor([-1 if b is None else b for b in blocks], dtype=torch.int32)
 
     def slots(self, request_id: int, positions: Sequence[int]) -> Tensor:
         """Rows of the cache that hold the K/V of reserved positions: int64 [n]."""
         blocks, size = self._sequences[request_id].blocks, self.block_size
-        rows = [blocks[p // size] * size + p % size for p in positions]
+        rows = []
+        for position in positions:
+            block = blocks[position // size]
+            assert block is not None, "a position behind the window"
+            rows.append(block * size + position % size)
         return torch.tensor(rows, dtype=torch.int64)
 
     def room(self, request_id: int) -> int:
@@ -148,6 +168,12 @@ class PlainKVCacheManager:
             if num_full > len(sequence.prefixes):
                 self._publish(sequence, tokens, num_full)
         self._drop_blocks(sequence, -(-num_committed // size))
+        offered = len(sequence.prefixes) * size if self.enable_reuse else num_committed
+        for index in range(self._behind(offered)):
+            block = sequence.blocks[index]
+            if block is not None:
+                sequence.blocks[index] = None
+                self._release(block)
 
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""
@@ -161,10 +187,15 @@ class PlainKVCacheManager:
         for request_id, sequence in self._sequences.items():
             blocks, committed = sequence.blocks, sequence.committed
             assert 0 <= committed <= len(blocks) * self.block_size, (request_id, "not reserved")
-            assert len(set(blocks)) == len(blocks), (request_id, "a block twice in a table")
+            held = [block for block in blocks if block is not None]
+            assert len(set(held)) == len(held), (request_id, "a block twice in a table")
             num_full = committed // self.block_size
             assert len(sequence.prefixes) <= num_full, (request_id, "an uncommitted prefix")
             for index, block in enumerate(blocks):
+                if block is None:
+                    last = (index + 1) * self.block_size - 1
+                    assert last <= committed - self.window, (request_id, "a block in sight is gone")
+                    continue
                 holders[block] += 1
                 if index >= num_full:  # it writes here
                     assert self._references[block] == 1, (request_id, "writes a shared block")
@@ -203,6 +234,7 @@ class PlainKVCacheManager:
             first = self._table.get(key)
             if first is None:
                 first = sequence.blocks[index]
+                assert first is not None
                 self._last_prefix += 1
                 self._table[key] = first
                 self._keys[first] = key
@@ -216,12 +248,20 @@ class PlainKVCacheManager:
         blocks = sequence.blocks
         while len(blocks) > num_kept:
             block = blocks.pop()
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if self._keys[block] is None:
-                    self._free.append(block)
-                else:
-                    self._cached[block] = None
+            if block is not None:
+                self._release(block)
+
+    def _release(self, block: int) -> None:
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            if self._keys[block] is None:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
+
+    def _behind(self, rows: int) -> int:
+        """Blocks that no row after the first ``rows`` sees."""
+        return max(rows - self.window + 1, 0) // self.block_size if self.window else 0
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)

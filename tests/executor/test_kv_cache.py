@@ -265,6 +265,50 @@ def test_a_generating_step_reads_no_more_than_the_newest_block() -> None:
     assert Counting.read <= 40 * (cache.block_size + 1)
 
 
+def test_blocks_behind_the_window_are_let_go() -> None:
+    """Those that the next row, at 20, does not see: it sees 14 to 20, in blocks 3 to 5."""
+    text = list(range(100, 130))
+    cache = manager(num_blocks=8, window=7)
+    run(cache, 1, text, 20)
+    assert table(cache, 1) == [-1, -1, -1, 3, 4]
+    assert cache.num_free_blocks == 6 and cache.room(1) == 4 * (5 + 6)
+    assert cache.slots(1, [12, 19]).tolist() == [12, 19]
+    with pytest.raises(RuntimeError, match="has no block for that position"):
+        cache.slots(1, [11])
+    # They stay cached: a text that begins alike holds of its prefix only what its next row sees.
+    assert run(cache, 2, [*text[:16], 7, 7], 16) == 16
+    assert table(cache, 2) == [-1, -1, 2, 3]
+    cache.free(1)
+    cache.free(2)
+    assert cache.num_free_blocks == 8 and cache.match(text) == 20
+    cache.check_invariants()
+
+
+def test_reuse_ends_where_a_block_behind_the_window_was_evicted() -> None:
+    text = list(range(100, 130))
+    cache = manager(num_blocks=6, window=7)
+    run(cache, 1, text, 20)
+    assert cache.reserve(1, 28)  # takes the free block, and the oldest cached one: the first
+    assert cache.match(text) == 0
+    cache.commit(1, text, 28)
+    assert table(cache, 1).count(-1) == 5
+    cache.check_invariants()
+
+
+def test_a_long_text_needs_few_blocks_behind_a_window() -> None:
+    """Fed four rows at a time, without reuse and with it."""
+    text = list(range(400))
+    for reuse in (True, False):
+        cache = manager(num_blocks=5, window=7, enable_reuse=reuse)
+        assert cache.rows_held(400, 4) == 23 and cache.rows_held(9, 4) == 9
+        cache.begin(1, text, 0)
+        for rows in range(4, 401, 4):
+            assert cache.reserve(1, rows)
+            cache.commit(1, text, rows)
+            cache.check_invariants()
+        assert sum(block >= 0 for block in table(cache, 1)) <= 3
+
+
 @pytest.mark.parametrize(
     ("num_blocks", "block_size", "lookahead", "name"),
     [(0, 4, 0, "num_blocks=0"), (4, 0, 0, "block_size=0"), (4, 4, -1, "lookahead=-1")],

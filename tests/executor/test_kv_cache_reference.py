@@ -22,8 +22,9 @@ class Pair:
         self.events: Counter[str] = Counter()
         self.block, self.ahead = rng.randint(1, 5), rng.choice((0, 0, 1, 2, 6))
         sizes = (rng.randint(4, 48), self.block, rng.random() < 0.9)
-        self.cache = KVCacheManager(*sizes, lookahead=self.ahead)
-        self.plain = PlainKVCacheManager(*sizes, lookahead=self.ahead)
+        options = {"lookahead": self.ahead, "window": rng.choice((0, 0, 1, 3, 8, 20))}
+        self.cache = KVCacheManager(*sizes, **options)
+        self.plain = PlainKVCacheManager(*sizes, **options)
         self.texts: dict[int, list[int]] = {}
         self.base = self.more(40)
 
@@ -97,7 +98,11 @@ class Pair:
             for rows in (len(blocks) * self.block, len(blocks) * self.block + 1):
                 self.ask("covers", request, rows)
             self.ask("match", text)
-            positions = range(len(blocks) * self.block)
+            behind = blocks.count(-1)
+            self.events["behind"] += behind > 0
+            if behind:
+                self.ask("slots", request, [behind * self.block - 1])
+            positions = range(behind * self.block, len(blocks) * self.block)
             slots = self.cache.slots(request, positions)
             assert slots.tolist() == self.plain.slots(request, positions).tolist()
 
@@ -113,5 +118,5 @@ def test_the_same_blocks_after_every_call() -> None:
             error.add_note(f"seed {seed}")
             raise
         events += pair.events
-    for event in ("refused", "found", "full"):
+    for event in ("refused", "found", "full", "behind"):
         assert events[event] > 100, (event, events)

@@ -42,6 +42,10 @@ class KVCacheManager:
     lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
     p is made of the target's features at p and of token p + 1); they are part of its key.
 
+    window: newest tokens that a row sees, its own included; 0: all. A sequence lets go of the
+    blocks behind the window of its next row. They stay cached until they are evicted; a prefix is
+    found as far as all its blocks, from the first on, are still held or cached.
+
     ConfigError for sizes below 1. RuntimeError for a call that breaks a condition named with it, or
     with the id of a request that has not begun: these are faults of the caller.
     """
@@ -49,18 +53,24 @@ class KVCacheManager:
     is_pooled = True  # sequences take blocks of one pool as they grow
 
     def __init__(
-        self, num_blocks: int, block_size: int, enable_reuse: bool = True, *, lookahead: int = 0
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_reuse: bool = True,
+        *,
+        lookahead: int = 0,
+        window: int = 0,
     ) -> None:
+        sizes = (num_blocks, block_size, enable_reuse, lookahead, *((window,) if window else ()))
         try:
-            books: Any = torch.classes.trtspec.KVCacheManager(
-                num_blocks, block_size, enable_reuse, lookahead
-            )
+            books: Any = torch.classes.trtspec.KVCacheManager(*sizes)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_reuse = enable_reuse
         self.lookahead = lookahead
+        self.window = window
         self._books = books
         # What every step may call: to look a method up takes a third of the time of calling it.
         self._room = books.room
@@ -78,6 +88,13 @@ class KVCacheManager:
     def num_free_blocks(self) -> int:
         """Blocks that `reserve` can hand out: free ones and cached ones that may be evicted."""
         return int(self._books.num_free_blocks())
+
+    def rows_held(self, total: int, step: int) -> int:
+        """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
+        if not self.window:
+            return total
+        # A block that the window cuts, one that is not full, and one that waits to be offered.
+        return min(total, self.window + 3 * self.block_size + self.lookahead + step)
 
     def match(self, tokens: Sequence[int]) -> int:
         """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
@@ -100,7 +117,8 @@ class KVCacheManager:
         return {request_id: known.committed for request_id, known in self._known.items()}
 
     def block_table(self, request_id: int) -> Tensor:
-        """Blocks of the request in order of position: int32 [n], not to be written to."""
+        """Blocks of the request in order of position, -1 for one behind the window: int32 [n], not
+        to be written to."""
         known = self._of(request_id)
         if known.table is None:
             known.table = self._block_table(request_id)
@@ -132,7 +150,8 @@ class KVCacheManager:
 
     def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
         """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
-        verified. Offers newly full blocks for reuse and returns blocks beyond the committed rows.
+        verified. Offers newly full blocks for reuse and returns blocks beyond the committed rows,
+        and those behind the window of the first row that was not offered.
 
         tokens: all verified tokens of the request, at least num_committed of them, of which only
         those after the blocks already offered are read; with a lookahead, a block waits until the
@@ -144,7 +163,8 @@ class KVCacheManager:
         if num_committed < known.committed:
             raise RuntimeError(f"KV cache: request {request_id} cannot commit backwards")
         is_known = num_committed <= len(tokens) and num_committed <= known.covered
-        if is_known and first + size > num_committed > known.covered - size:
+        by_rows = self.window and not self.enable_reuse  # what is offered rises with every row
+        if is_known and not by_rows and first + size > num_committed > known.covered - size:
             # No block is full that was not offered, and none lies beyond: the books learn of these
             # rows with the next block.
             known.committed = num_committed
@@ -153,6 +173,8 @@ class KVCacheManager:
         known.offered = self._commit(request_id, read, first, num_committed)
         known.committed = num_committed
         self._cover(known, num_committed)
+        if self.window:
+            known.table = None
 
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""

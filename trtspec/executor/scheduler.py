@@ -104,12 +104,17 @@ class Scheduler:
         caches = [("target", self._resources.target, needs.max_nodes, "draft nodes")]
         for i, (draft, asked) in enumerate(zip(self._resources.drafts, needs.caches, strict=True)):
             caches.append((f"draft {i + 1}" if i else "draft", draft, asked.slots, "draft slots"))
-        name, cache, extra, noun = max(caches, key=lambda c: c[2] - c[1].capacity)
-        if total + extra > cache.capacity:
+        step = self.max_num_tokens
+        held = [cache.rows_held(total, step) + extra for _, cache, extra, _ in caches]
+        spare = [entry[1].capacity - rows for entry, rows in zip(caches, held, strict=True)]
+        worst = spare.index(min(spare))
+        name, cache, extra, noun = caches[worst]
+        if spare[worst] < 0:
+            at_once = "" if held[worst] == total + extra else f", {held[worst]} of them at once"
             raise RequestError(
-                f"{parts} + {extra} {noun} = {total + extra} tokens, but the {name} KV cache holds "
-                f"{cache.capacity} ({cache.num_blocks} blocks of {cache.block_size}); lower "
-                f"max_tokens, shorten the prompt or enlarge the KV cache"
+                f"{parts} + {extra} {noun} = {total + extra} tokens{at_once}, but the {name} KV "
+                f"cache holds {cache.capacity} ({cache.num_blocks} blocks of {cache.block_size}); "
+                f"lower max_tokens, shorten the prompt or enlarge the KV cache"
             )
 
     def add(self, request: Request) -> None:

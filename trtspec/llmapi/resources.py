@@ -40,22 +40,29 @@ def open_resources(
     elif reuse and needs.reads_every_row:
         logger.info("prefix reuse is off: the drafter reads every row")
         reuse = False
+    caches = zip(decoders, draft_blocks, needs.caches, strict=True)
     return ResourceManager(
-        _kv_cache(layout, blocks, reuse),
-        [
-            _kv_cache(layout, number, reuse, cache.lookahead)
-            for number, cache in zip(draft_blocks, needs.caches, strict=True)
-        ],
+        _kv_cache(layout, engine.target, blocks, reuse),
+        [_kv_cache(layout, own, number, reuse, cache.lookahead) for own, number, cache in caches],
         [cache.from_tokens for cache in needs.caches],
     )
 
 
 def _kv_cache(
-    layout: CacheLayout, num_blocks: int, reuse: bool, lookahead: int = 0
+    layout: CacheLayout, decoder: ModelConfig, num_blocks: int, reuse: bool, lookahead: int = 0
 ) -> KVCacheManager | SlotKVCacheManager:
+    size = layout.tokens_per_block
     if layout.is_slots:
-        return SlotKVCacheManager(num_blocks, layout.tokens_per_block, lookahead=lookahead)
-    return KVCacheManager(num_blocks, layout.tokens_per_block, reuse, lookahead=lookahead)
+        return SlotKVCacheManager(num_blocks, size, lookahead=lookahead)
+    window = widest_window(decoder)
+    return KVCacheManager(num_blocks, size, reuse, lookahead=lookahead, window=window)
+
+
+def widest_window(decoder: ModelConfig) -> int:
+    """The longest sliding window of its layers, which share a table of blocks; 0: some layer sees
+    everything, so no block may be let go."""
+    windows = [layer.window for layer in decoder.layers.specs]
+    return 0 if 0 in windows else max(windows)
 
 
 def _cache_blocks(

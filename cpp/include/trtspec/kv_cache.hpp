@@ -18,6 +18,11 @@ class KVCache {
   // Most rows that one sequence can have.
   virtual std::int64_t capacity() const = 0;
   virtual std::int64_t num_free_blocks() const = 0;
+  // Most rows that a sequence of `total` holds at once, where a step adds at most `step`.
+  virtual std::int64_t rows_held(std::int64_t total, std::int64_t step) const {
+    static_cast<void>(step);
+    return total;
+  }
   // Whether sequences take further blocks from a common pool while they grow.
   virtual bool is_pooled() const = 0;
 

@@ -23,14 +23,20 @@ namespace trtspec {
 // two sequences commit equal blocks the first stays in the table; the second keeps its private copy
 // and continues under the same prefix identity.
 //
+// With a window, no row sees more than that many tokens, its own included, and a sequence lets go of
+// the blocks behind the window of its next row: their places in its table say -1. They stay cached,
+// as others do that nobody holds, until they are evicted. A prefix is found as far as all its
+// blocks, from the first on, are in the table.
+//
 // Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
 class KVCacheManager final : public KVCache {
  public:
   // lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
   // p is made of the target's features at p and of token p + 1); they are part of its key.
-  // Throws std::invalid_argument for sizes below 1 or a negative lookahead.
+  // window: see above; 0: rows see all.
+  // Throws std::invalid_argument for sizes below 1 or a negative lookahead or window.
   KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse = true,
-                 std::int64_t lookahead = 0);
+                 std::int64_t lookahead = 0, std::int64_t window = 0);
   ~KVCacheManager() override;
   KVCacheManager(KVCacheManager&&) noexcept;
   KVCacheManager& operator=(KVCacheManager&&) noexcept;
@@ -42,6 +48,7 @@ class KVCacheManager final : public KVCache {
   bool is_pooled() const override { return true; }
   // Blocks that reserve can hand out: free ones and cached ones that may be evicted.
   std::int64_t num_free_blocks() const override;
+  std::int64_t rows_held(std::int64_t total, std::int64_t step) const override;
 
   // Length of the longest cached prefix: a multiple of block_size, at most tokens.size() - 1, since
   // the last token's row must be computed to have its logits.
@@ -57,7 +64,8 @@ class KVCacheManager final : public KVCache {
   std::int64_t offered(std::int64_t request) const;
   // Of every request that has begun, its id and `committed`, by rising id.
   std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const;
-  // Blocks of the request in order of position; valid until the next change of the request.
+  // Blocks of the request in order of position, -1 for one behind the window; valid until the next
+  // change of the request.
   std::span<const std::int32_t> block_table(std::int64_t request) const override;
   // Row of the cache that holds the K/V of a reserved position: block_size rows for each block
   // before its own, and its place in it.
@@ -68,7 +76,8 @@ class KVCacheManager final : public KVCache {
   // enough blocks. Never shrinks.
   bool reserve(std::int64_t request, std::int64_t num_tokens) override;
   // Rows 0 .. num_committed - 1 now hold the K/V of that many verified tokens. Offers newly full
-  // blocks for reuse and returns blocks beyond the committed rows.
+  // blocks for reuse and returns blocks beyond the committed rows, and those behind the window of
+  // the first row that was not offered.
   //
   // tokens: the verified tokens of the request from index `first` on, as far as they are known,
   // where first <= offered(request); with a lookahead, a block waits until the tokens after it are

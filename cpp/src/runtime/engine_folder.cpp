@@ -288,6 +288,11 @@ std::int64_t DecoderShape::min_window() const {
   return found == rising.end() ? 0 : *found;
 }
 
+std::int64_t DecoderShape::widest_window() const {
+  const std::vector<std::int64_t> rising = windows();
+  return rising.empty() || rising.front() == 0 ? 0 : rising.back();
+}
+
 RolloutShape SpeculationContract::shape(std::int64_t steps) const {
   if (num_modules > 0) return {steps, steps, 0, num_modules};
   const std::int64_t capacity = 1 + topk + (steps - 1) * topk * topk;

@@ -31,12 +31,13 @@ std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, s
 }
 
 std::unique_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
-                                    bool enable_reuse, std::int64_t lookahead = 0) {
+                                    std::int64_t window, bool enable_reuse,
+                                    std::int64_t lookahead = 0) {
   if (layout.is_slots) {
     return std::make_unique<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
   }
   return std::make_unique<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
-                                          lookahead);
+                                          lookahead, window);
 }
 
 std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
@@ -202,11 +203,12 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   std::unique_ptr<KVCache> draft_cache;
   if (needs.has_draft_cache) {
     draft_ = with_caches(folder.draft->decoder, blocks.draft, std::move(draft));
-    draft_cache = make_cache(layout, blocks.draft, kv.enable_block_reuse, needs.lookahead);
+    draft_cache = make_cache(layout, blocks.draft, folder.draft->decoder.widest_window(),
+                             kv.enable_block_reuse, needs.lookahead);
   }
   resources_ = std::make_unique<ResourceManager>(
-      make_cache(layout, blocks.target, kv.enable_block_reuse), std::move(draft_cache),
-      !needs.reads_hidden);
+      make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse),
+      std::move(draft_cache), !needs.reads_hidden);
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
 }

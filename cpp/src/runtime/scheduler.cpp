@@ -52,9 +52,11 @@ void Scheduler::check_fits(const Request& request) const {
   }
   const auto check = [&](const char* name, const KVCache& cache, std::int64_t extra,
                          const char* noun) {
-    if (total + extra <= cache.capacity()) return;
-    throw Error(text(parts, " + ", extra, " ", noun, " = ", total + extra, " tokens, but the ",
-                     name, " KV cache holds ", cache.capacity(), " (", cache.num_blocks(),
+    const std::int64_t held = cache.rows_held(total, limits_.max_num_tokens) + extra;
+    if (held <= cache.capacity()) return;
+    const std::string at_once = held == total + extra ? "" : text(", ", held, " of them at once");
+    throw Error(text(parts, " + ", extra, " ", noun, " = ", total + extra, " tokens", at_once,
+                     ", but the ", name, " KV cache holds ", cache.capacity(), " (", cache.num_blocks(),
                      " blocks of ", cache.block_size(),
                      "); lower max_tokens, shorten the prompt or enlarge the KV cache"));
   };

@@ -55,6 +55,10 @@ class SlotKVCacheManager:
         """Free slots."""
         return len(self._free)
 
+    def rows_held(self, total: int, step: int) -> int:
+        """``total``: a slot keeps all rows."""
+        return total
+
     def match(self, tokens: Sequence[int]) -> int:
         """0: no slot is shared."""
         return 0

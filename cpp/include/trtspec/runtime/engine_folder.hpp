@@ -47,6 +47,8 @@ struct DecoderShape {
   std::vector<std::int64_t> windows() const;
   // The shortest sliding window; 0: every layer sees everything.
   std::int64_t min_window() const;
+  // The longest one; 0: some layer sees everything.
+  std::int64_t widest_window() const;
 };
 
 struct DraftShape {
