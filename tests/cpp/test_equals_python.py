@@ -49,12 +49,12 @@ def test_eagle3(
     assert metrics["acceptance_length"] > 1.2
 
 
-def test_int8(program: Program, int8_engine: Path, tmp_path: Path) -> None:
+def test_rounded_weights(program: Program, rounded_engine: Path, tmp_path: Path) -> None:
     cases = cycling_samples()
-    metrics = assert_equal(program, int8_engine, tmp_path, None, (), "plain", 0.8, cases)
+    metrics = assert_equal(program, rounded_engine, tmp_path, None, (), "plain", 0.8, cases)
     assert metrics["acceptance_length"] > 1.2
-    report = program.run(int8_engine, cases[:1], tmp_path).report
-    engine = EngineConfig.read(int8_engine)
+    report = program.run(rounded_engine, cases[:1], tmp_path).report
+    engine = EngineConfig.read(rounded_engine)
     assert report["engine"]["target_weight_bytes"] == engine.pass_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: drafts change nothing about the text."""
+"""Weights in 4 and 8 bits: drafts change nothing about the text."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from .helpers import (
 )
 
 INT8: dict[str, Any] = {"weight_dtype": "int8"}
+INT4: dict[str, Any] = {"weight_dtype": "int4"}
 
 
 @pytest.mark.parametrize("method", ["tree", "eagle", "medusa", "p_eagle", "modules", "dflash"])
@@ -72,34 +73,35 @@ def test_the_embedded_models(params: SamplingParams) -> None:
 
 @pytest.mark.slow
 class TestCompiled:
-    """An engine built once."""
+    """An engine built once: layers of 4 bits, a head of 8."""
 
     @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
     def test_drafts_change_nothing(
-        self, right_heads: RightHeads, int8_engine: Path, params: SamplingParams
+        self, right_heads: RightHeads, rounded_engine: Path, params: SamplingParams
     ) -> None:
         bodies = [random_prompt(180 + i, 3 * i + 1, V - 2) for i in range(8)]
         prompts = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(bodies)]
 
         def texts(speculation: Any, **options: Any) -> list[list[int]]:
-            with LLM(int8_engine, speculation, skip_tokenizer_init=True, **options) as llm:
+            with LLM(rounded_engine, speculation, skip_tokenizer_init=True, **options) as llm:
                 return tokens(llm.generate(prompts, params, use_tqdm=False))
 
         expected = texts(False)
         assert texts(None) == expected  # EAGLE-3
         assert texts(None, max_batch_size=1) == expected
         assert texts(ngram(5)) == expected
-        with open_llm(right_heads.target, None, **INT8, max_seq_len=128) as llm:
+        with open_llm(right_heads.target, None, **INT4, max_seq_len=128) as llm:
             assert tokens(llm.generate(prompts, params, use_tqdm=False)) == expected
 
-    def test_options_of_a_built_engine(self, int8_engine: Path) -> None:
+    def test_options_of_a_built_engine(self, rounded_engine: Path) -> None:
         for options, message in (
-            ({"weight_dtype": "float32"}, "weight_dtype='float32' .* built with 'int8'"),
-            ({**INT8, "weight_group_size": 64}, "weight_group_size=64 .* built with 0"),
+            ({"weight_dtype": "float32"}, "weight_dtype='float32' .* built with 'int4'"),
+            ({**INT4, "weight_group_size": 64}, "weight_group_size=64 .* built with 32"),
+            ({"activation_dtype": "float32"}, "activation_dtype='float32' .* with 'int8'"),
         ):
             with pytest.raises(ConfigError, match=message):
-                LLM(int8_engine, skip_tokenizer_init=True, **options)
-        with LLM(int8_engine, False, skip_tokenizer_init=True, **INT8) as llm:
+                LLM(rounded_engine, skip_tokenizer_init=True, **options)
+        with LLM(rounded_engine, False, skip_tokenizer_init=True, **INT4) as llm:
             llm.generate([1, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
             figures, read = llm.get_metrics(), llm.config.pass_bytes()
             assert figures["verify_weight_bytes"] == read * figures["num_verify_steps"] > 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,12 +25,14 @@ from trtspec.models.causal_lm import CausalLM
 
 from ..checkpoints import quantised_layers
 from ..checkpoints.quantised_layers import CASES
+from ..checkpoints.tiny_gguf import SCALES, random_tensor, tiny
 from .eagle_heads import eagle, random_eagle3
 from .helpers import TinyModels, assert_no_leak, chain, ngram, open_llm, random_prompt, tokens
 from .quantised_folder import quantised
 
 IDS = torch.tensor(random_prompt(5, 40))
 PROMPTS = [random_prompt(60 + i, 3 + 7 * i) for i in range(4)]
+KEPT = {"activation_dtype": "float32"}
 PARAMS = [SamplingParams(16), SamplingParams(16, temperature=0.9, seed=3)]
 
 
@@ -129,3 +132,27 @@ def test_groups_without_a_kernel(
         open_llm(path)
     with open_llm(path, weight_dtype="float32") as llm:
         assert llm.config.target.storage is None
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_blocks_keep_their_numbers(tmp_path: Path, kind: str) -> None:
+    """A GGUF file whose v has a type of its own, with a head, or tied to its embedding."""
+    model, v = tiny(kind), "blk.0.attn_v.weight"
+    other = "Q4_0" if kind == "Q6_K" else "Q6_K"
+    shape = model.tensors[v].values.shape
+    model.tensors[v] = random_tensor(other, shape, np.random.default_rng(4))
+    if kind in ("Q4_1", "Q6_K"):
+        del model.tensors["output.weight"]
+    file = model.write(tmp_path / "model.gguf")
+    kept, floats = (loaded(file, **o) for o in (KEPT, {"weight_dtype": "float32"}))
+    bits = {"4": "int4"}.get(kind[1], "int8")
+    assert kept.config.head.tied == ("output.weight" not in model.tensors)
+    assert kept.lm_head.format.name == kept.layers[0].mlp.down.format.name == bits
+    assert isinstance(kept.layers[0].attn.qkv.format, JoinedFormat)
+    assert kept.embed is not None  # rows stay floats beside a head of codes
+    ids = IDS % 40
+    found, exact = (log_probabilities(each, ids) for each in (kept, floats))
+    rounded = kind not in ("Q4_0", "Q5_0", "Q8_0")  # products of scales, or offsets, to float16
+    torch.testing.assert_close(found, exact, rtol=0, atol=0.02 if rounded else 2e-3)
+    divergence = (exact.exp() * (exact - found)).sum(-1).mean()
+    assert divergence < 1e-5
