@@ -154,7 +154,7 @@ def _everywhere(experts: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) ->
         return y if layers.bias is None else y + layers.bias.unsqueeze(1)
 
     y = product(gate(product(x, experts.up), experts.gating), experts.down)  # [E, T, H]
-    factors = torch.zeros(len(x), len(experts.up), device=x.device).scatter(1, chosen, weights)
+    factors = torch.zeros(x.shape[0], len(experts.up), device=x.device).scatter(1, chosen, weights)
     return torch.einsum("eth,te->th", y.float(), factors)
 
 

@@ -118,7 +118,7 @@ class Router(nn.Module):
         spec = self.spec
         if spec.top_groups == spec.num_groups:
             return choice
-        grouped = choice.view(len(choice), spec.num_groups, -1)
+        grouped = choice.view(choice.shape[0], spec.num_groups, -1)
         counted = 1 if spec.router == "softmax" else min(2, grouped.shape[-1])
         rank = torch.topk(grouped, counted, dim=-1)[0].sum(-1)
         _, best = torch.topk(rank, spec.top_groups, dim=-1)
