@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.export import Dim
 
+from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
+from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.norm_spec import NormSpec
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM
 
 from ..tiny_config import tiny_config
 from .paged import Feed, PagedModel
 
+NORM = NormSpec(1e-6)
+LATENTS = LatentAttentionSpec(4, 12, 8, 6, 10, NORM, q_rank=14)
+GROUPS = ExpertsSpec(
+    8, 2, 12, "sigmoid", choice_bias=True, num_groups=4, top_groups=2, shared_size=16
+)
 
-def random_model(tied: bool) -> CausalLM:
+
+def random_model(tied: bool, latents: bool = False) -> CausalLM:
+    """``latents``: with latent attention, and experts in groups in the last layer."""
     config = tiny_config(
         architecture="LlamaForCausalLM",
         vocab_size=100,
@@ -29,6 +42,10 @@ def random_model(tied: bool) -> CausalLM:
         qk_norm=True,
         windows=(8, 0),
     )
+    if latents:
+        parts = (DenseSpec(40), GROUPS)
+        layers = Layers.of(LayerSpec(LATENTS, part, NORM) for part in parts)
+        config = replace(config, layers=layers)
     torch.manual_seed(0)
     model = CausalLM(config, torch.float32)
     for name, buffer in model.named_buffers():
@@ -37,9 +54,9 @@ def random_model(tied: bool) -> CausalLM:
     return model
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_export_with_dynamic_shapes(tied: bool) -> None:
-    model = random_model(tied)
+@pytest.mark.parametrize(("tied", "latents"), [(True, False), (False, False), (False, True)])
+def test_export_with_dynamic_shapes(tied: bool, latents: bool) -> None:
+    model = random_model(tied, latents)
     paged = PagedModel(model)
     feeds = {0: Feed([1, 2, 3], 0), 1: Feed([4, 5, 6], 0, parents=[-1, 0, 0])}
     rows, requests, wanted, blocks = Dim("T"), Dim("B"), Dim("R"), Dim("num_blocks")
