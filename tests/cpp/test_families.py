@@ -27,6 +27,7 @@ KINDS = {
     "glm4": "a part of each head turns, neighbours with each other; norms at both places",
     "starcoder2": "layer norms with biases, no gate",
     "deepseek_v3": "caches of latents",
+    "gemma4": "K and V of earlier layers, larger heads without a window, per-layer embeddings",
 }
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 

@@ -224,10 +224,14 @@ def test_devices_without_kernels() -> None:
     require_kernels(MIXED, "cuda")
     with pytest.raises(ConfigError, match=r"latent attention, whose op has no kernel for cuda"):
         require_kernels(LATENTS, "cuda")
+    wide = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(head_dim=512)]))
+    require_kernels(wide, "cpu")
+    with pytest.raises(ConfigError, match=r"heads of 512 elements; .* for cuda take 256 at most"):
+        require_kernels(wide, "cuda")
 
 
 def test_what_is_built_is_not_refused() -> None:
-    for config in (CONFIG, MIXED, MIXTURES, LATENTS, changed(CONFIG, tied=True, theta=5e5)):
+    for config in (CONFIG, MIXED, MIXTURES, LATENTS, SHARED, changed(CONFIG, tied=True, theta=5e5)):
         assert missing_blocks(config) == []
         require_blocks(config)
     scaled = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(scale=0.25)]))

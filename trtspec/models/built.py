@@ -14,6 +14,9 @@ from trtspec.config.recurrent_spec import GatedDeltaSpec
 from trtspec.errors import ConfigError
 from trtspec.ops.moe import ACTIVATIONS as EXPERT_ACTIVATIONS
 
+MOST_KERNEL_HEAD = 256
+"""Elements of a head that the CUDA kernels of attention take."""
+
 
 def missing_blocks(config: ModelConfig) -> list[str]:
     """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
@@ -84,6 +87,13 @@ def require_kernels(config: ModelConfig, device: str) -> None:
         raise ConfigError(
             f"{config.architecture} has latent attention, whose op has no kernel for {device} in "
             "this version; build it for a CPU (--device cpu)"
+        )
+    sizes = (m.head_dim for m in _mixers(config) if isinstance(m, AttentionSpec))
+    largest = max(sizes, default=0)
+    if device != "cpu" and largest > MOST_KERNEL_HEAD:
+        raise ConfigError(
+            f"{config.architecture} has heads of {largest} elements; the attention kernels for "
+            f"{device} take {MOST_KERNEL_HEAD} at most: build it for a CPU (--device cpu)"
         )
 
 
