@@ -11,11 +11,13 @@ from transformers.generation.candidate_generator import SinglePositionMultiToken
 
 from checkpoint_converters import load_checkpoint
 from checkpoint_converters.draft_checkpoint import DraftFolder
+from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError
 from trtspec.models.block_map import cache_places
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.signature import rollout_signature
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 from trtspec.speculative.assistant.checkpoint import ASSISTANT_READER
 from trtspec.speculative.assistant.network import Assistant
@@ -48,6 +50,15 @@ def greedy(count: int) -> SamplingColumns:
     values = [0, 0, 1, 0, 0, 0, 0]
     pairs = zip(values, COLUMN_DTYPES, strict=True)
     return SamplingColumns(*(torch.full((count,), value, dtype=kind) for value, kind in pairs))
+
+
+def export(rollout: FrozenRollout, config: Any, paged: PagedModel) -> Any:
+    """The rollout as a compiler is given it."""
+    layout = CacheLayout(BLOCK, paged.tables.shape[1], 1)
+    width = config.target_hidden_size
+    sign = rollout_signature(config.read_caches, torch.float32, layout, width)
+    program = torch.export.export(rollout, sign.args, dynamic_shapes=sign.dims, strict=False)
+    return program.module()
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +99,12 @@ def test_drafts_are_those_of_transformers(target: Any, clusters: int, tmp_path: 
         places = [cache_places(checkpoint.config)[layer] for layer in found.config.target_layers]
         caches = [[each[i] for i in places] for each in (paged.k_caches, paged.v_caches)]
         before = [[cache.clone() for cache in each] for each in caches]
-        tokens, parents, _ = rollout(ids, rows, last, greedy(2), states[ends], *caches)
+        arguments = (ids, rows, last, greedy(2), states[ends], *caches)
+        tokens, parents, scores = rollout(*arguments)
+        exported = export(rollout, found.config, paged)(*arguments)
     assert tokens.tolist() == [drafts for _, drafts in expected]
     assert parents.tolist() == [[-1, 0, 1, 2]] * 2
+    assert all(map(torch.equal, exported, (tokens, parents, scores)))
     for each, kept in zip(caches, before, strict=True):
         assert all(map(torch.equal, each, kept)), "the target's caches are not written"
 
