@@ -161,6 +161,8 @@ def test_readers_have_no_cache() -> None:
     assert Matrix(4 * 6, 16, "per_layer.projection") in matrices
     read = sum(m.out_features * m.in_features for m in model.modules() if isinstance(m, Linear))
     assert read == sum(each.outputs * each.inputs for each in matrices)
+    # A vector of one number would be a constant of compiled graphs, not a weight.
+    assert dict(model.named_buffers())["layers.0.output_scale"].shape == (1, 1)
 
 
 NOT_BUILT: list[tuple[dict[str, Any], str]] = [

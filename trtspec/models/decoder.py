@@ -53,7 +53,8 @@ class DecoderLayer(nn.Module):
             self.per_layer = PerLayerPart(
                 spec, spec.per_layer, hidden, dtype, formats.at("per_layer")
             )
-        factor = torch.empty(1, dtype=dtype) if spec.output_scale else None
+        # Of two dimensions: AOTInductor compiles what a short vector holds by then as a constant.
+        factor = torch.empty(1, 1, dtype=dtype) if spec.output_scale else None
         self.register_buffer("output_scale", factor)
 
     def forward(
