@@ -129,7 +129,8 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
                                 int64_t bits, int64_t group_size, bool rounds_inputs,
                                 std::optional<at::ScalarType> out_dtype,
                                 const std::optional<at::Tensor>& norm, double eps, bool gated,
-                                const std::optional<at::Tensor>& residual) {
+                                const std::optional<at::Tensor>& residual,
+                                const std::optional<at::Tensor>& table) {
   const char* op = "linear_quantised";
   TORCH_CHECK(group_size == 0 || group_size == 16 || group_size == 32 || group_size == 64 ||
                   group_size == 128 || group_size == 256,
@@ -154,6 +155,13 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
     check_dtype(op, "offsets", *offsets, scales.scalar_type());
     minima = offsets->contiguous();
   }
+  at::Tensor values;
+  if (table.has_value()) {
+    TORCH_CHECK(bits == 4, op, ": a table is of codes of 4 bits, got bits = ", bits);
+    check_shape(op, "table", *table, {16});
+    check_dtype(op, "table", *table, at::kChar);
+    values = table->contiguous();
+  }
   trtspec::linear_quantised(
       {.linear = call.params,
        .scales = factors.const_data_ptr(),
@@ -162,7 +170,8 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
        .scale_dtype = kernel_dtype(op, "scales", scales.scalar_type()),
        .bits = bits,
        .group_size = group_size,
-       .rounds_inputs = rounds_inputs});
+       .rounds_inputs = rounds_inputs,
+       .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr});
   return call.out;
 }
 
@@ -172,13 +181,14 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_quantised(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* zeros,
     AtenTensorHandle* offsets, AtenTensorHandle* bias, int64_t out_features, int64_t bits,
     int64_t group_size, int32_t rounds_inputs, int32_t* out_dtype, AtenTensorHandle* norm,
-    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
+    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table,
+    AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_linear_quantised(tensor(x), tensor(packed), tensor(scales), optional_tensor(zeros),
                                 optional_tensor(offsets), optional_tensor(bias), out_features,
                                 bits, group_size, rounds_inputs != 0, optional_dtype(out_dtype),
                                 optional_tensor(norm), eps, gated != 0,
-                                optional_tensor(residual));
+                                optional_tensor(residual), optional_tensor(table));
   });
 }
 
@@ -217,7 +227,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "linear_quantised(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? offsets, "
       "Tensor? bias, int out_features, int bits, int group_size, bool rounds_inputs, "
       "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
-      "Tensor? residual=None) -> Tensor");
+      "Tensor? residual=None, Tensor? table=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {

@@ -29,7 +29,8 @@ Isa detect() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool bf16 = __builtin_cpu_supports("avx512bf16") &&
                     __builtin_cpu_supports("avx512vnni");
-  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                   __builtin_cpu_supports("amx-int8");
   if (!avx2) return Isa::generic;
   if (!avx512) return Isa::avx2;
   if (!bf16) return Isa::avx512;

@@ -42,10 +42,9 @@ std::int64_t input_block(const LinearParams& params) {
   return params.in_features;
 }
 
-// run(params) with what the prologue made in the place of x.
+// run(params) with what the prologue made in the place of x, in blocks of so many inputs.
 template <class Run>
-void with_prologue(const LinearParams& params, const Run& run) {
-  const std::int64_t block = input_block(params);
+void with_prologue(const LinearParams& params, std::int64_t block, const Run& run) {
   const bool in_place = params.rows == 1 || block == params.in_features;
   if (params.prologue == Prologue::none && in_place) return run(params);
   const Scratch<std::byte> made = make_scratch<std::byte>(
@@ -57,11 +56,33 @@ void with_prologue(const LinearParams& params, const Run& run) {
   run(product);
 }
 
+// run(inputs) with those of weights in codes.
+template <class Run>
+void with_code_inputs(const LinearQuantisedParams& params, const Run& run) {
+  const std::int64_t rows = params.linear.rows, depth = params.linear.in_features;
+  const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
+  CodeInputs inputs{};
+  inputs.size = params.rounds_inputs && (params.group_size == 0 || size > 128) ? 128 : size;
+  inputs.groups = (depth + inputs.size - 1) / inputs.size;
+  // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
+  inputs.stride = (depth + 63) / 64 * 64 + 64;
+  // Tiles of rows read behind the last.
+  const Scratch<float> x = make_scratch<float>(
+      (rows + 15) * (params.rounds_inputs ? inputs.stride / 4 : inputs.stride));
+  const Scratch<float> factors = make_scratch<float>(3 * rows * inputs.groups);
+  inputs.x = x.get();
+  inputs.scales = factors.get();
+  inputs.sums = inputs.scales + rows * inputs.groups;
+  inputs.centres = reinterpret_cast<std::int32_t*>(inputs.sums + rows * inputs.groups);
+  TRTSPEC_DISPATCH(linear_code_inputs_kernel, params, inputs);
+  run(inputs);
+}
+
 }  // namespace
 
 void linear(const LinearParams& params) {
   if (params.rows <= 0 || params.out_features <= 0) return;
-  with_prologue(params, [](const LinearParams& product) {
+  with_prologue(params, input_block(params), [](const LinearParams& product) {
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
     if (has_tiles(product)) return amx::linear_amx(product);
     if (has_dot(product)) return avx512_bf16::linear_dot(product);
@@ -74,7 +95,7 @@ void linear(const LinearParams& params) {
 
 void linear_int8(const LinearInt8Params& params) {
   if (params.linear.rows <= 0 || params.linear.out_features <= 0) return;
-  with_prologue(params.linear, [&](const LinearParams& linear) {
+  with_prologue(params.linear, input_block(params.linear), [&](const LinearParams& linear) {
     LinearInt8Params product = params;
     product.linear = linear;
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
@@ -88,37 +109,23 @@ void linear_int8(const LinearInt8Params& params) {
 }
 
 void linear_quantised(const LinearQuantisedParams& params) {
-  const LinearParams& linear = params.linear;
-  if (linear.rows <= 0 || linear.out_features <= 0) return;
-  const std::int64_t rows = linear.rows, depth = linear.in_features;
-  const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
-  CodeInputs inputs{};
-  inputs.size = params.rounds_inputs && (params.group_size == 0 || size > 128) ? 128 : size;
-  inputs.groups = (depth + inputs.size - 1) / inputs.size;
-  // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
-  inputs.stride = (depth + 63) / 64 * 64 + 64;
-  const Scratch<float> x = make_scratch<float>(
-      rows * (params.rounds_inputs ? inputs.stride / 4 : inputs.stride));
-  const Scratch<float> factors = make_scratch<float>(3 * rows * inputs.groups);
-  inputs.x = x.get();
-  inputs.scales = factors.get();
-  inputs.sums = inputs.scales + rows * inputs.groups;
-  inputs.centres = reinterpret_cast<std::int32_t*>(inputs.sums + rows * inputs.groups);
-  LinearQuantisedParams product = params;
-  Scratch<std::byte> made;
-  if (linear.prologue != Prologue::none) {
-    made = make_scratch<std::byte>(rows * depth *
-                                   static_cast<std::int64_t>(size_of(linear.dtype)));
-    TRTSPEC_DISPATCH(linear_prologue_kernel, linear, made.get(), depth);
-    product.linear.x = made.get();
-  }
-  TRTSPEC_DISPATCH(linear_code_inputs_kernel, product, inputs);
+  const LinearParams& given = params.linear;
+  if (given.rows <= 0 || given.out_features <= 0) return;
+  with_prologue(given, given.in_features, [&](const LinearParams& linear) {
+    LinearQuantisedParams product = params;
+    product.linear = linear;
+    with_code_inputs(product, [&](const CodeInputs& inputs) {
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  if (params.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
-    return avx512_bf16::linear_codes_dot(product, inputs);
-  }
+      // Whole numbers have the same sums in every order, so the rows may choose.
+      const bool has_tiles = linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx;
+      if (product.rounds_inputs && has_tiles) return amx::linear_codes_amx(product, inputs);
+      if (product.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
+        return avx512_bf16::linear_codes_dot(product, inputs);
+      }
 #endif
-  TRTSPEC_DISPATCH(linear_codes_kernel, product, inputs);
+      TRTSPEC_DISPATCH(linear_codes_kernel, product, inputs);
+    });
+  });
 }
 
 }  // namespace trtspec

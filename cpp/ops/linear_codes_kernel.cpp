@@ -11,6 +11,27 @@ constexpr float kWhole = 12582912.0f;     // added to a small float, leaves its 
 typedef std::int8_t VB __attribute__((vector_size(kLanes)));
 typedef std::int8_t VBu __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
+// The largest of all, and their sum.
+TRTSPEC_INLINE std::int32_t largest_of(VI values) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32((__m512i)values);
+#else
+  std::int32_t largest = values[0];
+  for (int i = 1; i < kLanes; ++i) largest = values[i] > largest ? values[i] : largest;
+  return largest;
+#endif
+}
+
+TRTSPEC_INLINE std::int32_t sum_of(VI values) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)values);
+#else
+  std::int32_t sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += values[i];
+  return sum;
+#endif
+}
+
 // A group of inputs as floats, with zeros behind, as many as a vector more.
 template <class Value>
 TRTSPEC_INLINE void widen_group(const Value* x, std::int64_t count, float* to) {
@@ -25,7 +46,8 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
   const std::int64_t depth = params.linear.in_features;
   const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
   std::int8_t* codes = static_cast<std::int8_t*>(inputs.x) + row * inputs.stride;
-  const std::int32_t centre = std::int32_t(1) << (params.bits - 1);
+  std::int32_t centre = 0;
+  with_codes(params, [&](const auto& kind) { centre = kind.kCentre; });
   for (std::int64_t g = 0; g < inputs.groups; ++g) {
     const std::int64_t begin = g * inputs.size;
     const std::int64_t count = depth - begin < inputs.size ? depth - begin : inputs.size;
@@ -36,9 +58,7 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
       const VI bits = (VI)load(group + k) & 0x7fffffff;
       most = bits > most ? bits : most;
     }
-    std::int32_t largest = 0;
-    for (int i = 0; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
-    const float magnitude = __builtin_bit_cast(float, largest);
+    const float magnitude = __builtin_bit_cast(float, largest_of(most));
     const bool is_zero = magnitude < kSmallest;
     const float inverse = is_zero ? 0.0f : kLargest / magnitude;
     VI sum{};
@@ -47,8 +67,7 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
       sum += code;
       *reinterpret_cast<VBu*>(codes + begin + k) = __builtin_convertvector(code, VB);
     }
-    std::int32_t total = 0;
-    for (int i = 0; i < kLanes; ++i) total += sum[i];
+    const std::int32_t total = sum_of(sum);
     const std::int64_t index = row * inputs.groups + g;
     inputs.scales[index] = is_zero ? 0.0f : magnitude / kLargest;
     inputs.sums[index] = inputs.scales[index] * float(total);

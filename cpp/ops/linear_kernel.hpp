@@ -29,7 +29,7 @@ struct CodeInputs {
   std::int64_t groups;
   float* scales;          // of codes
   float* sums;            // of the inputs, as they were rounded
-  std::int32_t* centres;  // -2^(bits - 1) times the sum of codes
+  std::int32_t* centres;  // less a centre of the weights' bytes times the sum of codes
 };
 
 TRTSPEC_DECLARE_KERNEL(void, linear_code_inputs_kernel,
@@ -51,8 +51,10 @@ void linear_codes_dot(const LinearQuantisedParams& params, const CodeInputs& inp
 // the first cache. Only where active_isa() is amx.
 namespace amx {
 constexpr std::int64_t kInputBlock = 32;
+constexpr std::int64_t kTileCodeRows = 5;  // from which on tiles multiply codes faster than vectors
 void linear_amx(const LinearParams& params);
 void linear_int8_amx(const LinearInt8Params& params);
+void linear_codes_amx(const LinearQuantisedParams& params, const CodeInputs& inputs);
 }
 
 }  // namespace trtspec

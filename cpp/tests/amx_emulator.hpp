@@ -1,6 +1,6 @@
 // Runs programs with AMX instructions on processors without them: each one traps as an illegal
 // instruction (SIGILL), is decoded and done here, for every thread by itself. What is emulated:
-// ldtilecfg, tilerelease, tilezero, tileloadd, tilestored, tdpbf16ps; what a processor would refuse
+// ldtilecfg, tilerelease, tilezero, tileloadd, tilestored, tdpbf16ps, tdpbsud; what a processor would refuse
 // (rows that were not configured, a missing configuration) ends the program. Semantics and
 // encodings: Intel's Software Developer's Manual, volume 2.
 #pragma once
@@ -124,13 +124,17 @@ inline float bf16_at(const std::uint8_t* row, int index) {
   return flushed(__builtin_bit_cast(float, bits));
 }
 
-// sums += a times b: even and odd inputs by themselves, then added to each other.
-inline void multiply(int sums, int a, int b) {
-  const int pairs = state.bytes[a] / 4, columns = state.bytes[b] / 4;
+inline void check_product(int sums, int a, int b) {
   if (state.bytes[sums] != state.bytes[b] || state.rows[sums] != state.rows[a] ||
-      state.rows[b] != pairs) {
+      state.rows[b] != state.bytes[a] / 4) {
     refuse("tiles that do not fit each other");
   }
+}
+
+// sums += a times b: even and odd inputs by themselves, then added to each other.
+inline void multiply(int sums, int a, int b) {
+  check_product(sums, a, b);
+  const int pairs = state.bytes[a] / 4, columns = state.bytes[b] / 4;
   for (int row = 0; row < state.rows[a]; ++row) {
     for (int column = 0; column < columns; ++column) {
       float parts[2] = {};
@@ -144,6 +148,23 @@ inline void multiply(int sums, int a, int b) {
       std::uint8_t* const place = state.tiles[sums][row];
       const float sum = flushed(float_at(place, column) + flushed(parts[0] + parts[1]));
       std::memcpy(place + 4 * column, &sum, sizeof sum);
+    }
+  }
+}
+
+// The same of whole numbers: bytes with a sign of a, without one of b.
+inline void multiply_bytes(int sums, int a, int b) {
+  check_product(sums, a, b);
+  for (int row = 0; row < state.rows[a]; ++row) {
+    for (int column = 0; column < state.bytes[b] / 4; ++column) {
+      std::uint8_t* const place = state.tiles[sums][row] + 4 * column;
+      std::int32_t sum;
+      std::memcpy(&sum, place, sizeof sum);
+      for (int k = 0; k < state.bytes[a]; ++k) {
+        const auto left = static_cast<std::int8_t>(state.tiles[a][row][k]);
+        sum += left * state.tiles[b][k / 4][4 * column + k % 4];
+      }
+      std::memcpy(place, &sum, sizeof sum);
     }
   }
 }
@@ -175,6 +196,8 @@ inline void run(const Instruction& now) {
       return;
     case 0x5c4:  // tdpbf16ps
       return multiply(tile, now.rm(), now.third());
+    case 0x5e4:  // tdpbsud
+      return multiply_bytes(tile, now.rm(), now.third());
   }
   refuse("an instruction that is not emulated");
 }

@@ -21,9 +21,11 @@ from .each_isa import each_isa
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 CASES = [(4, 32, "float16", "offsets"), (4, 0, "float32", "zeros"), (8, 16, "float32", "none")]
-CASES += [(8, 256, "float16", "zeros"), (8, 0, "float32", "none")]
+CASES += [(8, 256, "float16", "zeros"), (8, 0, "float32", "none"), (4, 16, "float32", "table")]
+FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice the values of OCP's E2M1, in the order of their codes."""
 
-isa = each_isa("generic", "avx2", "avx512", "avx512_bf16")
+isa = each_isa("generic", "avx2", "avx512", "avx512_bf16", "amx")
 
 
 def make(
@@ -46,6 +48,7 @@ def make(
         pack_groups(scales.to(of)),
         pack_groups(zeros) if kind == "zeros" else None,
         pack_groups(offsets.to(of)) if kind == "offsets" else None,
+        table=torch.tensor(FP4, dtype=torch.int8) if kind == "table" else None,
     )
     bias = torch.randn(width, generator=noise).to(dtype)
     return x.to(dtype), weights, bias, width, bits, group
@@ -146,6 +149,8 @@ def test_refuses_what_does_not_fit() -> None:
         ({"zeros": weights.scales, "offsets": None}, "zeros must be"),
         ({"offsets": weights.scales[1:]}, "offsets must have shape"),
         ({"x": x[:, :0]}, "x must have input features"),
+        ({"table": torch.zeros(16)}, "table must be"),
+        ({"table": weights.packed.new_zeros(8)}, "table must have shape"),
     ]
     given = {"x": x, "packed": weights.packed, "scales": weights.scales, "zeros": None}
     given |= {"offsets": weights.offsets, "bias": bias, "out_features": width, "bits": bits}
@@ -153,6 +158,19 @@ def test_refuses_what_does_not_fit() -> None:
     for changed, message in wrong:
         with pytest.raises(RuntimeError, match=message):
             torch.ops.trtspec.linear_quantised(**{**given, **changed})
+
+
+def test_a_table_is_looked_up(isa: str) -> None:
+    """Of values that use all of their bits, as NF4's do, against codes of 8 bits with the same."""
+    table = torch.tensor([*range(-128, 0, 17), *range(1, 128, 17)], dtype=torch.int8)
+    places = torch.randint(16, (70, 96), generator=torch.Generator().manual_seed(1))
+    scales = pack_groups(torch.full((70, 3), 0.01))
+    looked_up = QuantisedWeights(pack_codes((places - 8).char(), 4), scales, table=table)
+    whole = QuantisedWeights(pack_codes(table[places], 8), scales)
+    x = torch.randn(7, 96, generator=torch.Generator().manual_seed(2))
+    for rounds_inputs in (True, False):
+        found = linear_quantised(x, looked_up, None, 70, 4, 32, rounds_inputs)
+        assert torch.equal(found, linear_quantised(x, whole, None, 70, 8, 32, rounds_inputs))
 
 
 def test_opcheck() -> None:

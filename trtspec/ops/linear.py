@@ -145,6 +145,11 @@ def linear_reference(
     return y.to(dtype) if residual is None else residual + y.to(dtype)
 
 
+def output_like(x: Tensor, out_features: int, out_dtype: torch.dtype | None) -> Tensor:
+    """Where a product of the rows of x goes, uninitialised."""
+    return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)
+
+
 @torch.library.register_fake("trtspec::linear")  # type: ignore[untyped-decorator]
 def _linear_fake(
     x: Tensor,
@@ -154,4 +159,4 @@ def _linear_fake(
     out_dtype: torch.dtype | None = None,
     **_: Any,
 ) -> Tensor:
-    return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)
+    return output_like(x, out_features, out_dtype)

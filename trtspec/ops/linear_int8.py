@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the op
-from trtspec.ops.linear import linear_reference, pack_linear, unpack_linear
+from trtspec.ops.linear import linear_reference, output_like, pack_linear, unpack_linear
 
 MAX_INT8 = 127
 GROUP_SIZES = (0, 32, 64, 128)
@@ -149,4 +149,4 @@ def _linear_int8_fake(
     out_dtype: torch.dtype | None = None,
     **_: Any,
 ) -> Tensor:
-    return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)
+    return output_like(x, out_features, out_dtype)

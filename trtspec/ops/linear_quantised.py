@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the op
-from trtspec.ops.linear import rms_norm, swiglu
+from trtspec.ops.linear import output_like, rms_norm, swiglu
 
 OUTPUTS = 16
 """Output features that are packed together."""
@@ -35,6 +35,8 @@ class QuantisedWeights:
     zeros: as scales, int8, or None. offsets: as scales, or None; not with zeros.
     input_scales: ``[K]`` of the dtype of x, or None: factors of the inputs.
     permutation: ``[K] i32`` or None: packed input k is input permutation[k] of the layer.
+    table: ``[16] int8`` or None: codes of 4 bits stand for its values, code + 8 being the place,
+    as those of FP4 or NF4 do.
     """
 
     packed: Tensor
@@ -43,6 +45,7 @@ class QuantisedWeights:
     offsets: Tensor | None = None
     input_scales: Tensor | None = None
     permutation: Tensor | None = None
+    table: Tensor | None = None
 
 
 def num_groups(in_features: int, group_size: int) -> int:
@@ -146,7 +149,8 @@ def dequantise(
     def spread_out(values: Tensor) -> Tensor:
         return spread(unpack_groups(values, out_features).float(), in_features, group_size)
 
-    weight = unpack_codes(weights.packed, bits, out_features, in_features).float()
+    codes = unpack_codes(weights.packed, bits, out_features, in_features)
+    weight = (codes if weights.table is None else weights.table[codes.int() + 8]).float()
     if weights.zeros is not None:
         weight = weight - spread_out(weights.zeros)
     weight = weight * spread_out(weights.scales)
@@ -237,6 +241,7 @@ def linear_quantised(
         eps=eps,
         gated=gated,
         residual=residual,
+        table=weights.table,
     )
     return result
 
@@ -270,7 +275,7 @@ def linear_quantised_reference(
     if rounds_inputs:
         codes, scales = round_inputs(x, group_size)
         x = codes * spread(scales, codes.shape[1], input_group(group_size))
-    plain = QuantisedWeights(weights.packed, weights.scales, weights.zeros, weights.offsets)
+    plain = replace(weights, input_scales=None, permutation=None)
     y = x.float() @ dequantise(plain, bits, group_size, out_features, x.shape[1]).t()
     if bias is not None:
         y = y + bias.float()
@@ -292,4 +297,4 @@ def _linear_quantised_fake(
     out_dtype: torch.dtype | None = None,
     **_: Any,
 ) -> Tensor:
-    return x.new_empty((x.shape[0], out_features), dtype=out_dtype or x.dtype)
+    return output_like(x, out_features, out_dtype)

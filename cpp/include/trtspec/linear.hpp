@@ -68,6 +68,7 @@ struct LinearQuantisedParams {
   std::int64_t bits;
   std::int64_t group_size;  // input features that share a scale, a multiple of 16; 0: all of them
   bool rounds_inputs;       // whether products are of whole numbers
+  const std::int8_t* table = nullptr;  // what the 16 codes of 4 bits stand for; null: themselves
 };
 
 // With rounds_inputs the inputs of a row, in groups of group_size or 128, whichever is less, are
