@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kHeadRows = 64;         // (row, head)s that share a reading of a kv head
 constexpr std::int64_t kHeadScores = 1 << 20;  // floats of their scores
 constexpr std::int64_t kUnitScores = 1 << 19;  // floats of scores of a unit of several kv heads
-constexpr double kGrain = 1 << 18;             // multiply-adds that are worth a thread
+constexpr double kGrain = 1 << 17;             // multiply-adds that are worth a thread
 constexpr double kCopyGrain = 1 << 18;         // bytes that are worth a thread
 
 [[noreturn]] void fail(const std::string& message) {
@@ -95,11 +95,24 @@ AttentionRow visible_keys(const AttentionParams& p, std::int64_t b, std::int64_t
 }
 
 struct Plan {
-  std::vector<AttentionRow> rows;
+  std::vector<AttentionRow> rows;  // those of the call; then what shared rows see of some pieces
   std::vector<AttentionUnit> units;
+  std::vector<SharedRows> shared;
+  std::int64_t parts = 0;       // of shared rows
   std::int64_t longest = 0;     // scores of a (row, head), at most
   std::int64_t most_heads = 0;  // (row, head)s of a unit, at most
   double work = 0;
+
+  AttentionRow& view(const AttentionUnit& unit, std::int64_t i) {
+    return rows[static_cast<std::size_t>(unit.first_view + i)];
+  }
+};
+
+// How many units a request's rows are divided into: by rows, by kv heads and by pieces of keys.
+struct Division {
+  std::int64_t unit_rows;
+  std::int64_t max_kv_heads;
+  std::int64_t key_parts;  // at most
 };
 
 // Every block that holds a key which some row of request b sees must exist.
@@ -134,9 +147,67 @@ void check_blocks(const AttentionParams& p, std::int64_t b, const Plan& plan) {
   }
 }
 
-// Divides the rows of request b into units of at most `unit_rows` rows and `max_kv_heads` kv heads.
-void plan_request(const AttentionParams& p, std::int64_t b, std::int64_t unit_rows,
-                  std::int64_t max_kv_heads, Plan* plan) {
+// Adds a unit, whose views are complete.
+void add_unit(const AttentionUnit& unit, std::int64_t group, Plan* plan) {
+  for (std::int64_t i = 0; i < unit.rows; ++i) {
+    const AttentionRow& row = plan->view(unit, i);
+    if (row.keys > 0) {
+      plan->longest = std::max(plan->longest, row.begin - unit.begin + row.keys);
+    }
+  }
+  plan->most_heads = std::max(plan->most_heads, unit.kv_heads * unit.rows * group);
+  plan->units.push_back(unit);
+}
+
+// Pieces of committed keys that every row of a unit sees to their ends, and the one behind them.
+std::int64_t divisible_pieces(const AttentionUnit& unit, Plan* plan) {
+  std::int64_t end = unit.end;
+  for (std::int64_t i = 0; i < unit.rows; ++i) {
+    const AttentionRow& row = plan->view(unit, i);
+    if (row.keys > 0) end = std::min(end, row.end);
+  }
+  return std::max<std::int64_t>(end / kPieceKeys - unit.begin / kPieceKeys, 0) + 1;
+}
+
+// Adds a unit in `parts` of some pieces each, whose results are joined in the end. Keys that are not
+// committed, which rows of a tree have at other places of the cache, all belong to the last.
+void add_parts(const AttentionUnit& whole, std::int64_t group, std::int64_t parts,
+               std::int64_t pieces, Plan* plan) {
+  SharedRows shared{whole.first_kv_head, whole.kv_heads, whole.first_row, whole.rows,
+                    whole.begin / kPieceKeys, 0, plan->parts};
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const bool is_last = part + 1 == parts;
+    const std::int64_t from = (shared.first_piece + pieces * part / parts) * kPieceKeys;
+    const std::int64_t to = (shared.first_piece + pieces * (part + 1) / parts) * kPieceKeys;
+    AttentionUnit unit = whole;
+    unit.begin = std::max(whole.begin, from);
+    unit.end = is_last ? whole.end : to;
+    unit.first_view = static_cast<std::int64_t>(plan->rows.size());
+    unit.shared = static_cast<std::int64_t>(plan->shared.size());
+    for (std::int64_t i = 0; i < whole.rows; ++i) {
+      AttentionRow row = plan->view(whole, i);
+      const std::int64_t before = std::clamp<std::int64_t>(unit.begin - row.begin, 0, row.keys);
+      row.begin += before;
+      row.keys -= before;
+      if (!is_last) {
+        row.end = std::min(row.end, to);
+        row.keys = std::max<std::int64_t>(row.end - row.begin, 0);
+        row.mask = nullptr;
+      }
+      if (row.keys > 0) {
+        const std::int64_t last = (row.begin + row.keys - 1) / kPieceKeys;
+        shared.pieces = std::max(shared.pieces, last - shared.first_piece + 1);
+      }
+      plan->rows.push_back(row);
+    }
+    add_unit(unit, group, plan);
+  }
+  plan->parts += shared.pieces * whole.kv_heads * whole.rows * group;
+  plan->shared.push_back(shared);
+}
+
+// Divides the rows of request b into units.
+void plan_request(const AttentionParams& p, std::int64_t b, const Division& division, Plan* plan) {
   const std::int64_t first = p.query_start[b];
   const std::int64_t count = p.query_start[b + 1] - first;
   std::vector<std::int64_t> ends(static_cast<std::size_t>(count));
@@ -155,12 +226,13 @@ void plan_request(const AttentionParams& p, std::int64_t b, std::int64_t unit_ro
   }
   check_blocks(p, b, *plan);
   const std::int64_t group = p.heads / p.kv_heads;
-  unit_rows = std::clamp<std::int64_t>(kHeadScores / (longest + 32) / group, 1, unit_rows);
+  const std::int64_t unit_rows =
+      std::clamp<std::int64_t>(kHeadScores / (longest + 32) / group, 1, division.unit_rows);
   const std::int64_t tiles = (count + unit_rows - 1) / unit_rows;
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const std::int64_t from = count * tile / tiles;
     const std::int64_t to = count * (tile + 1) / tiles;
-    AttentionUnit unit{b, 0, 0, first + from, to - from, INT64_MAX, 0};
+    AttentionUnit unit{b, 0, 0, first + from, to - from, INT64_MAX, 0, first + from, -1};
     std::int64_t keys = 0;
     for (std::int64_t i = from; i < to; ++i) {
       const AttentionRow& row = plan->rows[static_cast<std::size_t>(first + i)];
@@ -170,21 +242,23 @@ void plan_request(const AttentionParams& p, std::int64_t b, std::int64_t unit_ro
       keys += row.keys;
     }
     unit.begin = std::min(unit.begin, unit.end);
-    for (std::int64_t i = from; i < to; ++i) {
-      const AttentionRow& row = plan->rows[static_cast<std::size_t>(first + i)];
-      plan->longest = std::max(plan->longest, row.begin - unit.begin + row.keys);
-    }
     plan->work += double(p.heads * p.head_dim) * 2.0 * double(keys + unit.end - unit.begin);
+    const std::int64_t pieces = division.key_parts > 1 ? divisible_pieces(unit, plan) : 1;
+    const std::int64_t key_parts = std::min(division.key_parts, pieces);
     // Neighbouring kv heads lie next to each other in the cache: together they are read faster.
     const std::int64_t head_rows = unit.rows * group;
     const std::int64_t most = std::clamp<std::int64_t>(
-        std::min(kUnitScores / (longest + 32), kMaxUnitHeads) / head_rows, 1, max_kv_heads);
+        std::min(kUnitScores / (longest + 32), kMaxUnitHeads) / head_rows, 1,
+        division.max_kv_heads);
     const std::int64_t parts = (p.kv_heads + most - 1) / most;
     for (std::int64_t part = 0; part < parts; ++part) {
       unit.first_kv_head = p.kv_heads * part / parts;
       unit.kv_heads = p.kv_heads * (part + 1) / parts - unit.first_kv_head;
-      plan->most_heads = std::max(plan->most_heads, unit.kv_heads * head_rows);
-      plan->units.push_back(unit);
+      if (key_parts > 1) {
+        add_parts(unit, group, key_parts, pieces, plan);
+      } else {
+        add_unit(unit, group, plan);
+      }
     }
   }
 }
@@ -195,7 +269,7 @@ Plan make_plan(const AttentionParams& p) {
   const std::int64_t group = p.heads / p.kv_heads;
   std::int64_t unit_rows = std::clamp<std::int64_t>(kHeadRows / group, 1, kMaxUnitRows);
   // Every thread should find some units: fewer kv heads in each, then fewer rows (which reads K and
-  // V more often).
+  // V more often), then fewer keys.
   const std::int64_t threads = max_threads();
   const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
   const std::int64_t rows = (p.rows + p.requests - 1) / p.requests;
@@ -208,10 +282,10 @@ Plan make_plan(const AttentionParams& p) {
   }
   std::int64_t parts = 1;
   while (parts < p.kv_heads && units(parts) < wanted) ++parts;
-  const std::int64_t max_kv_heads = (p.kv_heads + parts - 1) / parts;
-  for (std::int64_t b = 0; b < p.requests; ++b) {
-    plan_request(p, b, unit_rows, max_kv_heads, &plan);
-  }
+  Division division{unit_rows, (p.kv_heads + parts - 1) / parts, 1};
+  // Twice as many as of whole heads, for what remains to share is little.
+  if (units(parts) < wanted) division.key_parts = (2 * wanted + units(parts) - 1) / units(parts);
+  for (std::int64_t b = 0; b < p.requests; ++b) plan_request(p, b, division, &plan);
   return plan;
 }
 
@@ -232,26 +306,27 @@ AttentionScratch make_layout(const AttentionParams& p, const Plan& plan) {
   layout.values = take(kKeyTile * dim);
   layout.tile_scores = take(heads * kKeyTile);
   layout.sums = take(heads * dim);
+  layout.results = take(heads * dim);
   layout.scores = take(heads * layout.score_stride);
   layout.size = at + 64;
   return layout;
 }
 
 void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratch& layout,
-               float* scratch, int threads) {
+               const AttentionParts& parts, float* scratch, int threads) {
   const auto* rows = plan.rows.data();
   const auto* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
   const bool in_pairs = p.dtype == DType::bf16 && p.head_dim % 32 == 0;
   if (in_pairs && active_isa() >= Isa::amx) {
-    return amx::attention_amx(p, rows, units, count, layout, scratch, threads);
+    return amx::attention_amx(p, rows, units, count, layout, parts, scratch, threads);
   }
   if (in_pairs && active_isa() >= Isa::avx512_bf16) {
-    return avx512_bf16::attention_dot(p, rows, units, count, layout, scratch, threads);
+    return avx512_bf16::attention_dot(p, rows, units, count, layout, parts, scratch, threads);
   }
 #endif
-  TRTSPEC_DISPATCH(attention_kernel, p, rows, units, count, layout, scratch, threads);
+  TRTSPEC_DISPATCH(attention_kernel, p, rows, units, count, layout, parts, scratch, threads);
 }
 
 }  // namespace
@@ -265,7 +340,12 @@ void paged_tree_attention(const AttentionParams& p) {
     const AttentionScratch layout = make_layout(p, plan);
     const int threads = base::threads_for(plan.work, kGrain);
     const Scratch<float> scratch = make_scratch<float>(threads * layout.size);
-    run_units(p, plan, layout, scratch.get(), threads);
+    std::vector<AttentionPart> made(static_cast<std::size_t>(plan.parts));
+    const Scratch<float> sums = make_scratch<float>(plan.parts * padded_dim(p.head_dim));
+    const AttentionParts parts{plan.shared.data(), static_cast<std::int64_t>(plan.shared.size()),
+                               made.data(), sums.get()};
+    run_units(p, plan, layout, parts, scratch.get(), threads);
+    if (parts.count > 0) TRTSPEC_DISPATCH(attention_join_kernel, p, parts);
   }
   const std::int64_t used = p.requests > 0 ? p.query_start[p.requests] : 0;
   const std::size_t row_bytes = static_cast<std::size_t>(p.heads * p.head_dim) * size_of(p.dtype);

@@ -30,8 +30,9 @@ class TileKeys : public KeyPairs {
 
 void attention_amx(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
-                   const AttentionScratch& layout, float* scratch, int threads) {
-  run_units<bf16, TileKeys>(params, rows, units, num_units, layout, scratch, threads);
+                   const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
+                   int threads) {
+  run_units<bf16, TileKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

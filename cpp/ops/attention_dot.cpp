@@ -38,8 +38,9 @@ struct DotKeys : KeyPairs {
 
 void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
-                   const AttentionScratch& layout, float* scratch, int threads) {
-  run_units<bf16, DotKeys>(params, rows, units, num_units, layout, scratch, threads);
+                   const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
+                   int threads) {
+  run_units<bf16, DotKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

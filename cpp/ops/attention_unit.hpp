@@ -3,13 +3,16 @@
 // converted once for all (row, head)s of the unit; a row's visible keys of a tile are the bits of
 // one word.
 //
-// Why no bit of a row depends on the rest: a score is one chain of multiply-adds over head_dim; the
-// maximum is exact; a key's weight is added to lane rank % 16 of the sum; an output element is one
-// chain of multiply-adds over the visible keys by rank. Tile borders only say where a chain rests.
+// Why no bit of a row depends on the rest: a score is one chain of multiply-adds over head_dim. Of a
+// piece of the row's keys, at its positions [256 i, 256 i + 256), whichever places of the cache they
+// have: the maximum is exact; a key's weight is added to lane rank % 16 of the sum; an output element
+// is one chain of multiply-adds over the keys. Pieces are joined one after the other. Tile borders
+// only say where a chain rests, and units where others go on.
 //
 // Only for kernel sources.
 #pragma once
 #include "attention_kernel.hpp"
+#include "attention_pieces.hpp"
 #include "gemm_block.hpp"
 #include "parallel.hpp"
 #include "rows_ahead.hpp"
@@ -39,34 +42,6 @@ inline std::uint64_t mask_bits(const std::int64_t* mask, std::int64_t words, std
   std::uint64_t bits = std::uint64_t(mask[word]) >> shift;
   if (shift != 0 && word + 1 < words) bits |= std::uint64_t(mask[word + 1]) << (64 - shift);
   return bits;
-}
-
-// Scores become weights e^(score - maximum); returns their sum. There is room for whole vectors.
-inline float softmax(float* scores, std::int64_t keys) {
-  const float lowest = -__builtin_inff();
-  for (std::int64_t i = keys; i < (keys + 15) / 16 * 16; ++i) scores[i] = lowest;
-  VF greatest = splat(lowest);
-  for (std::int64_t i = 0; i < keys; i += kLanes) greatest = max(greatest, load(scores + i));
-  float maximum = lowest;
-  for (int i = 0; i < kLanes; ++i) maximum = greatest[i] > maximum ? greatest[i] : maximum;
-  VF total[16 / kLanes] = {};
-  for (std::int64_t i = 0; i < keys; i += 16) {
-    for (int j = 0; j < 16 / kLanes; ++j) {
-      const VF weight = exp(load(scores + i + j * kLanes) - splat(maximum));
-      store(scores + i + j * kLanes, weight);
-      total[j] += weight;
-    }
-  }
-  float lanes[16];
-  for (int j = 0; j < 16 / kLanes; ++j) store(lanes + j * kLanes, total[j]);
-  return sum16(lanes);
-}
-
-// Scores s become cap * tanh(s / cap). There is room for whole vectors.
-inline void cap_scores(float* scores, std::int64_t keys, float cap) {
-  for (std::int64_t i = 0; i < keys; i += kLanes) {
-    store(scores + i, tanh(load(scores + i) / splat(cap)) * cap);
-  }
 }
 
 // How queries meet the keys of a tile: as floats, keys_[d][i] element d of the tile's i-th key.
@@ -99,11 +74,13 @@ class Unit {
  public:
   // `later`: the unit that the thread is likely to take next, if any.
   Unit(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit& unit,
-       const AttentionUnit* later, const AttentionScratch& layout, float* scratch)
+       const AttentionUnit* later, const AttentionScratch& layout, const AttentionParts& parts,
+       float* scratch)
       : params_(params),
         unit_(unit),
         later_(later),
-        rows_(rows + unit.first_row),
+        rows_(rows + unit.first_view),
+        parts_(parts),
         group_(params.heads / params.kv_heads),
         heads_(unit.rows * group_),
         dim_(params.head_dim),
@@ -115,6 +92,7 @@ class Unit {
         values_(scratch + layout.values),
         tile_scores_(scratch + layout.tile_scores),
         sums_(scratch + layout.sums),
+        results_(scratch + layout.results),
         scores_(scratch + layout.scores) {}
 
   void run() {
@@ -130,12 +108,12 @@ class Unit {
       leave_tile();
     }
     for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
-      const std::int64_t r = i / group_ % unit_.rows;
-      float* sums = sums_ + i * wide_;
-      for (std::int64_t d = 0; d < wide_; d += kLanes) store(sums + d, VF{});
-      float* const row = scores(i) + first_score(r);
-      if (params_.soft_cap > 0) cap_scores(row, rows_[r].keys, params_.soft_cap);
-      totals_[i] = rows_[r].keys == 0 ? 1.0f : softmax(row, rows_[r].keys);
+      const AttentionRow& row = rows_[i / group_ % unit_.rows];
+      joined_[i].total = 0;
+      if (row.keys == 0) joined_[i] = no_keys(results_ + i * wide_, wide_);
+      if (params_.soft_cap > 0) {
+        cap_scores(scores(i) + row.begin - unit_.begin, row.keys, params_.soft_cap);
+      }
     }
     begin_pass(params_.v_cache);
     for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
@@ -145,7 +123,11 @@ class Unit {
       }
       leave_tile();
     }
-    for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) store_result(i);
+    if (unit_.shared >= 0) return;
+    for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
+      store_result(results_ + i * wide_, joined_[i].total, dim_,
+                   static_cast<Value*>(params_.out) + head_offset(i, params_.heads * dim_));
+    }
   }
 
  private:
@@ -177,7 +159,6 @@ class Unit {
   const Value* heads_of(const void* cache, const AttentionUnit& unit) const {
     return static_cast<const Value*>(cache) + unit.first_kv_head * dim_;
   }
-
   void begin_pass(const void* cache) {
     is_keys_ = cache == params_.k_cache;
     cache_ = heads_of(cache, unit_);
@@ -224,7 +205,6 @@ class Unit {
   void leave_tile() {
     for (std::int64_t r = 0; r < unit_.rows; ++r) next_[r] += __builtin_popcountll(visible_[r]);
   }
-
   // Addresses of the cache rows of a tile of the unit, null where the block table has no block;
   // returns how many.
   std::int64_t find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
@@ -292,11 +272,14 @@ class Unit {
       float* sums = sums_ + first * wide_;
       const float* weights = scores(first) + next_[r];
       std::uint64_t left = visible_[r];
+      std::int64_t position = unit_.begin + next_[r];
       const std::int64_t steps = gemm_steps(count, wide_);
       StepsAhead ahead{ahead_, (lines + steps - 1) / steps};  // as many lines as are used
       while (left != 0) {
         const int key = __builtin_ctzll(left);
-        int length = run_length(left >> key);
+        const std::int64_t in_piece = kPieceKeys - position % kPieceKeys;
+        int length = int(least(run_length(left >> key), in_piece));
+        begin_pieces(h, r, end, position);
         if (direct) {
           length = neighbours(key, length);
           gemm_block(count, wide_, length, weights, score_stride_, cached_[key] + h * dim_,
@@ -306,6 +289,8 @@ class Unit {
                      sums, wide_, false, ahead);
         }
         weights += length;
+        position += length;
+        end_pieces(h, r, end, position);
         left &= ~bit_range(key, key + length);
       }
       ahead_ = ahead.rows;
@@ -332,18 +317,47 @@ class Unit {
     }
   }
 
-  void store_result(std::int64_t i) {
-    Value* out = static_cast<Value*>(params_.out) + head_offset(i, params_.heads * dim_);
-    const float* sums = sums_ + i * wide_;
-    std::int64_t d = 0;
-    for (; d + kLanes <= dim_; d += kLanes) store(out + d, load(sums + d) / splat(totals_[i]));
-    for (; d < dim_; ++d) from_float(sums[d] / totals_[i], out + d);
+  // body(row, i) for every (row, head) of kv head h of the rows from r to `end`.
+  template <class Body>
+  TRTSPEC_INLINE void for_heads(std::int64_t h, std::int64_t r, std::int64_t end,
+                                const Body& body) {
+    for (; r < end; ++r) {
+      for (std::int64_t g = 0; g < group_; ++g) body(rows_[r], h * heads_ + r * group_ + g);
+    }
+  }
+
+  // Scores of a piece become weights before the first of its keys, which is at `position` of the
+  // row, has its values added.
+  void begin_pieces(std::int64_t h, std::int64_t r, std::int64_t end, std::int64_t position) {
+    for_heads(h, r, end, [&](const AttentionRow& row, std::int64_t i) {
+      if (position % kPieceKeys != 0 && position != row.begin) return;
+      const std::int64_t left = row.begin + row.keys - position;
+      const std::int64_t keys = least(kPieceKeys - position % kPieceKeys, left);
+      piece_[i] = softmax(scores(i) + position - unit_.begin, keys, keys < left);
+      for (std::int64_t d = 0; d < wide_; d += kLanes) store(sums_ + i * wide_ + d, VF{});
+    });
+  }
+
+  // And its sums are kept, or joined with those before, behind its last key.
+  void end_pieces(std::int64_t h, std::int64_t r, std::int64_t end, std::int64_t position) {
+    for_heads(h, r, end, [&](const AttentionRow& row, std::int64_t i) {
+      if (position % kPieceKeys != 0 && position != row.begin + row.keys) return;
+      const float* sums = sums_ + i * wide_;
+      if (unit_.shared < 0) return join(piece_[i], sums, wide_, joined_[i], results_ + i * wide_);
+      const SharedRows& shared = parts_.shared[unit_.shared];
+      const std::int64_t piece = (position - 1) / kPieceKeys - shared.first_piece;
+      const std::int64_t part = shared.first_part + piece * unit_.kv_heads * heads_ + i;
+      parts_.parts[part] = piece_[i];
+      __builtin_memcpy(parts_.sums + part * padded_dim(dim_), sums,
+                       std::size_t(wide_) * sizeof(float));
+    });
   }
 
   const AttentionParams& params_;
   const AttentionUnit& unit_;
   const AttentionUnit* later_;
   const AttentionRow* rows_;
+  const AttentionParts& parts_;
   Keys meet_;
   const std::int64_t group_;     // query heads of a kv head
   const std::int64_t heads_;     // (row, head)s of a kv head
@@ -355,9 +369,11 @@ class Unit {
   float* keys_;         // [dim][64], or what Keys keep there
   float* values_;       // [64][wide]
   float* tile_scores_;  // [row, head of a kv head][64]
-  float* sums_;         // [row, head][wide]
+  float* sums_;         // [row, head][wide], of a piece
+  float* results_;      // as many, of the pieces before
   float* scores_;       // [row, head][score_stride]: scores, then weights
-  float totals_[kMaxUnitHeads];
+  AttentionPart piece_[kMaxUnitHeads];
+  AttentionPart joined_[kMaxUnitHeads];
   bool is_keys_ = true;                  // the pass is over K, else over V
   const Value* cache_ = nullptr;         // K or V, from the unit's first kv head on
   std::uint64_t seen_ = 0;               // keys of the tile that some row sees
@@ -373,11 +389,12 @@ class Unit {
 // Every unit, with `Keys` to meet its keys.
 template <class Value, class Keys>
 void run_units(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
-               std::int64_t num_units, const AttentionScratch& layout, float* scratch,
-               int threads) {
+               std::int64_t num_units, const AttentionScratch& layout,
+               const AttentionParts& parts, float* scratch, int threads) {
   parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
     const AttentionUnit* later = i + 1 < num_units ? units + i + 1 : nullptr;
-    Unit<Value, Keys>(params, rows, units[i], later, layout, scratch + thread * layout.size).run();
+    Unit<Value, Keys>(params, rows, units[i], later, layout, parts, scratch + thread * layout.size)
+        .run();
   });
 }
 

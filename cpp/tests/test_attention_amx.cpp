@@ -58,7 +58,8 @@ struct Request {
     params.block_size = kBlockSize;
     params.block_tables = table.data();
     params.scale = scale();
-    const trtspec::AttentionUnit unit{0, 0, kKvHeads, first, count, 0, context + first + count};
+    const std::int64_t end = context + first + count;
+    const trtspec::AttentionUnit unit{0, 0, kKvHeads, first, count, 0, end, first, -1};
     const std::int64_t heads = count * kHeads, tile = trtspec::kKeyTile;
     trtspec::AttentionScratch layout{};
     layout.score_stride = (context + rows + 31) / 16 * 16;
@@ -66,10 +67,11 @@ struct Request {
     layout.values = layout.keys + dim * tile;
     layout.tile_scores = layout.values + tile * dim;
     layout.sums = layout.tile_scores + heads * tile;
-    layout.scores = layout.sums + heads * dim;
+    layout.results = layout.sums + heads * dim;
+    layout.scores = layout.results + heads * dim;
     layout.size = layout.scores + heads * layout.score_stride;
     const auto scratch = trtspec::make_scratch<float>(layout.size);
-    trtspec::amx::attention_amx(params, seen.data(), &unit, 1, layout, scratch.get(), 1);
+    trtspec::amx::attention_amx(params, seen.data(), &unit, 1, layout, {}, scratch.get(), 1);
     return {out.begin() + first * kHeads * dim, out.begin() + (first + count) * kHeads * dim};
   }
 

@@ -191,6 +191,42 @@ def test_block_size_and_threads_do_not_change_bits() -> None:
         assert torch.equal(result, results[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [0, 300])
+def test_pieces_of_keys_may_be_shared(isa: str, dtype: torch.dtype, window: int) -> None:
+    """Contexts longer than a piece of 256 keys, by more threads than kv heads: the bits of one
+    thread, which has all pieces; of a row alone, of a tree's path and of a chain alike, on both
+    sides of a piece's end."""
+    model = Model(6, 2, 32, dtype, window)
+    threads = torch.get_num_threads()
+    try:
+        for context in (253, 511, 900):
+            path = [0, 1, 3, 4, 6]
+            sees = [[n for n in path if n < i] + [i] for i in range(8)]
+            depths = [len(seen) - 1 for seen in sees]
+            tree = Rows(context, 8, sees=sees, depths=depths)
+            padded = Rows(context, 3, padding=1)
+            caches, blocks, qkv = setup_call(model, [tree, padded], 32)
+            results = []
+            for count in (1, 2, 3, 7):
+                torch.set_num_threads(count)
+                out = attend(paged_tree_attention, caches[0], blocks, [tree, padded], qkv)
+                results.append(torch.cat(out))
+                assert torch.equal(results[0], results[-1])
+                part = tuple(x[path] for x in qkv[0])
+                chain = Rows(context, len(path))
+                alone = attend(paged_tree_attention, caches[1], blocks[:1], [chain], [part])[0]  # type: ignore[list-item]
+                assert torch.equal(alone, out[0][path])
+                last = tuple(x[:1] for x in qkv[1])
+                row = attend(
+                    paged_tree_attention, caches[1], blocks[1:], [Rows(context, 1)], [last]
+                )  # type: ignore[list-item]
+                assert torch.equal(row[0], out[1][:1])
+            check_equals_reference(model, [tree, padded], 32)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_fused_instruction_sets_agree() -> None:
     model = Model(8, 2, 64, torch.float32)
     results = []
