@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 4;
+constexpr std::int64_t kOpsVersion = 5;
 
 }  // namespace trtspec
