@@ -21,7 +21,6 @@ from torch import Tensor
 from trtspec.bench.fixture_shapes import SHAPES, DecoderShape
 from trtspec.bench.floor import MemorySpeed
 from trtspec.ops.linear import PANEL, linear
-from trtspec.ops.linear_int8 import linear_int8
 from trtspec.ops.linear_quantised import (
     OUTPUTS,
     QuantisedWeights,
@@ -70,13 +69,6 @@ def of_bfloat16(depth: int, width: int) -> tuple[int, Product]:
     return packed.nbytes, lambda x: linear(x, packed, None, width)
 
 
-def of_widened_bytes(depth: int, width: int) -> tuple[int, Product]:
-    """Bytes that become bfloat16 before they are multiplied."""
-    packed = torch.randint(-127, 128, (-(-width // PANEL), depth, PANEL), dtype=torch.int8)
-    scales = torch.full((len(packed), 1, PANEL), 1e-3)
-    return packed.nbytes + scales.nbytes, lambda x: linear_int8(x, packed, scales, None, width, 0)
-
-
 def of_codes(
     depth: int, width: int, bits: int, group: int, scale_dtype: torch.dtype
 ) -> tuple[int, Product]:
@@ -97,7 +89,6 @@ def contenders(shape: DecoderShape, layers: int) -> list[Contender]:
     """All kinds of weights, of so many layers."""
     kinds: list[tuple[str, Callable[[int, int], tuple[int, Product]]]] = [
         ("bfloat16", of_bfloat16),
-        ("8 bits widened", of_widened_bytes),
         ("8 bits", lambda k, n: of_codes(k, n, 8, 0, torch.float32)),
         ("4 bits, groups of 32", lambda k, n: of_codes(k, n, 4, 32, torch.float16)),
     ]
