@@ -11,7 +11,7 @@ from checkpoint_converters.families.family import Family
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import NameMap
 from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
+from trtspec.config.ffn_spec import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
@@ -19,9 +19,9 @@ from trtspec.config.rope import RopeConfig
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
     norm, width, heads = NormSpec(hf.require("norm_eps")), hf.require("width"), hf.require("heads")
-    mixer = AttentionSpec(heads, hf.require("kv_heads"), width // heads, bias=True)
-    inner, experts = hf.require("inner"), hf.get("experts")
-    plain = LayerSpec(mixer, ExpertsSpec(experts, 2, inner) if experts else DenseSpec(inner), norm)
+    sizes, gated = (heads, hf.require("kv_heads"), width // heads), bool(hf.get("gated"))
+    mixer = AttentionSpec(*sizes, bias=True, gated=gated)
+    plain = LayerSpec(mixer, DenseSpec(hf.require("inner")), norm)
     local = plain.with_mixer(window=hf.require("look_back"))
     return {
         "vocab_size": hf.require("tokens"),

@@ -37,7 +37,7 @@ def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     for words in (
         "eagle3: 2.1 M weights to train, drafts of 5", "reads layers [1, 3, 4]",
-        "a question in its own chat template, then the answer", "loop (its last 48 tokens",
+        "a question in its own chat template, from first words of", "loop (its last 48 tokens",
         "50,000 in a pass (50,000 still to be written), 2.5 passes", "min to write", "min to train",
         "memory", f"below {tmp_path / 's'}", f"output    {tmp_path / 'head'}",
     ):  # fmt: skip

@@ -61,8 +61,10 @@ def flags_of(temperature: float) -> list[Any]:
 
 SERVED = {
     "num_failed_steps", "num_preemptions", "num_prefix_cache_queries", "num_prefix_cache_hits",
+    "overlap_ms", "overlap_wait_ms",
 }  # fmt: skip
-"""What a server counts over its life; one run of the binary does not."""
+"""What a server counts over its life; one run of the binary does not, nor does it do other work
+while its engines run."""
 
 
 def assert_equal(

@@ -118,7 +118,9 @@ def test_preemption(models: TinyModels, case: str, method: str) -> None:
     with open_llm(models.folder(case), config, kv_cache_config=kv, tokens_per_block=4) as llm:
         steps = watch(llm)
         assert_greedy(llm, models, case, PROMPTS)
-        assert sum(step.num_preempted for step in steps) > 0
+        # Where all layers have windows, texts let go of what lies behind: there is room for all.
+        is_short = sum(step.num_preempted for step in steps) > 0
+        assert is_short == (case != "mistral_window")
         assert_no_leak(llm)
 
 

@@ -42,6 +42,7 @@ def test_growth(server: Server, delay: float) -> None:
             await asyncio.sleep(delay)
         return pieces, await handle
 
+    server.llm.generate("the cat", PARAMS, use_tqdm=False)  # starts the threads of the loop
     threads = threading.active_count()
     pieces, output = asyncio.run(read())
     assert threading.active_count() <= threads

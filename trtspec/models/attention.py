@@ -165,7 +165,8 @@ class PackedRows(NamedTuple):
     def unseeing(self) -> PackedRows:
         """The same rows, but none sees anything: their K/V is written, and attention costs
         nothing."""
-        return self.committed_only()._replace(context_lens=torch.zeros_like(self.context_lens))
+        blind = self._replace(context_lens=torch.zeros_like(self.context_lens))
+        return blind.committed_only()
 
     def committed_only(self) -> PackedRows:
         """The same rows, but they see neither themselves nor each other."""
