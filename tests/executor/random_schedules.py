@@ -23,7 +23,8 @@ EOS = 0
 class World:
     """One random schedule. drafts: the lookahead of each draft cache; 0 is a draft model's, which
     keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
-    what there is beyond the least that works; with few spare blocks requests are preempted."""
+    what there is beyond the least that works; with few spare blocks requests are preempted.
+    windows: of the target's cache and of the drafts', 0 is none."""
 
     seed: int
     num_requests: int
@@ -40,6 +41,7 @@ class World:
     width: int
     drafts: tuple[int, ...]
     reuse: bool
+    windows: tuple[int, int, int, int]
 
 
 CHOICES: dict[str, Sequence[Any]] = {
@@ -57,6 +59,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "width": (1, 1, 2),
     "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
     "reuse": (True, True, True, True, False),
+    "windows": (*[(0, 0, 0, 0)] * 5, (3, 3, 3, 3), (5, 0, 8, 2), (0, 4, 1, 0)),
 }
 
 
@@ -100,16 +103,16 @@ class Simulation:
         )
         needs = DrafterNeeds(nodes, world.depth, caches)
         largest = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)
-        self.target = self.manager_type(
-            -(-(largest + nodes) // world.block) + world.spare_blocks, world.block, world.reuse
-        )
-        drafts = []
-        for cache, size, spare in zip(
-            caches, world.draft_blocks, world.draft_spare_blocks, strict=False
-        ):
-            size = size or world.block
-            number = -(-(largest + cache.slots) // size) + spare
-            drafts.append(self.manager_type(number, size, world.reuse, lookahead=cache.lookahead))
+        sizes = world.block, *(size or world.block for size in world.draft_blocks)
+        spares = world.spare_blocks, *world.draft_spare_blocks
+        extras = nodes, *(cache.slots for cache in caches)
+        lookaheads = 0, *(cache.lookahead for cache in caches)
+        self.target, *drafts = [
+            self.sized(largest, extra, size, spare, lookahead, window)
+            for extra, size, spare, lookahead, window in zip(
+                extras, sizes, spares, lookaheads, world.windows, strict=False
+            )
+        ]
         self.resources = ResourceManager(
             self.target, drafts, [cache.from_tokens for cache in caches]
         )
@@ -123,6 +126,16 @@ class Simulation:
         self.live: dict[int, Request] = {}
         self.begun: set[int] = set()  # running requests
         self.expected = {r.id: self.text(r) for r in self.arrivals}
+
+    def sized(
+        self, largest: int, extra: int, size: int, spare: int, lookahead: int, window: int
+    ) -> Any:
+        """A cache that holds the largest request alone."""
+        world = self.world
+        options = {"lookahead": lookahead, "window": window}
+        step = world.batch + world.spare_rows
+        held = self.manager_type(1, size, world.reuse, **options).rows_held(largest, step)
+        return self.manager_type(-(-(held + extra) // size) + spare, size, world.reuse, **options)
 
     # The model.
 
@@ -237,7 +250,8 @@ class Simulation:
         request, rng = item.request, self.rng
         slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
         committed = self.manager(cache).committed(request.id)
-        if (item.is_generation and item.max_nodes == 0) or rng.random() < 0.15:
+        may_wait = item.is_generation or not self.manager(cache).window
+        if (item.is_generation and item.max_nodes == 0) or (rng.random() < 0.15 and may_wait):
             return committed  # it may lag behind
         fed = old if item.is_generation else item.start + item.num_rows
         # Rows whose later tokens are not known yet have to wait: a rollout precedes the verdict.
@@ -274,6 +288,9 @@ class Simulation:
                 if item.request.id in self.live:
                     used = -(-manager.committed(item.request.id) // manager.block_size)
                     assert len(manager.block_table(item.request.id)) == used, "surplus kept"
+                    self.events["behind a window"] += bool(
+                        (manager.block_table(item.request.id) < 0).any()
+                    )
         self.check()
 
     def check(self) -> None:
@@ -282,8 +299,11 @@ class Simulation:
             for id, committed in manager.committed_lengths().items():
                 request = self.live[id]
                 assert committed < len(request.tokens)
-                slots = self.slots(request, cache, range(committed))
-                for position, slot in enumerate(slots):
+                # Rows that the next one sees.
+                seen = range(
+                    max(committed - manager.window + 1, 0) if manager.window else 0, committed
+                )
+                for position, slot in zip(seen, self.slots(request, cache, seen), strict=True):
                     held = self.rows[cache].get(slot)
                     assert held == self.content(request, cache, position), (cache, id, position)
 

@@ -74,12 +74,12 @@ class Serving:
 
     drafter_type = TokenDrafter
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, window: int = 0) -> None:
         self.rng = random.Random(seed)
         self.engine: Any = Engine()
-        self.resources = ResourceManager(
-            KVCacheManager(200, BLOCK), [KVCacheManager(self.rng.choice((30, 200)), BLOCK)], [True]
-        )
+        blocks = self.rng.choice((30, 200))
+        draft = KVCacheManager(blocks, BLOCK, window=window)
+        self.resources = ResourceManager(KVCacheManager(200, BLOCK), [draft], [True])
         config = DraftTargetDecodingConfig(speculative_model="x", max_draft_len=DEPTH)
         cache = self.resources.draft_caches[0]
         self.drafter = self.drafter_type(self.engine, cache, token_needs(config))
@@ -171,6 +171,22 @@ def test_rows_are_right_whenever_they_are_fed() -> None:
         events += Serving(seed).run()
     for event in ("begins behind", "drafted", "drafted one token", "waited", "piled up"):
         assert events[event] > 20, (event, events)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_cache_with_a_window_is_fed_prompts_as_the_target_reads_them(window: int) -> None:
+    """Even if no draft is wanted: a small cache has no room to be fed all of a text at once."""
+    serving = Serving(0, window)
+    tokens = [1] * 15
+    request = Request.create(0, tokens, SamplingParams(max_tokens=9), 0, max_seq_len=200)
+    serving.resources.begin(request)
+    for start in (0, 5):
+        assert serving.resources.reserve(request, start + 5, (start + 5,))
+        item = ScheduledRequest(request, start, 5, False, 0, False)
+        batch = StepPlan((item,), feeds_drafts=False)
+        ((length,),) = serving.drafter.on_accepted(batch, [Accepted(tuple(range(5)), ())])
+        serving.resources.commit(request, start + 5, (length,))
+        assert length == (start + 5 if window or start + 5 >= MOST_BEHIND else 0)
 
 
 class FeedsFromTheTargetsStart(TokenDrafter):

@@ -38,6 +38,7 @@ def test_random_schedules() -> None:
         "reused before the draft",
         "border",
         "cut drafts",
+        "behind a window",
     ):
         assert events[event] > 25, (event, events)
 

@@ -103,6 +103,19 @@ def test_a_draft_that_can_catch_up_does_not_hold_the_target_back(drafts: tuple[i
     resources.check_invariants()
 
 
+def test_a_draft_with_a_window_begins_where_the_target_does() -> None:
+    """It could catch up, but its cache may have no room for all that it lacks."""
+    caches = [KVCacheManager(8, 4, window=3)]
+    resources = ResourceManager(KVCacheManager(8, 4), caches, [True])
+    first = request(0, list(range(9)))
+    resources.begin(first)
+    commit(resources, first, 8, 4)
+    second = request(1, list(range(10)))
+    assert resources.begin(second) == 4
+    assert lengths(resources, second) == [4, 4]
+    resources.check_invariants()
+
+
 def test_reuse_ends_on_a_border_of_all_block_sizes() -> None:
     resources = make(drafts=(8, 16), block=3)
     first = request(0, list(range(30)))

@@ -29,6 +29,11 @@ class DraftCache:
         """How many tokens after a row it depends on, besides those up to it."""
         return self._manager.lookahead
 
+    @property
+    def window(self) -> int:
+        """Newest tokens that a row sees; 0: all."""
+        return self._manager.window
+
     def committed(self, request: Request) -> int:
         """Rows of the request that are valid: what `Drafter.on_accepted` answered last."""
         return self._manager.committed(request.id)
@@ -57,8 +62,9 @@ class ResourceManager:
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
         flags = from_tokens or [False] * len(self.drafts)
         pairs = list(zip(self.drafts, flags, strict=True))
-        self._followers = tuple(draft for draft, alone in pairs if alone)
-        self._in_step = (target, *(draft for draft, alone in pairs if not alone))
+        # A cache that may be smaller than a text (it has a window) has no room to catch up.
+        self._followers = tuple(draft for draft, alone in pairs if alone and not draft.window)
+        self._in_step = (target, *(draft for draft, alone in pairs if not alone or draft.window))
         self._reuse_step = math.lcm(*(manager.block_size for manager in self._in_step))
         self._largest_block = max(manager.block_size for manager in self.all)
 

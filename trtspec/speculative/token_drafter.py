@@ -25,7 +25,8 @@ class TokenDrafter(CachedRolloutDrafter):
     """Rolls out a draft model behind the accepted tokens of every generating request.
 
     A prompt is fed to the draft as the target reads it. Where `StepPlan.feeds_drafts` is False, a
-    prompt waits, as the text does, for the next rollout, or until `MOST_BEHIND` rows are due.
+    prompt waits, as the text does, for the next rollout, or until `MOST_BEHIND` rows are due; in a
+    cache with a window it does not wait, as that may have no room for rows that are due.
     """
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
@@ -61,7 +62,8 @@ class TokenDrafter(CachedRolloutDrafter):
             fed = self._fed.pop(request.id, None)
             if fed is None:
                 has_room = item.max_nodes > 0 or not item.is_generation
-                is_due = batch.feeds_drafts and not item.is_generation
+                feeds = batch.feeds_drafts or self._cache.window > 0
+                is_due = feeds and not item.is_generation
                 if not (has_room and (is_due or end - start >= MOST_BEHIND)):
                     fed = start
             if fed is not None:

@@ -201,14 +201,17 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   const CacheLayout layout = folder.layout();
   target_ = with_caches(folder.target, blocks.target, std::move(target));
   std::unique_ptr<KVCache> draft_cache;
+  bool may_lag = !needs.reads_hidden;
   if (needs.has_draft_cache) {
     draft_ = with_caches(folder.draft->decoder, blocks.draft, std::move(draft));
-    draft_cache = make_cache(layout, blocks.draft, folder.draft->decoder.widest_window(),
-                             kv.enable_block_reuse, needs.lookahead);
+    const std::int64_t window = folder.draft->decoder.widest_window();
+    draft_cache = make_cache(layout, blocks.draft, window, kv.enable_block_reuse, needs.lookahead);
+    // A cache that may be smaller than a text has no room to catch up.
+    may_lag = may_lag && window == 0;
   }
   resources_ = std::make_unique<ResourceManager>(
       make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse),
-      std::move(draft_cache), !needs.reads_hidden);
+      std::move(draft_cache), may_lag);
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
 }

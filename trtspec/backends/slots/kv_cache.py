@@ -32,6 +32,7 @@ class SlotKVCacheManager:
 
     is_pooled = False
     enable_reuse = False
+    window = 0  # a slot keeps all rows
 
     def __init__(self, num_slots: int, length: int, *, lookahead: int = 0) -> None:
         """``lookahead``: how many tokens after a row it depends on; drafters ask for it."""

@@ -14,7 +14,8 @@ namespace trtspec {
 // conditions throw std::logic_error.
 class ResourceManager {
  public:
-  // draft_from_tokens: rows that the draft lacks can be made of tokens alone, at any time.
+  // draft_from_tokens: rows that the draft lacks can be made of tokens alone, at any time, and its
+  // cache has room for them.
   explicit ResourceManager(std::unique_ptr<KVCache> target,
                            std::unique_ptr<KVCache> draft = nullptr,
                            bool draft_from_tokens = false);
