@@ -1,15 +1,15 @@
 """Every family's text is transformers' token for token in float32, and no draft changes it.
 
 One scenario a family tests what could break: chunked prefill, a batch with preemption, reuse of
-prefixes behind windows, a tree of a draft model and a random EAGLE-3 head at temperature 0 and 0.8.
-The other drafts run on whole prompts. The product of all methods and ways bears the mark
-``matrix``.
+prefixes behind windows, a tree of a draft model and a random EAGLE-3 head, and n-gram chains. The
+other drafts take turns over the families. The product of all methods and ways, at temperature 0 and
+0.8, bears the mark ``matrix``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -37,16 +37,13 @@ from .medusa_heads import fitted_heads, medusa, write_heads
 
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 33, VOCAB)]
 GREEDY = SamplingParams(max_tokens=24)
-SAMPLED = replace(GREEDY, temperature=0.8, seed=5)
+SAMPLED = replace(GREEDY, temperature=0.8, seed=5, max_tokens=16)
 RUNS = (GREEDY, SAMPLED)
 TIGHT: dict[str, Any] = {
     "max_num_tokens": 16,
     "tokens_per_block": 4,
     "kv_cache_config": {"max_tokens": 84},
 }
-
-
-TIGHTLY = ("tree", "eagle3")
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +53,24 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return models
 
 
-def texts(llm: LLM, prompts: Sequence[list[int]] = PROMPTS) -> list[list[list[int]]]:
+def text(llm: LLM, params: SamplingParams) -> list[list[int]]:
+    return tokens(llm.generate(PROMPTS, params, use_tqdm=False))
+
+
+def texts(llm: LLM) -> list[list[list[int]]]:
     """Of both runs."""
-    return [tokens(llm.generate(prompts, params, use_tqdm=False)) for params in RUNS]
+    return [text(llm, params) for params in RUNS]
+
+
+@cache
+def plain_texts(models: TinyModels, case: str) -> list[list[list[int]]]:
+    with open_llm(models.folder(case)) as llm:
+        return texts(llm)
+
+
+@cache
+def drafts(models: TinyModels, case: str, method: str) -> Any:
+    return METHODS[method](models, case)
 
 
 def eagle3_head(models: TinyModels, case: str) -> Any:
@@ -88,38 +100,40 @@ METHODS: dict[str, Callable[[TinyModels, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", FAMILIES)
-def test_text_is_that_of_transformers(families: TinyModels, case: str) -> None:
+IN_TURN = ("chain", "suffix", "dflash", "medusa")
+
+
+@pytest.mark.parametrize(("turn", "case"), list(enumerate(FAMILIES)))
+def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int) -> None:
     folder = families.folder(case)
     expected = [families.greedy(case, prompt, 24) for prompt in PROMPTS]
     with open_llm(folder) as llm:
         greedy, sampled = texts(llm)
         assert greedy == expected
         assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
-    assert sampled != greedy
+    assert sampled != [tokens[: SAMPLED.max_tokens] for tokens in greedy]
     slides = all(layer.window for layer in read_config(folder).layers)
-    for method in TIGHTLY:
-        with open_llm(folder, METHODS[method](families, case), **TIGHT) as llm:
-            steps = watch(llm)
-            assert texts(llm) == [greedy, sampled]
-            # Where all blocks behind the windows are let go, there is room.
-            assert sum(step.num_preempted for step in steps) > 0 or slides
-            metrics = llm.get_metrics()
-            assert metrics["num_draft_tokens"] > 0
-            if method == "tree":
-                assert 0 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
-            # A continued text finds the blocks of its beginning.
-            assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]
-            steps.clear()
-            continued = [PROMPTS[0] + expected[0][:8]]
-            (text,) = tokens(llm.generate(continued, replace(GREEDY, max_tokens=8)))
-            assert text == expected[0][8:16]
-            assert steps[0].items[0].start >= 28
-            assert_no_leak(llm)
-    for method in METHODS.keys() - TIGHTLY:
-        with open_llm(folder, METHODS[method](families, case)) as llm:
-            assert texts(llm) == [greedy, sampled], method
+    with open_llm(folder, drafts(families, case, "tree"), **TIGHT) as llm:
+        steps = watch(llm)
+        assert texts(llm) == [greedy, sampled]
+        # Where all blocks behind the windows are let go, there is room (see below).
+        assert sum(step.num_preempted for step in steps) > 0 or slides
+        metrics = llm.get_metrics()
+        assert 0 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
+        # A continued text finds the blocks of its beginning.
+        short = replace(GREEDY, max_tokens=8)
+        assert tokens(llm.generate(PROMPTS[:1], short)) == [expected[0][:8]]
+        steps.clear()
+        continued = [PROMPTS[0] + expected[0][:8]]
+        (again,) = tokens(llm.generate(continued, short))
+        assert again == expected[0][8:16]
+        assert steps[0].items[0].start >= 28
+        assert_no_leak(llm)
+    for method, options in (("eagle3", TIGHT), ("ngram", {}), (IN_TURN[turn % 4], {})):
+        with open_llm(folder, drafts(families, case, method), **options) as llm:
+            assert text(llm, GREEDY) == greedy, method
             assert llm.get_metrics()["num_draft_tokens"] > 0, method
+            assert_no_leak(llm)
 
 
 @pytest.mark.parametrize(("case", "method"), [("starcoder2", "tree"), ("phi3", "ngram")])
@@ -127,7 +141,7 @@ def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: s
     """All layers have a window, and blocks behind it are let go; with a draft's cache beside it."""
     prompt = random_prompt(9, 40, VOCAB)
     params = SamplingParams(max_tokens=60)
-    draft, folder = METHODS[method](families, case), families.folder(case)
+    draft, folder = drafts(families, case, method), families.folder(case)
     small: dict[str, Any] = {"max_num_tokens": 8, "tokens_per_block": 4}
     with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 60}) as llm:
         for _ in range(2):  # again, on what is left of its beginning
@@ -136,6 +150,24 @@ def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: s
     with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 24}) as llm:
         (output,) = llm.generate([prompt], params)
         assert re.search(r"= \d+ tokens, \d+ of them at once, but the \w+ KV", str(output.error))
+
+
+@pytest.mark.parametrize(
+    ("case", "method", "room"), [("starcoder2", "tree", 48), ("phi3", "ngram", 36)]
+)
+def test_preemption_where_blocks_are_let_go(
+    families: TinyModels, case: str, method: str, room: int
+) -> None:
+    """Of many short prompts that grow past their windows in a cache for fewer."""
+    prompts = [random_prompt(20 + i, 5, VOCAB) for i in range(6)]
+    expected = [families.greedy(case, prompt, 24) for prompt in prompts]
+    options = {**TIGHT, "kv_cache_config": {"max_tokens": room}}
+    with open_llm(families.folder(case), drafts(families, case, method), **options) as llm:
+        steps = watch(llm)
+        assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+        assert sum(step.num_preempted for step in steps) > 0
+        assert llm.get_metrics()["num_draft_tokens"] > 0
+        assert_no_leak(llm)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -151,9 +183,8 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", FAMILIES)
 def test_every_method_and_way(families: TinyModels, case: str, method: str, way: str) -> None:
-    with open_llm(families.folder(case)) as llm:
-        expected = texts(llm)
-    with open_llm(families.folder(case), METHODS[method](families, case), **WAYS[way]) as llm:
+    expected = plain_texts(families, case)
+    with open_llm(families.folder(case), drafts(families, case, method), **WAYS[way]) as llm:
         for _ in range(2):
             assert texts(llm) == expected
         assert_no_leak(llm)
