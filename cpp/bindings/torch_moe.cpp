@@ -197,6 +197,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor? down_scales, Tensor? down_zeros, Tensor? down_offsets, Tensor? down_bias, "
       "int bits, int group_size, bool rounds_inputs, int activation, float limit, float offset, "
       "Tensor? residual) -> Tensor");
+  m.def("_expert_bytes_read() -> int", &trtspec::expert_bytes_read);
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) { m.impl("moe", &run_moe); }

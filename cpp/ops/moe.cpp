@@ -64,7 +64,17 @@ void multiply(const ExpertLayers& layers, std::int64_t expert, const void* x, st
   }
 }
 
+thread_local std::int64_t bytes_read = 0;
+
+// Of one expert's layer.
+std::int64_t bytes_of(const ExpertLayers& layers) {
+  const bool has_offsets = layers.first.offsets != nullptr;
+  return layers.packed_bytes + layers.scale_bytes * (1 + has_offsets) + layers.zero_bytes;
+}
+
 }  // namespace
+
+std::int64_t expert_bytes_read() { return bytes_read; }
 
 void moe(const MoeParams& params) {
   if (params.rows <= 0) return;
@@ -85,6 +95,7 @@ void moe(const MoeParams& params) {
   for (std::int64_t expert = 0; expert < params.num_experts; ++expert) {
     const std::int64_t count = groups.size(expert);
     if (count == 0) continue;
+    bytes_read += bytes_of(params.up) + bytes_of(params.down);
     const std::int64_t* entries = groups.entries.data() + groups.starts[expert];
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t row = entries[i] / params.top_k;

@@ -103,5 +103,5 @@ class TestCompiled:
                 LLM(rounded_engine, skip_tokenizer_init=True, **options)
         with LLM(rounded_engine, False, skip_tokenizer_init=True, **INT4) as llm:
             llm.generate([1, 6, 7], SamplingParams(max_tokens=4, ignore_eos=True))
-            figures, read = llm.get_metrics(), llm.config.pass_bytes()
+            figures, read = llm.get_metrics(), llm.config.weight_bytes()
             assert figures["verify_weight_bytes"] == read * figures["num_verify_steps"] > 0

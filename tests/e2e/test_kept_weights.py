@@ -104,7 +104,7 @@ def test_what_is_asked_for_counts(models: TinyModels, tmp_path: Path) -> None:
     described = plan(path).describe()
     assert "because  weights int4: as the checkpoint stores them" in described
     whole, kept = (plan(p, weight_dtype=d).engine for p, d in ((path, "float32"), (path, "auto")))
-    assert kept.pass_bytes() < 0.6 * whole.pass_bytes()
+    assert kept.weight_bytes() < 0.6 * whole.weight_bytes()
 
 
 @pytest.mark.parametrize(

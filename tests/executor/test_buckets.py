@@ -13,7 +13,7 @@ import trtspec.executor.kv_tensors as module
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.buckets import Bucket, RowBuckets, extend, no_rows, pad, unpad
+from trtspec.executor.buckets import Bucket, RowBuckets, different_rows, extend, no_rows, pad, unpad
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -52,6 +52,15 @@ def test_find() -> None:
     for requests, rows in ((5, 5), (1, 21), (4, 21)):
         assert buckets.find(requests, rows) is None
     assert RowBuckets([], 5).find(1, 1) is None
+
+
+def test_rows_that_are_timed_are_of_different_tokens() -> None:
+    """A mixture would send equal ones to the same experts."""
+    padding = pad(no_rows(LAYOUT), Bucket(3, 8))
+    timed = different_rows(padding, 50)
+    assert len(set(timed.input_ids.tolist())) == 8
+    assert 0 <= int(timed.input_ids.min()) <= int(timed.input_ids.max()) < 50
+    assert (timed.slot_mapping == -1).all()
 
 
 def test_without_padding_only_full_buckets_are_found() -> None:

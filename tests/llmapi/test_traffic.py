@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from trtspec import SamplingParams
 from trtspec.config.model import ModelConfig
 
+from ..e2e.families import VOCAB, family_model
 from ..e2e.helpers import TinyModels, chain, ngram, open_llm, random_prompt
 from ..tiny_config import attention_of, dense_of
 
@@ -42,6 +45,23 @@ def test_a_step_reads_the_target_once(models: TinyModels, speculation: Any) -> N
         # The first step sees the prompt and its own row, the last one 7 rows more.
         seen = sum(range(13, 21))
         assert figures["verify_kv_bytes"] == seen * 4 * kv_elements(target)
+
+
+def test_a_mixture_reads_the_experts_that_its_rows_choose(tmp_path: Path) -> None:
+    """One row a step chooses as many as the spec says; rows of drafts choose more, but not all."""
+    models = TinyModels(tmp_path)
+    models.hf = cache(lambda case: family_model(case, num_local_experts=12))
+    prompt, read = random_prompt(1, 6, VOCAB) * 3, []
+    for speculation in (None, ngram(4)):
+        with open_llm(models.folder("mixtral"), speculation, max_batch_size=1) as llm:
+            llm.generate(prompt, PARAMS)
+            figures, config = llm.get_metrics(), llm.config
+            read.append(figures["verify_weight_bytes"] / figures["num_verify_steps"])
+    known = config.pass_bytes()
+    # The ops read whole panels of 64 outputs: here 192 of 176, and 64 of 64.
+    padded = (192 * 64 + 64 * 88) / (176 * 64 + 64 * 88)
+    assert read[0] == known.always + round(padded * known.of_experts(1))
+    assert read[0] < read[1] < known.always + padded * known.of_experts(1000)
 
 
 def test_a_rollout_reads_the_draft_once_a_step(models: TinyModels) -> None:

@@ -27,9 +27,11 @@ from trtspec.models.block_map import (
     cache_places,
     decoder_caches,
     decoder_facts,
+    decoder_matrices,
     kv_elements_per_token,
     layer_facts,
     matrix_bytes,
+    pass_bytes,
 )
 from trtspec.models.built import missing_blocks, require_blocks, require_kernels
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
@@ -114,6 +116,21 @@ def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
             assert facts.bytes(eight, torch.float32) == sum(rounded) + 4 * of_heads
 
 
+def test_a_pass_reads_the_experts_that_its_rows_choose() -> None:
+    reads = decoder_matrices(MIXTURES)
+    one = 2 * 3 * 12 * 16  # bytes of an expert
+    found = pass_bytes(reads, IN_PANELS, torch.bfloat16, "cpu")
+    assert found.mixtures == ((5, 2, one),)
+    assert found.always + 5 * one == matrix_bytes(reads, IN_PANELS, torch.bfloat16)
+    assert found.expected(1) == found.always + 2 * one
+    # Of two rows: 4 experts, less those that both chose.
+    assert found.of_experts(2) == pytest.approx((4 - 2 * 2 / 5) * one, abs=1)
+    assert found.expected(100) == found.always + 5 * one
+    whole = pass_bytes(reads, IN_ROWS, torch.bfloat16, "cpu")
+    assert whole.expected(1) == whole.always == found.always + 5 * one
+    assert pass_bytes(reads, IN_ROWS, torch.bfloat16, "cuda") == found
+
+
 def test_bytes_are_exact() -> None:
     """Scales included, also where the last group of inputs is shorter."""
     facts = layer_facts(CONFIG.layers[0], 16)
@@ -177,7 +194,6 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
 ]
 NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
     ({"qk_norm": NORM, "qk_norm_over": "own"}, "RMS norms of queries and keys with weights for"),
-    ({"sinks": True}, "attention sinks"),
     ({"gated": True}, "gated attention"),
 ]
 NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [

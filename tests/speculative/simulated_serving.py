@@ -17,6 +17,7 @@ from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
 
 HOST = 0.5e-3
+EXPERTS, CHOSEN = 128, 8
 BONUS = 1_000_000
 
 
@@ -190,6 +191,34 @@ def union_of(world: World, drafters: Sequence[ChainDrafter], adapts: bool = True
             members[i] = Member(str(drafter.name), drafter, drafter)  # type: ignore[arg-type]
             members[i].profile(48)
     return ProfiledUnion(members, needs, adapts=adapts, clock=world.clock)
+
+
+def mixture_cost(rows: int) -> float:
+    """Seconds of a mixture whose rows choose experts evenly and for themselves."""
+    return _seconds(EXPERTS * (1 - (1 - CHOSEN / EXPERTS) ** rows))
+
+
+def drawn_mixture(shared: float) -> Callable[[int], float]:
+    """The same of rows that really draw them, each with such a share of the row's before it."""
+    draws = random.Random(3)
+
+    def cost(rows: int) -> float:
+        seen: set[int] = set()
+        own: list[int] = []
+        for _ in range(rows):
+            own = [expert for expert in own if draws.random() < shared]
+            while len(own) < CHOSEN:
+                expert = draws.randrange(EXPERTS)
+                if expert not in own:
+                    own.append(expert)
+            seen.update(own)
+        return _seconds(len(seen))
+
+    return cost
+
+
+def _seconds(experts: float) -> float:
+    return 4e-3 + 1.2e-3 * experts
 
 
 def requests_of(count: int) -> list[Request]:

@@ -96,10 +96,10 @@ class BuildPlan:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
         lines += [f"because  {reason}" for reason in self.reasons]
-        weights = engine.pass_bytes()
+        weights = engine.weight_bytes()
         kv = kv_bytes_per_token(engine.target, build.dtype)
         for draft in engine.drafts:
-            weights += engine.pass_bytes(draft)
+            weights += engine.weight_bytes(draft)
             if draft.network.decoder is not None:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)

@@ -16,8 +16,7 @@ def network_facts(network: DraftConfig, build: BuildConfig, pass_bytes: int) -> 
     caches: the kinds of caches that layers have, each with ``num_kv_heads``, ``head_dim``,
     ``window`` and, where V's is another, ``value_dim``. layers: for each layer, the index of its
     cache there; None: it reads that of an earlier one. kv_bytes_per_token: K and V of all layers.
-    pass_bytes: the weights that one pass
-    reads.
+    pass_bytes: the weights that one pass reads, of experts those of one row.
     """
     decoder = network.decoder
     layers = [] if decoder is None else decoder_facts(decoder)

@@ -43,11 +43,12 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.facts import network_facts
-from trtspec.engine.memory import in_large_pages, weight_bytes
+from trtspec.engine.memory import in_large_pages, read_bytes, weight_bytes
 from trtspec.engine.weight_formats import draft_formats, target_formats
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.block_map import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 FORMAT_VERSION = 6
@@ -99,10 +100,15 @@ class EngineConfig:
             return target_formats(self.target, self.build)
         return draft_formats(draft.storage, self.target, self.build)
 
-    def pass_bytes(self, draft: EngineDraft | None = None) -> int:
-        """Bytes of weights that one pass of the target, or of one of its drafts, reads."""
+    def weight_bytes(self, draft: EngineDraft | None = None) -> int:
+        """Bytes of the weights of the target, or of one of its drafts."""
         network = self.target if draft is None else draft.network
         return weight_bytes(network, self.formats_of(draft), self.build)
+
+    def pass_bytes(self, draft: EngineDraft | None = None) -> PassBytes:
+        """Those that one pass of the target, or of one of its drafts, reads."""
+        network = self.target if draft is None else draft.network
+        return read_bytes(network, self.formats_of(draft), self.build)
 
     def states_of(self, draft: EngineDraft) -> slice | None:
         """The part of the target's states, in a row of those that it hands out, that a draft reads;
@@ -141,9 +147,9 @@ class EngineConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` takes them back."""
         together = self.speculation
-        facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes())}
+        facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes().expected(1))}
         for draft in self.drafts:
-            own = network_facts(draft.network, self.build, self.pass_bytes(draft))
+            own = network_facts(draft.network, self.build, self.pass_bytes(draft).expected(1))
             facts[draft.folder] = own
         return {
             "format_version": FORMAT_VERSION,

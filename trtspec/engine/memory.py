@@ -13,7 +13,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import kv_elements_per_token, matrix_bytes
+from trtspec.models.block_map import PassBytes, kv_elements_per_token, matrix_bytes, pass_bytes
 from trtspec.speculative.registry import draft_kinds
 
 _ALIGNMENT = 64  # of a weight, in bytes
@@ -26,10 +26,16 @@ def element_bytes(dtype: str) -> int:
 
 
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:
-    """Bytes of the weights that one pass of a resolved build reads, norms and biases left out.
-    ``model`` may be a target too: its config is that of a draft model."""
+    """Bytes of the weights of a resolved build, norms and biases left out; experts that a pass does
+    not read included. ``model`` may be a target too: its config is that of a draft model."""
     matrices = draft_kinds()[model.kind].matrices(model)
     return matrix_bytes(matrices, formats, getattr(torch, build.dtype))
+
+
+def read_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> PassBytes:
+    """What one pass of a resolved build reads of the weights, norms and biases left out."""
+    matrices = draft_kinds()[model.kind].matrices(model)
+    return pass_bytes(matrices, formats, getattr(torch, build.dtype), build.device)
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:

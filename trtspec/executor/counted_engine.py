@@ -11,12 +11,14 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging
 from trtspec.executor.timer import EngineTimer
+from trtspec.ops.moe import expert_bytes_read
 
 
 class CountedEngine:
     """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and what they had to
-    read at the least: ``weight_bytes``, every weight once a pass, and ``kv_bytes``, the K/V that
-    each request's rows see, in every pass. before_call: is called when a call begins."""
+    read at the least: ``weight_bytes``, every weight once a pass (of experts those that rows
+    chose), and ``kv_bytes``, the K/V that each request's rows see, in every pass. before_call: is called
+    when a call begins."""
 
     def __init__(self, device: torch.device) -> None:
         self.num_calls = 0
@@ -47,11 +49,20 @@ class CountedEngine:
         return None
 
     def _call(
-        self, session: Session, inputs: EngineInputs, weight_bytes: int, kv_bytes: int = 0
+        self,
+        session: Session,
+        inputs: EngineInputs,
+        weight_bytes: int,
+        kv_bytes: int = 0,
+        expert_bytes: int = 0,
     ) -> list[Tensor]:
-        """Run once, which reads so many bytes."""
+        """Run once, which reads so many bytes. ``expert_bytes``: what is expected of the experts
+        beside; what the ops say that they read counts in its place."""
         self.before_call()
+        before = expert_bytes_read() if expert_bytes else 0
         outputs = self._timer.measure(session.run, inputs)
+        if expert_bytes:
+            weight_bytes += expert_bytes_read() - before or expert_bytes
         self.num_calls += 1
         self.weight_bytes += weight_bytes
         self.kv_bytes += kv_bytes

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.backends.session import Session
+from trtspec.models.block_map import PassBytes
+
+NOTHING_READ = PassBytes()
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class NetworkFacts:
     """
 
     vocab_size: int
-    pass_bytes: int = 0
+    pass_bytes: PassBytes = NOTHING_READ
     rollout_passes: int = 1
     hidden_in: int = 0
     judges: bool = False

@@ -15,6 +15,7 @@ from trtspec.backends.staging import Staging, to_host
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
+    different_rows,
     extend,
     greedy_sampling,
     no_rows,
@@ -154,7 +155,7 @@ class ModelEngine(CountedEngine):
     def _run_padding(self, bucket: Bucket, first_step_only: bool = False) -> None:
         """A call of that size without a request."""
         none = torch.zeros(0, dtype=torch.int64)
-        rows = no_rows(self.layout)
+        rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
         if self._sessions.rollout is None:
             self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
             return
@@ -261,11 +262,14 @@ class ModelEngine(CountedEngine):
     def _run(
         self, session: Session, inputs: EngineInputs, cached_tokens: int, passes: int
     ) -> list[Tensor]:
+        assert inputs.rows is not None, "a pass has rows"
+        reads, rows = self._network.pass_bytes, inputs.rows.input_ids.shape[0]
         return self._call(
             session,
             EngineInputs(*inputs[:-1], self.caches.all),
-            passes * self._network.pass_bytes,
+            passes * reads.always,
             passes * cached_tokens * self.caches.bytes_per_token,
+            passes * reads.of_experts(rows) if reads.mixtures else 0,
         )
 
 

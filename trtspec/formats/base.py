@@ -173,6 +173,10 @@ class WeightFormat(ABC):
             sums = sums + torch.where(factor == 0, 0.0, y * factor)
         return sums.to(x.dtype) if residual is None else residual + sums.to(x.dtype)
 
+    def reads_chosen_experts(self, device: str) -> bool:
+        """Whether `mixture` reads those experts alone that rows chose, on a device."""
+        return False
+
     @abstractmethod
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         """The weight ``[N, K] f32`` that the buffers stand for: the format's reference."""

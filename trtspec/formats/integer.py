@@ -232,6 +232,9 @@ class IntegerFormat(WeightFormat):
         coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs)
         return experts.by_op(coding, x, chosen, weights, residual)
 
+    def reads_chosen_experts(self, device: str) -> bool:
+        return True
+
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         weights = QuantisedWeights(**buffers)
         return dequantise(weights, self.scheme.bits, self.scheme.group_size, n, k)

@@ -78,6 +78,9 @@ class PanelFormat(PlainFormat):
     ) -> Tensor:
         return experts.by_op(Coding(), x, chosen, weights, residual)
 
+    def reads_chosen_experts(self, device: str) -> bool:
+        return True
+
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return packed_rows(buffers["packed"], ids)
 
@@ -125,6 +128,9 @@ class RowFormat(PlainFormat):
         run = _grouped if x.is_cuda else _everywhere
         y = run(experts, x, chosen, weights).to(x.dtype)
         return y if residual is None else residual + y
+
+    def reads_chosen_experts(self, device: str) -> bool:
+        return device == "cuda"
 
     def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         return buffers["weight"][ids]

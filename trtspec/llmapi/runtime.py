@@ -198,7 +198,7 @@ def _draft_engine(
     pass_bytes = engine.pass_bytes(opened.plan)
     rollout = sessions[DRAFT_ROLLOUT]
     if caches is None:
-        return HeadsEngine(rollout, engine.build.device, pass_bytes)
+        return HeadsEngine(rollout, engine.build.device, pass_bytes.always)
     step = sessions.get(DRAFT_STEP)
     decoder = network.decoder or engine.target
     facts = NetworkFacts(

@@ -207,6 +207,46 @@ def matrix_bytes(reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dt
     return total
 
 
+@dataclass(frozen=True)
+class PassBytes:
+    """Bytes of weights that one pass reads. always: those that every row is multiplied with.
+    mixtures: of each layer's experts their number, how many a row chooses, and the bytes of one."""
+
+    always: int = 0
+    mixtures: tuple[tuple[int, int, int], ...] = ()
+
+    def of_experts(self, rows: int) -> int:
+        """Those of the different experts that so many rows are expected to choose, if each chooses
+        evenly and for itself; rows of one text have more of them in common."""
+        return round(
+            sum(
+                size * count * (1 - (1 - chosen / count) ** rows)
+                for count, chosen, size in self.mixtures
+            )
+        )
+
+    def expected(self, rows: int) -> int:
+        """All that a pass of so many rows is expected to read."""
+        return self.always + self.of_experts(rows)
+
+
+def pass_bytes(
+    reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype, device: str
+) -> PassBytes:
+    """What a pass over linear layers reads of their weights on a device, in a network of
+    ``dtype``."""
+    always, mixtures = 0, []
+    for read in reads:
+        if isinstance(read, ExpertSet) and _format_of(
+            read.matrices[0], formats
+        ).reads_chosen_experts(device):
+            size = matrix_bytes(read.matrices, formats, dtype)
+            mixtures.append((read.num_experts, read.top_k, size))
+        else:
+            always += matrix_bytes([read], formats, dtype)
+    return PassBytes(always, tuple(mixtures))
+
+
 def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
     if not matrix.name:
         return formats.target_head

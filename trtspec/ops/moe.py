@@ -106,6 +106,13 @@ def moe(
     return result
 
 
+def expert_bytes_read() -> int:
+    """Bytes of experts' weights that calls of `moe` by this thread have read so far, each expert's
+    once a call; padding of their last outputs included."""
+    count: int = torch.ops.trtspec._expert_bytes_read()
+    return count
+
+
 def gate(x: Tensor, gating: Gating) -> Tensor:
     """``[T, I]`` of gates and u side by side ``[T, 2I]``."""
     g, u = x.float().chunk(2, dim=-1)

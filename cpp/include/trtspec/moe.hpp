@@ -43,4 +43,8 @@ struct MoeParams {
 // is added to that and rounded again. Bits of a row depend on nothing of other rows.
 void moe(const MoeParams& params);
 
+// Bytes of experts' weights that the calls of this thread have read so far, each expert's once a
+// call.
+std::int64_t expert_bytes_read();
+
 }  // namespace trtspec

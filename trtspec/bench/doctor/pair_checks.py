@@ -42,9 +42,10 @@ def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
             engine, tokenizer = plan.engine, folder
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
-    size, formats = engine.pass_bytes(), engine.formats_of()
+    size, formats = engine.weight_bytes(), engine.formats_of()
     kind = formats.name if formats.is_rounded else engine.build.dtype
-    detail = f"{engine.target.describe()}; {size / 1e9:.2f} GB of {kind} a step"
+    step = engine.pass_bytes().expected(1)
+    detail = f"{engine.target.describe()}; {step / 1e9:.2f} GB of {kind} a step"
     return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
 
 
@@ -78,7 +79,10 @@ def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check
         return Check(name, PROBLEM, str(error))
     assert plan.engine.drafts, "a method with a draft"
     draft = plan.engine.drafts[0]
-    parts = plan.engine.pass_bytes(draft), plan.engine.pass_bytes()
+    parts = (
+        plan.engine.pass_bytes(draft).expected(1),
+        plan.engine.pass_bytes().expected(1),
+    )
     detail = f"{draft.network.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
     return Check(name, OK, detail)
 
