@@ -58,8 +58,7 @@ def read_experts(hf: HfConfig, count: str, inner: str, **fields: Any) -> Experts
         num_experts=hf.get("num_local_experts", hf.get("num_experts")) or hf.require(count),
         top_k=hf.require("num_experts_per_tok"),
         intermediate_size=hf.require(inner),
-        activation=read_activation(hf),
-        **fields,
+        **{"activation": fields.pop("activation", None) or read_activation(hf), **fields},
     )
 
 

@@ -17,6 +17,7 @@ from checkpoint_converters.families.gemma4 import GEMMA4
 from checkpoint_converters.families.glm import GLM
 from checkpoint_converters.families.glm4 import GLM4
 from checkpoint_converters.families.glm4_moe import GLM4_MOE
+from checkpoint_converters.families.gpt_oss import GPT_OSS
 from checkpoint_converters.families.granite import GRANITE
 from checkpoint_converters.families.granite_moe import GRANITE_MOE
 from checkpoint_converters.families.llama import LLAMA
@@ -65,6 +66,7 @@ _BUILT_IN = (
     GRANITE_MOE,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    GPT_OSS,
 )
 
 

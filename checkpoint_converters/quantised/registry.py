@@ -7,25 +7,26 @@ from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import read_json
 from checkpoint_converters.hf_config import CONFIG, HfConfig
-from checkpoint_converters.quantised import awq, compressed_tensors, gptq, modelopt
+from checkpoint_converters.quantised import awq, compressed_tensors, gptq, modelopt, mxfp4
 from checkpoint_converters.quantised.said import Said
-from checkpoint_converters.quantised.scheme import Scheme
+from checkpoint_converters.quantised.scheme import Folds
 from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
 _CONFIG_KEY, _FILE_KEY = "quantization_config", "quantization"
 _WHAT = ("quant_algo", "kv_cache_quant_algo")
 
-_READERS: Mapping[str, Callable[[Said], Scheme]] = {
+_READERS: Mapping[str, Callable[[Said], Folds]] = {
     modelopt.METHOD: modelopt.read_modelopt,
     compressed_tensors.METHOD: compressed_tensors.read_compressed_tensors,
     awq.METHOD: awq.read_awq,
     gptq.METHOD: gptq.read_gptq,
+    mxfp4.METHOD: mxfp4.read_mxfp4,
 }
 """By quant_method."""
 
 
-def read_scheme(hf: HfConfig) -> Scheme | None:
+def read_scheme(hf: HfConfig) -> Folds | None:
     """That of config.json or hf_quant_config.json, None for weights that are not quantised.
 
     Raises:
@@ -41,7 +42,7 @@ def read_scheme(hf: HfConfig) -> Scheme | None:
     return schemes[0] if schemes else None
 
 
-def _scheme(hf: HfConfig, name: str, key: str, values: Any) -> Scheme:
+def _scheme(hf: HfConfig, name: str, key: str, values: Any) -> Folds:
     file = hf.folder / name
     fields = values if isinstance(values, dict) else {}
     default = modelopt.METHOD if "quant_algo" in fields or name == HF_QUANTIZATION else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.quantised.modules import Module
@@ -21,6 +22,17 @@ class Layer:
     shape: tuple[int, int]
     storage: WeightStorage
     unpack: Callable[[], Numbers]
+
+
+class Folds(Protocol):
+    """What makes tensors of floats out of a checkpoint's quantised ones. name: for messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fold(self, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
+        """See `Scheme.fold`."""
+        ...
 
 
 @dataclass(frozen=True)

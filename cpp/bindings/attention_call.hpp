@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <trtspec/attention.hpp>
 
+#include <optional>
 #include <utility>
 
 #include "checks.hpp"
@@ -17,7 +18,7 @@ class AttentionCall {
                 const at::Tensor& slot_mapping, const at::Tensor& block_tables,
                 const at::Tensor& query_start, const at::Tensor& context_lens,
                 const at::Tensor& is_tree, const at::Tensor& tree_mask, double scale,
-                int64_t sliding_window, double soft_cap)
+                int64_t sliding_window, double soft_cap, const std::optional<at::Tensor>& sinks)
       : k_cache_(k_cache),
         v_cache_(v_cache),
         scale_(float(scale)),
@@ -67,6 +68,7 @@ class AttentionCall {
     TORCH_CHECK(sliding_window >= 0, kOp, ": sliding_window must be 0 (none) or more, got ",
                 sliding_window);
     TORCH_CHECK(soft_cap >= 0, kOp, ": soft_cap must be 0 (none) or more, got ", soft_cap);
+    if (sinks.has_value()) sinks_ = packed("sinks", *sinks, {q.size(1)}, at::kFloat);
     q_ = packed_rows(q);
     k_ = packed_rows(k);
     v_ = packed_rows(v);
@@ -105,6 +107,7 @@ class AttentionCall {
         .scale = scale_,
         .sliding_window = window_,
         .soft_cap = soft_cap_,
+        .sinks = sinks_.defined() ? sinks_.const_data_ptr<float>() : nullptr,
     };
   }
 
@@ -122,7 +125,7 @@ class AttentionCall {
 
   at::Tensor q_, k_, v_, k_cache_, v_cache_;
   at::Tensor positions_, slot_mapping_, block_tables_, query_start_, context_lens_, is_tree_;
-  at::Tensor tree_mask_, out_;
+  at::Tensor tree_mask_, sinks_, out_;
   float scale_;
   int64_t window_;
   float soft_cap_;

@@ -11,10 +11,11 @@ at::Tensor paged_tree_attention(const at::Tensor& q, const at::Tensor& k, const 
                                 const at::Tensor& block_tables, const at::Tensor& query_start,
                                 const at::Tensor& context_lens, const at::Tensor& is_tree,
                                 const at::Tensor& tree_mask, double scale,
-                                int64_t sliding_window, double soft_cap) {
+                                int64_t sliding_window, double soft_cap,
+                                const std::optional<at::Tensor>& sinks) {
   const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
                                     block_tables, query_start, context_lens, is_tree, tree_mask,
-                                    scale, sliding_window, soft_cap);
+                                    scale, sliding_window, soft_cap, sinks);
   trtspec::paged_tree_attention(call.params());
   return call.out();
 }
@@ -26,13 +27,14 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_paged_tree_attention(
     AtenTensorHandle v_cache, AtenTensorHandle positions, AtenTensorHandle slot_mapping,
     AtenTensorHandle block_tables, AtenTensorHandle query_start, AtenTensorHandle context_lens,
     AtenTensorHandle is_tree, AtenTensorHandle tree_mask, double scale, int64_t sliding_window,
-    double soft_cap, AtenTensorHandle* result) {
-  using trtspec::tensor;
+    double soft_cap, AtenTensorHandle* sinks, AtenTensorHandle* result) {
+  using trtspec::optional_tensor, trtspec::tensor;
   return trtspec::run_shim(result, [&] {
     return paged_tree_attention(tensor(q), tensor(k), tensor(v), tensor(k_cache), tensor(v_cache),
                                 tensor(positions), tensor(slot_mapping), tensor(block_tables),
                                 tensor(query_start), tensor(context_lens), tensor(is_tree),
-                                tensor(tree_mask), scale, sliding_window, soft_cap);
+                                tensor(tree_mask), scale, sliding_window, soft_cap,
+                                optional_tensor(sinks));
   });
 }
 
@@ -41,7 +43,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "paged_tree_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, "
       "Tensor(b!) v_cache, Tensor positions, Tensor slot_mapping, Tensor block_tables, "
       "Tensor query_start, Tensor context_lens, Tensor is_tree, Tensor tree_mask, float scale, "
-      "int sliding_window, float soft_cap=0.0) -> Tensor");
+      "int sliding_window, float soft_cap=0.0, Tensor? sinks=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {

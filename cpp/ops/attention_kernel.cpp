@@ -29,10 +29,12 @@ void join_rows(const AttentionParams& params, const AttentionParts& parts,
       join(parts.parts[part], parts.sums + part * wide, wide, joined, result);
     }
     if (joined.total == 0) joined = no_keys(result, wide);
-    const std::int64_t head = shared.first_kv_head * group + i / (shared.rows * group) * group;
+    const std::int64_t kv_head = shared.first_kv_head + i / (shared.rows * group);
+    const std::int64_t head = kv_head * group + i % group;
     const std::int64_t row = shared.first_row + i / group % shared.rows;
+    if (params.sinks != nullptr) add_sink(params.sinks[head], wide, joined, result);
     store_result(result, joined.total, dim,
-                 static_cast<Value*>(params.out) + (row * params.heads + head + i % group) * dim);
+                 static_cast<Value*>(params.out) + (row * params.heads + head) * dim);
   }
 }
 

@@ -64,6 +64,14 @@ inline void join(const AttentionPart& piece, const float* sums, std::int64_t siz
   }
 }
 
+// The score of a sink joins all pieces of a (row, head): it weighs, and has no values.
+inline void add_sink(float sink, std::int64_t size, AttentionPart& joined, float* result) {
+  const float maximum = sink > joined.maximum ? sink : joined.maximum;
+  const VF before = exp(splat(joined.maximum - maximum)), now = exp(splat(sink - maximum));
+  joined = {maximum, fma(splat(joined.total), before, now)[0]};
+  for (std::int64_t d = 0; d < size; d += kLanes) store(result + d, load(result + d) * before);
+}
+
 // A (row, head)'s result, rounded.
 template <class Value>
 inline void store_result(const float* sums, float total, std::int64_t size, Value* out) {

@@ -102,6 +102,9 @@ class Unit {
     }
     if (unit_.shared >= 0) return;
     for (std::int64_t i = 0; i < unit_.kv_heads * heads_; ++i) {
+      if (params_.sinks != nullptr) {
+        add_sink(params_.sinks[head_of(i)], wide_, joined_[i], results_ + i * wide_);
+      }
       store_result(results_ + i * wide_, joined_[i].total, dim_,
                    static_cast<Value*>(params_.out) + head_offset(i, params_.heads * dim_));
     }
@@ -118,11 +121,15 @@ class Unit {
   // same keys of a tile have them at the same index, also under a sliding window.
   std::int64_t first_score(std::int64_t r) const { return rows_[r].begin - unit_.begin; }
 
+  // The query head of the i-th (row, head).
+  std::int64_t head_of(std::int64_t i) const {
+    return (unit_.first_kv_head + i / heads_) * group_ + i % group_;
+  }
+
   // Element offset of the i-th (row, head) in a row-major [rows, heads, head_dim].
   std::int64_t head_offset(std::int64_t i, std::int64_t row_stride) const {
-    const std::int64_t kv_head = unit_.first_kv_head + i / heads_;
     const std::int64_t row = unit_.first_row + i / group_ % unit_.rows;
-    return row * row_stride + (kv_head * group_ + i % group_) * dim_;
+    return row * row_stride + head_of(i) * dim_;
   }
 
   void load_queries() {

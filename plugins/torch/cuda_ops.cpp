@@ -36,11 +36,13 @@ Tensor paged_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v, T
                             const Tensor& block_tables, const Tensor& query_start,
                             const Tensor& context_lens, const Tensor& is_tree,
                             const Tensor& tree_mask, double scale, int64_t sliding_window,
-                            double soft_cap) {
+                            double soft_cap, const std::optional<Tensor>& sinks) {
+  TORCH_CHECK(!sinks.has_value(), "paged_tree_attention: sinks are for CPUs alone, got a tensor on ",
+              q.device());
   const c10::cuda::CUDAGuard guard(q.device());
   const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
                                     block_tables, query_start, context_lens, is_tree, tree_mask,
-                                    scale, sliding_window, soft_cap);
+                                    scale, sliding_window, soft_cap, sinks);
   const trtspec::AttentionParams params = call.params();
   TORCH_CHECK(params.head_dim <= 256, "paged_tree_attention: head_dim must be at most 256 on CUDA,",
               " got ", params.head_dim);

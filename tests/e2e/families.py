@@ -214,6 +214,11 @@ FAMILIES: dict[str, Made] = {
             "attention_bias": True,
         },
     ),
+    "gpt_oss": Made(
+        hf.GptOssConfig,
+        hf.GptOssForCausalLM,
+        {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9},
+    ),
     "granite_moe": Made(
         hf.GraniteMoeConfig,
         hf.GraniteMoeForCausalLM,

@@ -16,6 +16,7 @@ class Model:
     dtype: torch.dtype = torch.float32
     sliding_window: int = 0
     soft_cap: float = 0.0
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def attend(
         model.head_dim**-0.5,
         model.sliding_window,
         model.soft_cap,
+        torch.linspace(-2, 3, model.heads) if model.sinks else None,
     )
     if validate:
         torch.library.opcheck(torch.ops.trtspec.paged_tree_attention.default, arguments)

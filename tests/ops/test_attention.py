@@ -72,6 +72,8 @@ def test_every_instruction_set(isa: str, dtype: torch.dtype, heads: tuple[int, i
     check_equals_reference(Model(*heads, dtype=dtype, sliding_window=9), CASES["mixed"], 16)
     capped = Model(*heads, dtype=dtype, sliding_window=9, soft_cap=0.7)
     check_equals_reference(capped, CASES["mixed"], 16)
+    sinks = Model(*heads, dtype=dtype, sliding_window=9, sinks=True)
+    check_equals_reference(sinks, CASES["mixed"], 16)
 
 
 def test_tree_of_several_words() -> None:
@@ -196,8 +198,8 @@ def test_block_size_and_threads_do_not_change_bits() -> None:
 def test_pieces_of_keys_may_be_shared(isa: str, dtype: torch.dtype, window: int) -> None:
     """Contexts longer than a piece of 256 keys, by more threads than kv heads: the bits of one
     thread, which has all pieces; of a row alone, of a tree's path and of a chain alike, on both
-    sides of a piece's end."""
-    model = Model(6, 2, 32, dtype, window)
+    sides of a piece's end; sinks, where windows are, count once for all pieces."""
+    model = Model(6, 2, 32, dtype, window, sinks=window > 0)
     threads = torch.get_num_threads()
     try:
         for context in (253, 511, 900):

@@ -24,6 +24,7 @@ class Scoring(NamedTuple):
     scale: float
     sliding_window: int = 0
     soft_cap: float = 0.0
+    sinks: Tensor | None = None
 
     @classmethod
     def of(cls, spec: AttentionSpec) -> Scoring:
@@ -208,11 +209,14 @@ def norm_heads(x: Tensor, norm: Norm | None) -> Tensor:
 
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional norms of each, rotary. There
-    is no v where the keys are the values too, and q alone where K and V are an earlier layer's.
+    is no v where the keys are the values too, and q alone where K and V are an earlier layer's. It
+    may have ``sinks [heads] f32``.
 
     ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
     are those of its own weights.
     """
+
+    sinks: Tensor | None
 
     def __init__(
         self,
@@ -238,6 +242,8 @@ class Attention(nn.Module):
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
         self.v_norm = UnweightedRMSNorm(spec.v_norm.eps) if spec.v_norm is not None else None
+        sinks = torch.empty(spec.num_heads, dtype=torch.float32) if spec.sinks else None
+        self.register_buffer("sinks", sinks)
 
     def forward(
         self,
@@ -273,10 +279,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         counts = [self.num_heads, *[self.num_kv_heads] * (len(self.parts) - 1)]
         q, *kv = torch.split(heads, counts, dim=1)
-        q = norm_heads(q, self.q_norm)
+        q, scoring = norm_heads(q, self.q_norm), self.scoring._replace(sinks=self.sinks)
         if not kv:
-            return rows.read(q, rotation, k_cache, v_cache, self.scoring)
+            return rows.read(q, rotation, k_cache, v_cache, scoring)
         k, v = norm_heads(kv[0], self.k_norm), kv[-1]
         if self.v_norm is not None:
             v = self.v_norm(v)
-        return rows.attend(q, k, v, rotation, k_cache, v_cache, self.scoring)
+        return rows.attend(q, k, v, rotation, k_cache, v_cache, scoring)

@@ -143,8 +143,6 @@ def _of_mixer(mixer: Mixer) -> Iterator[str]:
         return
     if mixer.qk_norm_over == "own" and mixer.qk_norm is not None and mixer.qk_norm.kind == "rms":
         yield "RMS norms of queries and keys with weights for each head"
-    if mixer.sinks:
-        yield "attention sinks"
     if mixer.gated:
         yield "gated attention"
 

@@ -54,15 +54,21 @@ def tensor_scatter(cache: Tensor, update: Tensor, write_indices: Tensor) -> Tens
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, soft_cap: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    scale: float,
+    soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``Attention`` of ``q [B, Hq, S, D]`` over ``k`` and ``v [B, Hkv, L, D]``; query heads share
     key heads in order; heads of v may have another size, then so has the result. ``mask [B, 1, S,
     L]``: bool, True where a row sees a position, or of q's dtype, added to the scores.
-    ``soft_cap``: see `paged_tree_attention`; the operator has one too, but which of cap and mask
-    comes first differs between runtimes, so the cap is written out."""
-    if soft_cap:
-        return _capped_attention(q, k, v, mask, scale, soft_cap)
+    ``soft_cap``, ``sinks``: see `paged_tree_attention`, both written out: the operator has a cap
+    too, but which of it and the mask comes first differs between runtimes."""
+    if soft_cap or sinks is not None:
+        return _written_out(q, k, v, mask, scale, soft_cap, sinks)
     return ops.symbolic(
         "Attention",
         (q, k, v, mask),
@@ -73,19 +79,31 @@ def attention(
     )
 
 
-def _capped_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, soft_cap: float
+def _written_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    scale: float,
+    soft_cap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
     """In float32, a row that sees nothing being zero."""
     group = q.shape[1] // k.shape[1]
     shared = q.view(-1, k.shape[1], group, *q.shape[2:]).float()
     scores = shared @ k.float().transpose(-1, -2).unsqueeze(2) * scale
-    scores = soft_cap * (scores / soft_cap).tanh()
-    if mask.dtype == torch.bool:
-        seen = mask.unsqueeze(1)
-        scores = scores.masked_fill(~seen, -1e30)
-        weights = scores.softmax(-1).masked_fill(~seen, 0)
-    else:
-        weights = (scores + mask.float().unsqueeze(1)).softmax(-1)
+    if soft_cap:
+        scores = soft_cap * (scores / soft_cap).tanh()
+    seen = mask.unsqueeze(1)
+    is_bool = mask.dtype == torch.bool
+    scores = scores.masked_fill(~seen, -1e30) if is_bool else scores + seen.float()
+    keys = scores.shape[-1]
+    if sinks is not None:
+        own = sinks.view(1, k.shape[1], group, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, own), dim=-1)
+    weights = scores.softmax(-1)
+    weights = weights if sinks is None else weights[..., :keys]
+    if is_bool:
+        weights = weights.masked_fill(~seen, 0)
     out: Tensor = weights @ v.float().unsqueeze(2)
     return out.flatten(1, 2).to(q.dtype)

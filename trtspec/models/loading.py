@@ -19,7 +19,7 @@ _FUSED = {
     "gate_up": ("gate", "up"),
 }
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
-_ALONE = ("norm.weight", "norm.bias", "choice_bias", "output_scale")
+_ALONE = ("norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks")
 """How the names of buffers end that belong to no linear layer."""
 
 

@@ -18,7 +18,7 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 5
+OPS_VERSION = 6
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [

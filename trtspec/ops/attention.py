@@ -25,6 +25,7 @@ def paged_tree_attention(
     scale: float,
     sliding_window: int,
     soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Write the rows' K/V into the caches, then attend.
 
@@ -57,6 +58,8 @@ def paged_tree_attention(
         scale: factor of q k^T.
         sliding_window: tokens, 0 for none.
         soft_cap: scores s become cap * tanh(s / cap), before the softmax; 0 for none.
+        sinks: [Hq] float32, a score of each head that takes part in the softmax of every row and
+            gives nothing, or None. On CPUs.
     Returns:
         [T, Hq, D], dtype of q. A row that sees nothing is zero.
     Raises:
@@ -79,6 +82,7 @@ def paged_tree_attention(
         scale,
         sliding_window,
         soft_cap,
+        sinks,
     )
     return result
 
@@ -99,6 +103,7 @@ def paged_tree_attention_reference(
     scale: float,
     sliding_window: int,
     soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``paged_tree_attention`` in plain torch, one row after the other."""
     keys = k_cache.view(-1, *k_cache.shape[2:])
@@ -131,7 +136,10 @@ def paged_tree_attention_reference(
             scores = torch.einsum("hd,nhd->hn", q[t].float(), row_keys) * scale
             if soft_cap > 0:
                 scores = soft_cap * (scores / soft_cap).tanh()
-            out[t] = torch.einsum("hn,nhd->hd", scores.softmax(-1), row_values).to(q.dtype)
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[:, None]], dim=-1)
+            weights = scores.softmax(-1)[:, : len(seen)]
+            out[t] = torch.einsum("hn,nhd->hd", weights, row_values).to(q.dtype)
     return out
 
 
@@ -165,5 +173,6 @@ def _paged_tree_attention_fake(
     scale: float,
     sliding_window: int,
     soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     return q.new_empty(q.shape)

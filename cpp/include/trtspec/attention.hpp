@@ -38,14 +38,15 @@ struct AttentionParams {
   const bool* is_tree;               // [B]
   const std::int64_t* tree_mask;     // [T, W], bit j % 64 of word j / 64
   float scale;
-  std::int64_t sliding_window;  // 0: none
-  float soft_cap = 0;           // scores s become cap * tanh(s / cap); 0: they stay
+  std::int64_t sliding_window;   // 0: none
+  float soft_cap = 0;            // scores s become cap * tanh(s / cap); 0: they stay
+  const float* sinks = nullptr;  // [heads], or null: scores that take part and give nothing
 };
 
-// Writes the k and v rows, if there are any, to their slots, then lets every row attend to the keys that it sees:
-// committed cache positions p < context_lens[b], and positions context_lens[b] + j with j <= the
-// row's index in its request (causal) or bit j of its tree mask set. A sliding window hides
-// committed and causal keys with positions[t] - p >= sliding_window. Padding rows give zeros.
+// Writes the k and v rows, if there are any, to their slots, then lets every row attend to the keys
+// that it sees: committed cache positions p < context_lens[b], and positions context_lens[b] + j
+// with j <= the row's index in its request (causal) or bit j of its tree mask set. A sliding window
+// hides committed and causal keys with positions[t] - p >= sliding_window. Padding rows give zeros.
 //
 // A row's result is a function of its query and of the list of keys it sees, in order: where keys
 // lie, which other rows there are, and the number of threads do not change a bit of it.

@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 5;
+constexpr std::int64_t kOpsVersion = 6;
 
 }  // namespace trtspec

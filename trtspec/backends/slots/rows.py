@@ -67,7 +67,9 @@ class SlotRows:
         seen = mask.shape[3]
         k_seen, v_seen = (kept[place][:, :, :seen] for kept in (self.k_caches, self.v_caches))
         turned, cap = self._turned(q, rotation), scoring.soft_cap
-        attended = export_ops.attention(turned, k_seen, v_seen, mask, scoring.scale, cap)
+        attended = export_ops.attention(
+            turned, k_seen, v_seen, mask, scoring.scale, cap, scoring.sinks
+        )
         return attended.transpose(1, 2).reshape(q.shape)
 
     def attend_latents(
