@@ -238,14 +238,21 @@ def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
 
 
 def test_devices_without_kernels() -> None:
-    require_kernels(LATENTS, "cpu")
     require_kernels(MIXED, "cuda")
-    with pytest.raises(ConfigError, match=r"latent attention, whose op has no kernel for cuda"):
-        require_kernels(LATENTS, "cuda")
-    wide = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(head_dim=512)]))
-    require_kernels(wide, "cpu")
-    with pytest.raises(ConfigError, match=r"heads of 512 elements; .* for cuda take 256 at most"):
-        require_kernels(wide, "cuda")
+    wide, sinks = (
+        replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(**fields)]))
+        for fields in ({"head_dim": 512}, {"sinks": True})
+    )
+    refused = {
+        "latent attention, whose op has no kernel for cuda": LATENTS,
+        "mixtures of experts, whose op has no kernel for cuda": MIXTURES,
+        "attention sinks, which no kernel of attention takes for cuda": sinks,
+        "heads of 512 elements, while attention takes 256 at most for cuda": wide,
+    }
+    for words, config in refused.items():
+        require_kernels(config, "cpu")
+        with pytest.raises(ConfigError, match=words):
+            require_kernels(config, "cuda")
 
 
 def test_what_is_built_is_not_refused() -> None:

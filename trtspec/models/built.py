@@ -83,18 +83,26 @@ def require_kernels(config: ModelConfig, device: str) -> None:
     """Raises:
     ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
     """
-    if device != "cpu" and any(isinstance(m, LatentAttentionSpec) for m in _mixers(config)):
+    if device == "cpu":
+        return
+    for what in _without_kernels(config):
         raise ConfigError(
-            f"{config.architecture} has latent attention, whose op has no kernel for {device} in "
-            "this version; build it for a CPU (--device cpu)"
+            f"{config.architecture} has {what} for {device} in this version; build it for a CPU "
+            "(--device cpu)"
         )
-    sizes = (m.head_dim for m in _mixers(config) if isinstance(m, AttentionSpec))
-    largest = max(sizes, default=0)
-    if device != "cpu" and largest > MOST_KERNEL_HEAD:
-        raise ConfigError(
-            f"{config.architecture} has heads of {largest} elements; the attention kernels for "
-            f"{device} take {MOST_KERNEL_HEAD} at most: build it for a CPU (--device cpu)"
-        )
+
+
+def _without_kernels(config: ModelConfig) -> Iterator[str]:
+    attentions = [m for m in _mixers(config) if isinstance(m, AttentionSpec)]
+    if len(attentions) < len(_mixers(config)):
+        yield "latent attention, whose op has no kernel"
+    if any(m.sinks for m in attentions):
+        yield "attention sinks, which no kernel of attention takes"
+    if any(isinstance(spec.ffn, ExpertsSpec) for spec in config.layers.specs):
+        yield "mixtures of experts, whose op has no kernel"
+    largest = max((m.head_dim for m in attentions), default=0)
+    if largest > MOST_KERNEL_HEAD:
+        yield f"heads of {largest} elements, while attention takes {MOST_KERNEL_HEAD} at most"
 
 
 def require_layer(spec: LayerSpec) -> None:
