@@ -9,13 +9,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class DecoderShape:
     """Sizes of a Llama decoder; ``query_size`` and ``kv_size`` are heads times head dimension, as
-    the head dimension stays that of the source."""
+    the head dimension stays that of the source. num_experts: 0, or its feed-forward parts become
+    mixtures of so many experts of ``intermediate_size``, of which a row chooses ``top_k``."""
 
     hidden_size: int
     num_layers: int
     query_size: int
     kv_size: int
     intermediate_size: int
+    num_experts: int = 0
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class FixtureShape:
 # leaves them close to the original. Parameters without embedding and head, in millions:
 #   300m: target 308, draft 30 (1/10). 1b, like Llama-3.2-1B: target 973, draft 122 (1/8).
 #   8b, like Llama-3.1-8B with Llama-3.2-1B: target 6,980, draft 973 (1/7).
+#   moe3b, like Qwen3-30B-A3B cut to a twelfth: target 2,494, of which a row reads 228; draft 30.
 SHAPES: Mapping[str, FixtureShape] = {
     shape.name: shape
     for shape in (
@@ -49,6 +53,11 @@ SHAPES: Mapping[str, FixtureShape] = {
             "8b",
             DecoderShape(4096, 32, 4096, 1024, 14336),
             DecoderShape(2048, 16, 2048, 512, 8192),
+        ),
+        FixtureShape(
+            "moe3b",
+            DecoderShape(1024, 8, 1024, 256, 768, num_experts=128, top_k=8),
+            DecoderShape(512, 8, 512, 128, 2048),
         ),
     )
 }

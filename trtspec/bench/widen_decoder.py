@@ -22,10 +22,17 @@ from trtspec.bench.widen import (
     widen_head,
     widen_matrix,
 )
+from trtspec.builder.checkpoints import PLAIN_MIXTURE
 from trtspec.errors import CheckpointError, ConfigError
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 LAYER_NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight", "hidden_norm.weight")
+
+
+def _mixture_name(prefix: str, ours: str) -> str:
+    """What `PLAIN_MIXTURE` calls a matrix of the layer behind ``prefix``."""
+    layer = prefix.removesuffix(".").rpartition(".")[2]
+    return PLAIN_MIXTURE.names.names[f"layers.{{i}}.mlp.{ours}.weight"].replace("{i}", layer)
 
 
 def layer_positions(layers: int, wide_layers: int) -> list[int]:
@@ -159,22 +166,46 @@ class Widening:
             there = source is not None and source + norm in self.source.files
             if there or norm != LAYER_NORMS[2]:
                 self.add_norm(prefix + norm, None if source is None else source + norm)
-        matrices = {
+        attention = {
             "self_attn.q_proj": (self.heads.queries(silent=False), reads),
             "self_attn.k_proj": (self.heads.keys(), reads),
             "self_attn.v_proj": (self.heads.keys(), reads),
             "self_attn.o_proj": (self.hidden.written, self.heads.queries(silent=True)),
+        }
+        dense = {
             "mlp.gate_proj": (features(silent=False), self.hidden.read),
             "mlp.up_proj": (features(silent=False), self.hidden.read),
             "mlp.down_proj": (self.hidden.written, features(silent=True)),
         }
-        for matrix, (rows, columns) in matrices.items():
-            name = f"{prefix}{matrix}.weight"
-            if source is None and matrix in ("self_attn.o_proj", "mlp.down_proj"):
-                shape = (rows.wide, columns.wide)
-                self.add(name, shape, partial(torch.zeros, shape, dtype=self.dtype))
-            else:
-                self.add_matrix(name, source and f"{source}{matrix}.weight", rows, columns)
+        for matrix, axes in attention.items():
+            self._add_part(f"{prefix}{matrix}.weight", source, matrix, axes)
+        for matrix, axes in dense.items():
+            for place in self._places(prefix, matrix):
+                self._add_part(place, source, matrix, axes)
+        if self.shape.num_experts:
+            router = (self.shape.num_experts, self.hidden.wide)
+            name = _mixture_name(prefix, "router.scores")
+            self.add(name, router, lambda: noise(router, self.dtype, self.generator(name)))
+
+    def _places(self, prefix: str, matrix: str) -> list[str]:
+        """Where a matrix of a feed-forward part comes: in each expert, if there are any. Experts
+        that all compute the same add up to it, by whatever weights of the sum 1."""
+        if not self.shape.num_experts:
+            return [f"{prefix}{matrix}.weight"]
+        part = matrix.removeprefix("mlp.").removesuffix("_proj")
+        pattern = _mixture_name(prefix, f"experts.{{e}}.{part}")
+        return [pattern.format(e=e) for e in range(self.shape.num_experts)]
+
+    def _add_part(
+        self, name: str, source: str | None, matrix: str, axes: tuple[Axis, Axis]
+    ) -> None:
+        """One matrix of a layer, or where the source has no such layer one that adds nothing."""
+        rows, columns = axes
+        if source is None and matrix in ("self_attn.o_proj", "mlp.down_proj"):
+            shape = (rows.wide, columns.wide)
+            self.add(name, shape, partial(torch.zeros, shape, dtype=self.dtype))
+        else:
+            self.add_matrix(name, source and f"{source}{matrix}.weight", rows, columns)
 
     def add_embedding(self, name: str, source: str) -> None:
         self.check(source, (self.vocab, self.hidden.size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkpoint_converters import (
+    PLAIN_MIXTURE,
     Checkpoint,
     DraftCheckpoint,
     DraftFolder,
@@ -16,6 +17,15 @@ from trtspec.config.model import ModelConfig
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.registry import methods
+
+__all__ = [
+    "PLAIN_MIXTURE",
+    "describe_draft",
+    "load_target",
+    "read_draft",
+    "read_own_draft",
+    "target_config",
+]
 
 
 def target_config(path: Path) -> ModelConfig:

@@ -1,0 +1,104 @@
+"""Times a mixture of experts beside reading the experts that its rows choose.
+
+python -m trtspec.bench.expert_ops [--threads N] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from trtspec.bench.floor import MemorySpeed, seconds_per_call
+from trtspec.bench.ops import beside_reading
+from trtspec.ops import moe, pack_linear
+from trtspec.ops.linear_quantised import pack_codes, pack_groups
+from trtspec.ops.moe import Coding, ExpertWeights, Gating, expert_bytes_read
+
+ROWS = (1, 8, 32, 512)
+SETS = 16
+"""Choices of experts that calls take turns with, so that no cache holds what one reads."""
+
+
+class MixtureShape(NamedTuple):
+    """A layer's mixture; its numbers are Qwen3-30B-A3B's."""
+
+    num_experts: int = 128
+    top_k: int = 8
+    hidden: int = 2048
+    inner: int = 768
+
+
+def floats(shape: MixtureShape, outputs: int, inputs: int, dtype: torch.dtype) -> ExpertWeights:
+    """The same random weights for all experts, each with memory of its own."""
+    one = pack_linear(torch.randn(outputs, inputs).to(dtype) / inputs**0.5)
+    return ExpertWeights(one.repeat(shape.num_experts, 1, 1, 1))
+
+
+def codes(shape: MixtureShape, outputs: int, inputs: int, coding: Coding) -> ExpertWeights:
+    """The same of whole numbers."""
+    top = 1 << coding.bits - 1
+    packed = pack_codes(torch.randint(-top, top, (outputs, inputs)).to(torch.int8), coding.bits)
+    scales = pack_groups(torch.rand(outputs, inputs // coding.group_size) / top / inputs**0.5)
+    repeated = (each.repeat(shape.num_experts, *(1,) * each.dim()) for each in (packed, scales))
+    return ExpertWeights(*repeated)
+
+
+def bench(
+    shape: MixtureShape,
+    name: str,
+    layers: tuple[ExpertWeights, ExpertWeights],
+    coding: Coding,
+    rows: int,
+    speed: MemorySpeed,
+    seconds: float,
+) -> None:
+    """Rows that choose evenly and each for itself."""
+    speed.sample()
+    x = torch.randn(rows, shape.hidden).bfloat16()
+    choices = [torch.rand(rows, shape.num_experts).topk(shape.top_k) for _ in range(SETS)]
+
+    calls = [
+        partial(moe, x, chosen, weights, shape.inner, *layers, coding, Gating())
+        for weights, chosen in choices
+    ]
+    before = expert_bytes_read()
+    for call in calls:
+        call()
+    size = (expert_bytes_read() - before) // SETS
+    taken = seconds_per_call(calls, seconds)
+    operations = 2 * rows * shape.top_k * 3 * shape.hidden * shape.inner
+    one = sum(layer.packed[0].nbytes for layer in layers)
+    print(
+        f"experts {name:8} rows {rows:4}: {taken * 1e3:8.3f} ms, {size / one:6.1f} experts, "
+        f"{size / 1e6:7.1f} MB, {size / taken / 1e9:5.1f} GB/s, "
+        f"{operations / taken / 1e9:7.1f} GFLOP/s   {beside_reading(size, taken, speed)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times a mixture of experts.")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    shape, speed = MixtureShape(), MemorySpeed()
+    speed.sample()
+    isa = torch.ops.trtspec._get_isa()
+    print(f"{arguments.threads} threads, {isa}, {speed.best / 1e9:.1f} GB/s")
+    sizes = ((2 * shape.inner, shape.hidden), (shape.hidden, shape.inner))
+    kinds = {"bfloat16": Coding(), "8 bits": Coding(8, 128, True), "4 bits": Coding(4, 128, True)}
+    for name, coding in kinds.items():
+        up, down = (
+            codes(shape, *size, coding) if coding.bits else floats(shape, *size, torch.bfloat16)
+            for size in sizes
+        )
+        for rows in ROWS:
+            bench(shape, name, (up, down), coding, rows, speed, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
