@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, slides
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     model_fields,
@@ -32,14 +32,12 @@ def sparse_layers(hf: HfConfig, count: int) -> list[bool]:
 def _windows(hf: HfConfig, count: int) -> tuple[int, ...]:
     """The window of each layer: with ``use_sliding_window``, where ``layer_types`` says so or,
     without that list, of every other one before ``max_window_layers``."""
-    if not hf.get("use_sliding_window", False):
+    used, first = hf.get("use_sliding_window", False), hf.get("max_window_layers", 28)
+    marks = slides(hf, count, lambda layer: used and layer % 2 == 0 and layer < first)
+    if not any(marks):
         return (0,) * count
-    kinds = hf.get("layer_types")
-    if kinds is None:
-        first = hf.get("max_window_layers", 28)
-        marks = [layer % 2 == 0 and layer < first for layer in range(count)]
-    else:
-        marks = [kind == "sliding_attention" for kind in kinds]
+    if not used:
+        raise hf.refuse("layer_types marks layers, but use_sliding_window is not true")
     window = read_window(hf, hf.get("sliding_window", 4096))
     return tuple(window if mark else 0 for mark in marks)
 

@@ -27,6 +27,15 @@ BASE: dict[str, Any] = {
 }
 LONG = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}
 
+MORE: dict[str, dict[str, Any]] = {
+    "Qwen2Moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+    },
+}
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("SmolLM3", {"no_rope_layers": [1, 2, 1, 1]}, r"no_rope_layers is \[1, 2"),
     ("SmolLM3", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 4 layers"),
@@ -45,6 +54,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "ntk"}}}, "rope type 'ntk'"),
     ("Cohere2", {"sliding_window": 0}, "sliding_window is 0; it must be at least 1"),
     ("Cohere2", {"logit_scale": -2.0}, "scale of the logits is -2.0"),
+    (
+        "Qwen2Moe",
+        {"layer_types": ["sliding_attention"] * 4},
+        "marks layers, but use_sliding_window is not true",
+    ),
+    ("Qwen3", {"layer_types": ["chunked_attention"] * 4}, "layer_types chunked_attention"),
+    ("Qwen2", {"layer_types": ["linear_attention"] * 4}, "layer_types linear_attention"),
+    ("Mistral", {"layer_types": ["full_attention"] * 4}, "layer_types full_attention with sliding"),
+    ("Llama", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
+    ("Llama", {"rope_scaling": {"type": "su", "factor": 2.0}}, "rope type 'su' is not supported"),
+    ("Llama", {"head_dim": 0}, "head_dim is 0; it must be at least 1"),
     ("Starcoder2", {"norm_epsilon": -1.0}, "eps of a norm is -1.0"),
 ]
 
@@ -53,16 +73,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_refused_by_key_and_value(
     family: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    config = {"architectures": [f"{family}ForCausalLM"], **BASE}
+    config = {"architectures": [f"{family}ForCausalLM"], **BASE, **MORE.get(family, {})}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     read_config(tmp_path)
     file.write_text(json.dumps(config | changes))
     with pytest.raises(CheckpointError, match=message):
         read_config(tmp_path)
-
-
-READ_BY_KIND = {"smollm3", "olmo3", "gemma2", "gemma3", "cohere2"}
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -86,7 +103,7 @@ def test_what_no_family_may_say(case: str, tmp_path: Path) -> None:
             ({"head_dim": 0}, "head_dim is 0; it must be at least 1"),
             ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
         ]
-    if case in READ_BY_KIND:
+    if config.get("layer_types"):
         kinds = [*config["layer_types"][:3], "linear_attention"]
         bad.append(({"layer_types": kinds}, "layer_types linear_attention are not supported"))
     for changes, message in bad:
