@@ -182,6 +182,9 @@ def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
     assert (found.config.embedding_scale, found.config.soft_cap) == (1.0, 30.0)
     own = {**network(), "embed_tokens.weight": torch.randn(V, H)}
     assert read_draft(write(tmp_path / "own", CONFIG, own), gemma).config.embedding_scale == 1.0
+    mapped = {n: t for n, t in vocabulary().items() if n != "embed_tokens.weight"}
+    stored = write(tmp_path / "speculators", SPECULATORS, network() | mapped)
+    assert read_draft(stored, gemma).config.embedding_scale == 1.0
 
 
 @pytest.mark.parametrize(

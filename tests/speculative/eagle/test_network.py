@@ -174,6 +174,20 @@ def test_a_tree_of_its_own_features(pair: Pair) -> None:
         assert_close(logits[path], expected_logits[20:])
 
 
+@pytest.mark.parametrize(("case", "is_normed"), [("eagle3", True), ("eagle3_no_norms", False)])
+def test_a_factor_on_borrowed_rows_is_normed_away(case: str, is_normed: bool) -> None:
+    """So heads run alike whether their trainer gave them Gemma's rows as stored (EAGLE, SpecForge,
+    speculators, ModelOpt offline) or scaled (ModelOpt online)."""
+    features = []
+    for factor in (1, 50):
+        draft, _ = loaded(CASES[case], TARGET)
+        draft.target.embed.weight.mul_(factor)
+        states = torch.randn(LENGTH, draft.config.hidden_in, generator=NOISE.manual_seed(3))
+        features.append(PagedDraft(draft).first({0: Feed(IDS, 0)}, states))
+    error = (features[1] - features[0]).norm() / features[0].norm()
+    assert error < 1e-3 if is_normed else error > 1
+
+
 def test_half_precision_keeps_its_dtype() -> None:
     config = CASES["eagle3.1"]
     draft = EagleDraft(config, TARGET, torch.bfloat16)

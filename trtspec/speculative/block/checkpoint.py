@@ -280,11 +280,12 @@ def _embedding_scale(
 
     z-lab's code and ModelOpt's online training call the target's embedding module: where that one
     scales its rows (Gemma's), the draft's are scaled. ``input_embedding_scale`` comes on top.
-    SpecForge and ModelOpt's offline training read the stored rows: a head of theirs for such a
-    target says 1 / the target's scale there.
+    speculators trains on the stored rows; so do SpecForge and ModelOpt's offline mode, whose heads
+    look like the others: one for such a target says 1 / the target's scale there.
     """
     factor = _real(hf, f"{_NESTED}.{_SCALE}", nested.get(_SCALE, 1.0))
-    if own or not target.embedding.scales_borrowed or target.embedding.scale == 1:
+    stored = own or hf.get("speculators_model_type") is not None
+    if stored or not target.embedding.scales_borrowed or target.embedding.scale == 1:
         return factor, ()
     scale = target.embedding.scale * factor
     note = (
