@@ -1,7 +1,8 @@
 """Families compiled, run by Python and by C++: transformers' text. One of each kind of block.
 
-Gemma 2 has the most of what the blocks of other families have: norms at both places that multiply
-by 1 + w, soft caps, a scaled embedding, windows, GELU gates. The others bear the mark ``matrix``.
+Two layers of Gemma 2, one with a window, have the most of what the blocks of other families have:
+norms at both places that multiply by 1 + w, soft caps, a scaled embedding, GELU gates. The others,
+and trees of a draft model, bear the mark ``matrix``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from trtspec import LLM, SamplingParams
 
 from ..compiled_engines import TREE, build_one
 from ..e2e.families import VOCAB, family_model
-from ..e2e.helpers import TinyModels, random_prompt, tokens
+from ..e2e.helpers import TinyModels, ngram, random_prompt, tokens
 from .program import Program
 
 pytestmark = pytest.mark.slow
 
 KINDS = {
+    "gemma2": "soft caps, norms at both places, a scaled embedding",
     "cohere2": "parallel parts, layer norms, neighbours that turn, layers without rope",
     "olmo3": "norms behind, and over all queries and keys; a rope of its own under the window",
     "granite": "factors on embedding, scores, residuals and logits",
@@ -32,9 +34,29 @@ KINDS = {
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 
 
-@pytest.mark.parametrize(
-    "case", ["gemma2", *(pytest.param(case, marks=pytest.mark.matrix) for case in KINDS)]
-)
+def test_two_layers(
+    program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """Chunked prompts, and chains of n-grams: one graph."""
+    models = TinyModels(tmp_path)
+    models.hf = cache(lambda case: family_model(case, num_hidden_layers=2))
+    expected = [models.greedy("gemma2", prompt, 24) for prompt in PROMPTS]
+    engine = build_one(
+        tmp_path_factory, models.folder("gemma2"), None, max_seq_len=100, max_num_tokens=16
+    )
+    with LLM(engine, ngram(4), skip_tokenizer_init=True) as llm:
+        params = SamplingParams(max_tokens=24)
+        assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == expected
+        assert llm.get_metrics()["num_draft_tokens"] > 0
+    samples = [(prompt, 24) for prompt in PROMPTS]
+    drafts = ("--speculative", "ngram", "--max_draft_len", 4, "--prompt_lookup_min", 1)
+    result = program.run(engine, samples, tmp_path, "--temperature", 0, *drafts)
+    assert result.tokens == expected
+    assert result.figures["num_draft_tokens"] > 0
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", KINDS)
 def test_python_and_cpp(
     program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, case: str
 ) -> None:
