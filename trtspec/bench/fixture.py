@@ -17,7 +17,7 @@ import torch
 from trtspec.bench.checkpoint_files import SourceCheckpoint, check_new_folder, write_checkpoint
 from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
 from trtspec.bench.widen_decoder import Widening, layer_positions, widen_model
-from trtspec.builder.checkpoints import PLAIN_MIXTURE, target_config
+from trtspec.builder.checkpoints import PLAIN_LATENTS, PLAIN_MIXTURE, target_config
 from trtspec.builder.locate import find_model
 from trtspec.builder.tokenizer import TOKENIZER_FILES
 from trtspec.config.model import DTYPES
@@ -172,30 +172,25 @@ def _require_plain(path: Path) -> None:
 def _config(w: Widening, dtype: str) -> dict[str, Any]:
     config = dict(w.source.config)
     config.pop("torch_dtype", None)
-    mixture: dict[str, Any] = {}
+    config |= {
+        "hidden_size": w.shape.hidden_size,
+        "num_hidden_layers": w.shape.num_layers,
+        "intermediate_size": w.shape.intermediate_size,
+        "num_attention_heads": w.heads.wide_heads,
+        "num_key_value_heads": w.heads.wide_kv_heads,
+        "head_dim": w.heads.head_dim,
+        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)) * w.hidden.eps_factor,
+        "vocab_size": w.vocab_size,
+        "dtype": dtype,
+    }
     if w.shape.num_experts:
         experts, chosen = w.shape.num_experts, w.shape.top_k
-        mixture = {"num_local_experts": experts, "num_experts_per_tok": chosen}
-        mixture |= {
-            "architectures": [PLAIN_MIXTURE.architecture],
-            "model_type": PLAIN_MIXTURE.model_type,
-            "sliding_window": None,
-        }
-    return (
-        config
-        | mixture
-        | {
-            "hidden_size": w.shape.hidden_size,
-            "num_hidden_layers": w.shape.num_layers,
-            "intermediate_size": w.shape.intermediate_size,
-            "num_attention_heads": w.heads.wide_heads,
-            "num_key_value_heads": w.heads.wide_kv_heads,
-            "head_dim": w.heads.head_dim,
-            "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)) * w.hidden.eps_factor,
-            "vocab_size": w.vocab_size,
-            "dtype": dtype,
-        }
-    )
+        config |= PLAIN_MIXTURE.spelled | {"sliding_window": None}
+        config |= {"num_local_experts": experts, "num_experts_per_tok": chosen}
+    if w.latents is not None:
+        source = target_config(w.source.path)
+        config |= PLAIN_LATENTS.spelled | w.latents.config(source, w.shape.num_layers)
+    return config
 
 
 def _moved(source: SourceCheckpoint, layers: int, wide_layers: int) -> Callable[[int], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from zlib import crc32
@@ -22,17 +22,18 @@ from trtspec.bench.widen import (
     widen_head,
     widen_matrix,
 )
-from trtspec.builder.checkpoints import PLAIN_MIXTURE
+from trtspec.bench.widen_latents import LatentSpace
+from trtspec.builder.checkpoints import PLAIN_LATENTS, PLAIN_MIXTURE
 from trtspec.errors import CheckpointError, ConfigError
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 LAYER_NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight", "hidden_norm.weight")
 
 
-def _mixture_name(prefix: str, ours: str) -> str:
-    """What `PLAIN_MIXTURE` calls a matrix of the layer behind ``prefix``."""
+def _name(names: Mapping[str, str], prefix: str, ours: str) -> str:
+    """What a family calls a tensor of the layer behind ``prefix``."""
     layer = prefix.removesuffix(".").rpartition(".")[2]
-    return PLAIN_MIXTURE.names.names[f"layers.{{i}}.mlp.{ours}.weight"].replace("{i}", layer)
+    return names[f"layers.{{i}}.{ours}"].replace("{i}", layer)
 
 
 def layer_positions(layers: int, wide_layers: int) -> list[int]:
@@ -91,6 +92,16 @@ class Widening:
             shape.query_size // head_dim,
             shape.kv_size // head_dim,
         )
+        self.latents = None
+        if shape.latent_rank:
+            self.latents = LatentSpace(
+                self.heads.heads,
+                self.heads.kv_heads,
+                head_dim,
+                self.heads.wide_heads,
+                shape.latent_rank,
+                shape.plain_dim,
+            )
 
     # -- one tensor -----------------------------------------------------------------------------
 
@@ -166,26 +177,84 @@ class Widening:
             there = source is not None and source + norm in self.source.files
             if there or norm != LAYER_NORMS[2]:
                 self.add_norm(prefix + norm, None if source is None else source + norm)
+        dense = {
+            "mlp.gate_proj": (features(silent=False), self.hidden.read),
+            "mlp.up_proj": (features(silent=False), self.hidden.read),
+            "mlp.down_proj": (self.hidden.written, features(silent=True)),
+        }
+        if self.latents is None:
+            self._add_attention(prefix, source, reads)
+        else:
+            self._add_latent_attention(self.latents, prefix, source, reads)
+        for matrix, axes in dense.items():
+            for place in self._places(prefix, matrix):
+                self._add_part(place, source, matrix, axes)
+        if self.shape.num_experts:
+            router = (self.shape.num_experts, self.hidden.wide)
+            name = _name(PLAIN_MIXTURE.names.names, prefix, "mlp.router.scores.weight")
+            self.add(name, router, lambda: noise(router, self.dtype, self.generator(name)))
+
+    def _add_attention(self, prefix: str, source: str | None, reads: Axis) -> None:
         attention = {
             "self_attn.q_proj": (self.heads.queries(silent=False), reads),
             "self_attn.k_proj": (self.heads.keys(), reads),
             "self_attn.v_proj": (self.heads.keys(), reads),
             "self_attn.o_proj": (self.hidden.written, self.heads.queries(silent=True)),
         }
-        dense = {
-            "mlp.gate_proj": (features(silent=False), self.hidden.read),
-            "mlp.up_proj": (features(silent=False), self.hidden.read),
-            "mlp.down_proj": (self.hidden.written, features(silent=True)),
-        }
         for matrix, axes in attention.items():
             self._add_part(f"{prefix}{matrix}.weight", source, matrix, axes)
-        for matrix, axes in dense.items():
-            for place in self._places(prefix, matrix):
-                self._add_part(place, source, matrix, axes)
-        if self.shape.num_experts:
-            router = (self.shape.num_experts, self.hidden.wide)
-            name = _mixture_name(prefix, "router.scores")
-            self.add(name, router, lambda: noise(router, self.dtype, self.generator(name)))
+
+    def _add_latent_attention(
+        self, space: LatentSpace, prefix: str, source: str | None, reads: Axis
+    ) -> None:
+        """See `widen_latents`; keys and values come of one matrix."""
+        names = {
+            part: _name(PLAIN_LATENTS.names.names, prefix, f"attn.{part}")
+            for part in (
+                "q.weight", "kv_a.weight", "kv_a.bias", "kv_a_norm.weight", "kv_b.weight",
+                "o.weight", "o.bias",
+            )
+        }  # fmt: skip
+        queries, rows = space.queries(), Axis.joined([space.latents(), space.keys()])
+        q, k, v = (f"self_attn.{part}_proj.weight" for part in "qkv")
+
+        def read(*parts: str) -> Tensor | None:
+            """Rows of the source one under the other, of a layer that it has."""
+            if source is None:
+                return None
+            return torch.cat([self.read(source + part) for part in parts])
+
+        def widened(name: str, parts: tuple[str, ...], axis: Axis, gain: float) -> Tensor:
+            found, generator = read(*parts), self.generator(name)
+            if found is None:
+                wide = noise((axis.wide, reads.wide), self.dtype, generator)
+                wide[axis.zero] = 0
+                return wide
+            return widen_matrix(found * gain, axis, reads, generator)
+
+        if source is not None:
+            width = len(reads.copies[0])
+            self.check(source + q, (self.heads.heads * self.heads.head_dim, width))
+            self.check(source + k, (space.rope_dim, width))
+            self.check(source + v, (space.rope_dim, width))
+        made = {
+            "q.weight": ((queries.wide, reads.wide), (q,), queries, space.gain),
+            "kv_a.weight": ((rows.wide, reads.wide), (v, k), rows, 1.0),
+        }
+        for part, (shape, parts, axis, gain) in made.items():
+            name = names[part]
+            self.add(name, shape, partial(widened, name, parts, axis, gain))
+        self.add(names["kv_a.bias"], (rows.wide,), lambda: space.bias(self.dtype))
+        self.add(names["kv_a_norm.weight"], (space.rank,), lambda: space.norm(self.dtype))
+        name = names["kv_b.weight"]
+        shape = (space.wide_heads * (space.plain_dim + space.head_dim), space.rank)
+        self.add(name, shape, lambda: space.of_heads(self.dtype, self.generator(name)))
+        axes = (self.hidden.written, space.results())
+        self._add_part(names["o.weight"], source, "self_attn.o_proj", axes)
+        self.add(names["o.bias"], (self.hidden.wide,), self._zeros)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.hidden.wide, dtype=self.dtype)
 
     def _places(self, prefix: str, matrix: str) -> list[str]:
         """Where a matrix of a feed-forward part comes: in each expert, if there are any. Experts
@@ -193,7 +262,8 @@ class Widening:
         if not self.shape.num_experts:
             return [f"{prefix}{matrix}.weight"]
         part = matrix.removeprefix("mlp.").removesuffix("_proj")
-        pattern = _mixture_name(prefix, f"experts.{{e}}.{part}")
+        ours = f"mlp.experts.{{e}}.{part}.weight"
+        pattern = _name(PLAIN_MIXTURE.names.names, prefix, ours)
         return [pattern.format(e=e) for e in range(self.shape.num_experts)]
 
     def _add_part(

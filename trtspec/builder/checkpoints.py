@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkpoint_converters import (
+    PLAIN_LATENTS,
     PLAIN_MIXTURE,
     Checkpoint,
     DraftCheckpoint,
@@ -19,6 +20,7 @@ from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.registry import methods
 
 __all__ = [
+    "PLAIN_LATENTS",
     "PLAIN_MIXTURE",
     "describe_draft",
     "load_target",
