@@ -94,22 +94,34 @@ class Family:
         return self.architecture.replace("ForCausalLM", "Model")
 
 
+KINDS = ("full_attention", "sliding_attention")
+"""Of layers, as ``layer_types`` says them."""
+
+
+def marked(hf: HfConfig) -> tuple[bool, ...] | None:
+    """Which layers ``layer_types`` says to have a window; None without that list. Raises
+    CheckpointError for other kinds."""
+    kinds = hf.get("layer_types")
+    if kinds is None:
+        return None
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    other = sorted({str(kind) for kind in listed} - set(KINDS))
+    if other:
+        raise hf.refuse(
+            f"layer_types {', '.join(other)} are not supported; supported: {', '.join(KINDS)}"
+        )
+    return tuple(kind == "sliding_attention" for kind in listed)
+
+
 def slides(hf: HfConfig, num_layers: int, default: Callable[[int], bool]) -> tuple[bool, ...]:
     """Which layers have a window, by ``layer_types``, or without that list by ``default`` of their
     index. Raises CheckpointError for other kinds and for a list of another length."""
-    kinds = hf.get("layer_types")
-    if kinds is None:
+    marks = marked(hf)
+    if marks is None:
         return tuple(default(layer) for layer in range(num_layers))
-    known = ("full_attention", "sliding_attention")
-    listed = kinds if isinstance(kinds, list) else [kinds]
-    other = sorted({str(kind) for kind in listed} - set(known))
-    if other:
-        raise hf.refuse(
-            f"layer_types {', '.join(other)} are not supported; supported: {', '.join(known)}"
-        )
-    if len(listed) != num_layers:
-        raise hf.refuse(f"layer_types names {len(listed)} layers, the model has {num_layers}")
-    return tuple(kind == "sliding_attention" for kind in listed)
+    if len(marks) != num_layers:
+        raise hf.refuse(f"layer_types names {len(marks)} layers, the model has {num_layers}")
+    return marks
 
 
 def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:
@@ -117,18 +129,10 @@ def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:
     ``use_sliding_window``, and then for the layers that ``layer_types`` marks or, without that
     list, from ``max_window_layers`` on."""
     given = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
-    kinds = hf.get("layer_types")
-    if kinds is None:
+    marks = marked(hf)
+    if marks is None:
         first = hf.get("max_window_layers", 28)
         marks = tuple(given is not None and layer >= first for layer in range(num_layers))
-    else:
-        known = ("full_attention", "sliding_attention")
-        other = sorted({str(kind) for kind in kinds} - set(known))
-        if other:
-            raise hf.refuse(
-                f"layer_types {', '.join(other)} are not supported; supported: {', '.join(known)}"
-            )
-        marks = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(marks):
         return (0,) * num_layers
     if len(marks) != num_layers:
@@ -136,4 +140,4 @@ def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:
     if given is None:
         raise hf.refuse("layer_types marks layers, but sliding_window is not set")
     window = read_window(hf, given)
-    return tuple(window if slides else 0 for slides in marks)
+    return tuple(window if mark else 0 for mark in marks)

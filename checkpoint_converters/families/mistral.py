@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.composite import Composite
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, marked
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import (
     HF_DECODER,
@@ -19,11 +19,12 @@ from checkpoint_converters.hf_decoder import (
 def _fields(hf: HfConfig) -> dict[str, Any]:
     # Absent and null differ: transformers' default is a window of 4096, null means none.
     window = hf.values.get("sliding_window", 4096)
-    kinds = set(hf.get("layer_types", ()))
-    if kinds - {"full_attention" if window is None else "sliding_attention"}:
+    marks = set(marked(hf) or ())
+    if marks - {window is not None}:
         raise hf.refuse(
-            f"layer_types {', '.join(sorted(map(str, kinds)))} with sliding_window {window} are "
-            "not supported; supported: one kind for all layers, as sliding_window says"
+            f"layer_types {', '.join(sorted(set(hf.require('layer_types'))))} with sliding_window "
+            f"{window} are not supported; supported: one kind for all layers, as sliding_window "
+            "says"
         )
     layer = read_layer(hf, default_kv_heads=8).with_mixer(window=read_window(hf, window))
     return model_fields(hf, repeat_layer(hf, layer))

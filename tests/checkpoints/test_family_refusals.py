@@ -61,6 +61,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Qwen3", {"layer_types": ["chunked_attention"] * 4}, "layer_types chunked_attention"),
     ("Qwen2", {"layer_types": ["linear_attention"] * 4}, "layer_types linear_attention"),
+    ("Qwen3", {"layer_types": 7}, "layer_types 7 are not supported"),
+    ("Mistral", {"layer_types": [None] * 4}, "layer_types None are not supported"),
     ("Mistral", {"layer_types": ["full_attention"] * 4}, "layer_types full_attention with sliding"),
     ("Llama", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
     ("Llama", {"rope_scaling": {"type": "su", "factor": 2.0}}, "rope type 'su' is not supported"),
