@@ -144,8 +144,15 @@ def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: s
     draft, folder = drafts(families, case, method), families.folder(case)
     small: dict[str, Any] = {"max_num_tokens": 8, "tokens_per_block": 4}
     with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 60}) as llm:
-        for _ in range(2):  # again, on what is left of its beginning
-            assert tokens(llm.generate([prompt], params)) == [families.greedy(case, prompt, 60)]
+        expected = families.greedy(case, prompt, 60)
+        target, steps = llm._executor._resources.target, watch(llm)
+        for text_again in (prompt, prompt, prompt + expected[:40]):
+            held = target.match(text_again)
+            assert held < 40  # the others of its blocks were written over
+            steps.clear()
+            left = replace(params, max_tokens=len(prompt) + 60 - len(text_again))
+            assert tokens(llm.generate([text_again], left)) == [expected[-left.max_tokens :]]
+            assert steps[0].items[0].start <= held
         assert_no_leak(llm)
     with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 24}) as llm:
         (output,) = llm.generate([prompt], params)
