@@ -117,7 +117,7 @@ TRTSPEC_INLINE std::int32_t four_bytes(const std::int8_t* x) {
   return value;
 }
 
-// Sums of products over a group: of whole numbers.
+// Sums of products over a group, by inputs in a block of `Rows` rows: of whole numbers.
 template <class Codes>
 struct ByteInputs {
   using Input = std::int8_t;
@@ -128,8 +128,7 @@ struct ByteInputs {
   }
 
   template <int Rows>
-  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const std::int8_t* x,
-                                 std::int64_t stride, VI* sums) {
+  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const std::int8_t* x, VI* sums) {
     constexpr int kVectors = 8 / Codes::kBits;
     VU bytes[kVectors];
 #pragma GCC unroll 2
@@ -139,7 +138,7 @@ struct ByteInputs {
 #pragma GCC unroll 2
       for (int i = 0; i < kVectors; ++i) {
         constexpr bool kSmall = Codes::kCentre == 8;
-        sums[r] = dot_bytes<kSmall>(sums[r], bytes[i], four_bytes(x + r * stride + 4 * i));
+        sums[r] = dot_bytes<kSmall>(sums[r], bytes[i], four_bytes(x + (i * Rows + r) * 4));
       }
     }
   }
@@ -159,14 +158,13 @@ struct FloatInputs {
   static TRTSPEC_INLINE VF first(const CodeInputs&, std::int64_t) { return splat(0); }
 
   template <int Rows>
-  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const float* x, std::int64_t stride,
-                                 VF* sums) {
+  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const float* x, VF* sums) {
 #pragma GCC unroll 8
     for (int k = 0; k < 32 / Codes::kBits; ++k) {
       const VI byte = (VI)((kind.bytes(codes, k / 4) >> (8 * (k % 4))) & 255u);
       const VF weight = __builtin_convertvector(byte - Codes::kCentre, VF);
 #pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) sums[r] = fma(weight, splat(x[r * stride + k]), sums[r]);
+      for (int r = 0; r < Rows; ++r) sums[r] = fma(weight, splat(x[k * Rows + r]), sums[r]);
     }
   }
 

@@ -56,15 +56,17 @@ void with_prologue(const LinearParams& params, std::int64_t block, const Run& ru
   run(product);
 }
 
-// run(inputs) with those of weights in codes.
+// run(inputs) with those of weights in codes, in blocks of so many rows at most.
 template <class Run>
-void with_code_inputs(const LinearQuantisedParams& params, const Run& run) {
+void with_code_inputs(const LinearQuantisedParams& params, std::int64_t block_rows,
+                      const Run& run) {
   const std::int64_t rows = params.linear.rows, depth = params.linear.in_features;
   const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
   CodeInputs inputs{};
+  inputs.blocks = (rows + block_rows - 1) / block_rows;
   inputs.size = params.rounds_inputs && (params.group_size == 0 || size > 128) ? 128 : size;
   inputs.groups = (depth + inputs.size - 1) / inputs.size;
-  // A stride that is no multiple of a page keeps the rows of a block in different cache sets.
+  // A stride that is no multiple of a page keeps the rows of a tile in different cache sets.
   inputs.stride = (depth + 63) / 64 * 64 + 64;
   // Tiles of rows read behind the last.
   const Scratch<float> x = make_scratch<float>(
@@ -114,11 +116,16 @@ void linear_quantised(const LinearQuantisedParams& params) {
   with_prologue(given, given.in_features, [&](const LinearParams& linear) {
     LinearQuantisedParams product = params;
     product.linear = linear;
-    with_code_inputs(product, [&](const CodeInputs& inputs) {
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-      // Whole numbers have the same sums in every order, so the rows may choose.
-      const bool has_tiles = linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx;
-      if (product.rounds_inputs && has_tiles) return amx::linear_codes_amx(product, inputs);
+    // Whole numbers have the same sums in every order, so the rows may choose.
+    if (product.rounds_inputs && linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx) {
+      return with_code_inputs(product, 1, [&](const CodeInputs& inputs) {
+        amx::linear_codes_amx(product, inputs);
+      });
+    }
+#endif
+    with_code_inputs(product, code_rows(active_isa()), [&](const CodeInputs& inputs) {
+#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
       if (product.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
         return avx512_bf16::linear_codes_dot(product, inputs);
       }

@@ -9,14 +9,14 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 
 constexpr int kCodeLine = 64;             // bytes of a block of inputs, of all outputs of a panel
-constexpr std::int64_t kCodeChunk = 96;   // rows of a task: their codes stay in the second cache
+constexpr std::int64_t kCodeChunk = 96;   // rows of a task, at most: their codes stay in the second cache
 constexpr std::int64_t kCodesAhead = 8192;  // bytes between what is multiplied and prefetched
 #if defined(__AVX512F__)
-constexpr int kCodeRows = 12;  // whose sums fit in registers together
+constexpr int kCodeRows = code_rows(Isa::avx512);
 #elif defined(__AVX2__)
-constexpr int kCodeRows = 5;
+constexpr int kCodeRows = code_rows(Isa::avx2);
 #else
-constexpr int kCodeRows = 2;
+constexpr int kCodeRows = code_rows(Isa::generic);
 #endif
 
 typedef std::uint32_t VUc __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
@@ -42,7 +42,7 @@ struct LinesAhead {
   }
 };
 
-// sums [Rows][16] of a panel, for rows from `first` on.
+// sums [Rows][16] of a panel, for a block of so many rows that begins with `first`.
 template <class Codes, template <class> class Inputs, int Rows>
 __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& params,
                                               const CodeInputs& inputs, std::int64_t panel,
@@ -53,32 +53,37 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
   const std::int64_t depth = params.linear.in_features;
   const std::int64_t blocks = (depth + kBlock - 1) / kBlock;
   const std::int64_t group_size = params.group_size > 0 ? params.group_size : depth;
-  const std::int64_t weight_groups = (depth + group_size - 1) / group_size;
+  const std::int64_t first_group = panel * ((depth + group_size - 1) / group_size);
   const auto* packed = static_cast<const std::uint8_t*>(params.linear.packed);
   const auto* x = static_cast<const typename Kind::Input*>(inputs.x) + first * inputs.stride;
+  const std::int64_t of_groups = first * inputs.groups;
   for (int v = 0; v < kCodeOutputs; v += kLanes) {
     const std::uint8_t* w = packed + panel * blocks * kCodeLine + v * 4;
     VF sum[Rows] = {};
+    std::int64_t weight_group = 0, left = group_size;  // inputs of it
     for (std::int64_t g = 0; g < inputs.groups; ++g) {
       const std::int64_t begin = g * inputs.size / kBlock;
       const std::int64_t last = (g + 1) * inputs.size / kBlock;
       const std::int64_t end = g + 1 == inputs.groups ? blocks : last;
-      const std::int64_t of_row = first * inputs.groups + g;
+      const std::int64_t of_rows = of_groups + g * Rows;
       typename Kind::Sum part[Rows];
 #pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) part[r] = Kind::first(inputs, of_row + r * inputs.groups);
+      for (int r = 0; r < Rows; ++r) part[r] = Kind::first(inputs, of_rows + r);
       for (std::int64_t b = begin; b < end; ++b) {
         if (v == 0) ahead.template step<Codes::kBits, Rows>();
         const VU codes = *reinterpret_cast<const VUc*>(w + b * kCodeLine);
-        Kind::template add<Rows>(kind, codes, x + b * kBlock, inputs.stride, part);
+        Kind::template add<Rows>(kind, codes, x + b * kBlock * Rows, part);
       }
-      const std::int64_t weight_group =
-          panel * weight_groups + (params.group_size > 0 ? g * inputs.size / group_size : 0);
-      const std::int64_t index = weight_group * kCodeOutputs + v;
+      const std::int64_t index = (first_group + weight_group) * kCodeOutputs + v;
+      left -= inputs.size;
+      if (left <= 0) {
+        ++weight_group;
+        left = group_size;
+      }
       const VF scale = load_scales(params, params.scales, index);
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
-        const VF factor = Kind::scaled(inputs, of_row + r * inputs.groups, scale);
+        const VF factor = Kind::scaled(inputs, of_rows + r, scale);
         sum[r] = fma(Kind::finish(part[r]), factor, sum[r]);
       }
       if (params.zeros == nullptr && params.offsets == nullptr) continue;
@@ -86,7 +91,7 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
                                                 : load_scales(params, params.offsets, index);
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
-        sum[r] = fma(offset, splat(inputs.sums[of_row + r * inputs.groups]), sum[r]);
+        sum[r] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r]);
       }
     }
     for (int r = 0; r < Rows; ++r) store(sums + r * kCodeOutputs + v, sum[r]);
@@ -105,33 +110,37 @@ TRTSPEC_INLINE void multiply_rows(std::int64_t rows, const LinearQuantisedParams
   }
 }
 
-// By blocks of kCodeRows, sums [rows][16] of a panel.
+// sums [rows][16] of a panel, for the rows of some blocks.
 template <class Codes, template <class> class Inputs>
 __attribute__((noinline)) void multiply_panel(const LinearQuantisedParams& params,
                                               const CodeInputs& inputs, std::int64_t panel,
-                                              std::int64_t first, std::int64_t rows,
+                                              std::int64_t first, std::int64_t end,
                                               float* sums) {
   constexpr std::int64_t kBlock = 32 / Codes::kBits;
   const std::int64_t bytes = (params.linear.in_features + kBlock - 1) / kBlock * kCodeLine;
   const char* w = static_cast<const char*>(params.linear.packed) + panel * bytes;
-  const std::int64_t blocks = (rows + kCodeRows - 1) / kCodeRows;
+  const std::int64_t blocks = end - first;
   for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::int64_t from = rows * b / blocks, to = rows * (b + 1) / blocks;
+    const std::int64_t from = inputs.first_row(params.linear.rows, first + b);
+    const std::int64_t rows = inputs.first_row(params.linear.rows, first + b + 1) - from;
     // Each of several passes over a panel fetches its share of the next one.
     LinesAhead ahead{w + kCodesAhead, kCodeLine};
     if (blocks > 1) ahead = {w + bytes + bytes * b / blocks, kCodeLine / blocks};
-    multiply_rows<Codes, Inputs>(to - from, params, inputs, panel, first + from, ahead,
-                                 sums + from * kCodeOutputs);
+    multiply_rows<Codes, Inputs>(rows, params, inputs, panel, from, ahead, sums);
+    sums += rows * kCodeOutputs;
   }
 }
 
-// multiply(panel, first, rows, sums) for every panel of 16 outputs and every part of many rows:
-// sums [rows][16] are then finished and stored.
+// multiply(panel, first, end, sums) for every panel of 16 outputs and every few blocks of rows:
+// sums [rows][16] of these are then finished and stored.
 template <class Value, class Out, class Multiply>
-void run_code_panels(const LinearQuantisedParams& params, const Multiply& multiply) {
+void run_code_panels(const LinearQuantisedParams& params, const CodeInputs& inputs,
+                     const Multiply& multiply) {
   const LinearParams& linear = params.linear;
   const std::int64_t panels = (linear.out_features + kCodeOutputs - 1) / kCodeOutputs;
-  const std::int64_t chunks = (linear.rows + kCodeChunk - 1) / kCodeChunk;
+  const std::int64_t most_rows = (linear.rows + inputs.blocks - 1) / inputs.blocks;
+  const std::int64_t most_blocks = kCodeChunk / most_rows;
+  const std::int64_t chunks = (inputs.blocks + most_blocks - 1) / most_blocks;
   const double per_row = double(linear.in_features) * double(linear.out_features);
   const int threads = threads_for(per_row * double(linear.rows < 4 ? 4 : linear.rows), kGrain);
   if (threads > 1) {
@@ -139,39 +148,43 @@ void run_code_panels(const LinearQuantisedParams& params, const Multiply& multip
   }
   parallel_for(panels * chunks, threads, [&](std::int64_t task, int) {
     const std::int64_t panel = task % panels, chunk = task / panels;
-    const std::int64_t first = linear.rows * chunk / chunks;
-    const std::int64_t rows = linear.rows * (chunk + 1) / chunks - first;
+    const std::int64_t first = inputs.blocks * chunk / chunks;
+    const std::int64_t end = inputs.blocks * (chunk + 1) / chunks;
     alignas(64) float sums[kCodeChunk * kCodeOutputs];
-    multiply(panel, first, rows, sums);
-    finish_outputs<Value, Out, kCodeOutputs>(linear, panel, first, rows, sums);
+    multiply(panel, first, end, sums);
+    const std::int64_t row = inputs.first_row(linear.rows, first);
+    const std::int64_t rows = inputs.first_row(linear.rows, end) - row;
+    finish_outputs<Value, Out, kCodeOutputs>(linear, panel, row, rows, sums);
   });
 }
 
 template <class Value, class Multiply>
-void run_code_panels(const LinearQuantisedParams& params, const Multiply& multiply) {
+void run_code_panels(const LinearQuantisedParams& params, const CodeInputs& inputs,
+                     const Multiply& multiply) {
   switch (params.linear.out_dtype) {
-    case DType::f32: return run_code_panels<Value, float>(params, multiply);
-    case DType::bf16: return run_code_panels<Value, bf16>(params, multiply);
-    case DType::f16: return run_code_panels<Value, f16>(params, multiply);
+    case DType::f32: return run_code_panels<Value, float>(params, inputs, multiply);
+    case DType::bf16: return run_code_panels<Value, bf16>(params, inputs, multiply);
+    case DType::f16: return run_code_panels<Value, f16>(params, inputs, multiply);
   }
 }
 
 template <class Multiply>
-void run_code_panels(const LinearQuantisedParams& params, const Multiply& multiply) {
+void run_code_panels(const LinearQuantisedParams& params, const CodeInputs& inputs,
+                     const Multiply& multiply) {
   switch (params.linear.dtype) {
-    case DType::f32: return run_code_panels<float>(params, multiply);
-    case DType::bf16: return run_code_panels<bf16>(params, multiply);
-    case DType::f16: return run_code_panels<f16>(params, multiply);
+    case DType::f32: return run_code_panels<float>(params, inputs, multiply);
+    case DType::bf16: return run_code_panels<bf16>(params, inputs, multiply);
+    case DType::f16: return run_code_panels<f16>(params, inputs, multiply);
   }
 }
 
 template <template <class> class Inputs>
 void run_codes(const LinearQuantisedParams& params, const CodeInputs& inputs) {
-  run_code_panels(params, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                              float* sums) {
+  run_code_panels(params, inputs, [&](std::int64_t panel, std::int64_t first, std::int64_t end,
+                                      float* sums) {
     with_codes(params, [&](const auto& codes) {
       using Codes = std::remove_cvref_t<decltype(codes)>;
-      multiply_panel<Codes, Inputs>(params, inputs, panel, first, rows, sums);
+      multiply_panel<Codes, Inputs>(params, inputs, panel, first, end, sums);
     });
   });
 }

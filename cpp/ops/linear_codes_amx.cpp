@@ -150,10 +150,10 @@ __attribute__((noinline)) void multiply_tile_panel(const Codes& kind,
 }  // namespace
 
 void linear_codes_amx(const LinearQuantisedParams& params, const CodeInputs& inputs) {
-  run_code_panels(params, [&](std::int64_t panel, std::int64_t first, std::int64_t rows,
-                              float* sums) {
+  run_code_panels(params, inputs, [&](std::int64_t panel, std::int64_t first, std::int64_t end,
+                                      float* sums) {
     with_codes(params, [&](const auto& kind) {
-      multiply_tile_panel(kind, params, inputs, panel, first, rows, sums);
+      multiply_tile_panel(kind, params, inputs, panel, first, end - first, sums);
     });
   });
 }

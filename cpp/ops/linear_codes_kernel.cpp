@@ -41,17 +41,55 @@ TRTSPEC_INLINE void widen_group(const Value* x, std::int64_t count, float* to) {
   for (int i = 0; i < kLanes; ++i) to[count + i] = 0;
 }
 
+// Where a row lies: in a block of `rows` rows, of which it is the `row`-th.
+class RowPlace {
+ public:
+  RowPlace(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
+    const std::int64_t block = ((row + 1) * inputs.blocks - 1) / params.linear.rows;
+    first_ = inputs.first_row(params.linear.rows, block);
+    rows_ = inputs.first_row(params.linear.rows, block + 1) - first_;
+    row_ = row - first_;
+    const std::int64_t element = params.rounds_inputs ? 1 : 4;
+    bytes_ = static_cast<char*>(inputs.x) + first_ * inputs.stride * element + row_ * 4;
+    of_groups_ = first_ * inputs.groups + row_;
+  }
+
+  // Puts bytes of the row from a multiple of four on to their places, in fours.
+  TRTSPEC_INLINE void put(std::int64_t begin, std::int64_t count, const void* bytes) const {
+    const char* from = static_cast<const char*>(bytes);
+    char* to = bytes_ + begin * rows_;
+    if (rows_ == 1) {
+      std::memcpy(to, from, std::size_t(count + 3) / 4 * 4);
+      return;
+    }
+    for (std::int64_t k = 0; k < count; k += 4, to += 4 * rows_) std::memcpy(to, from + k, 4);
+  }
+
+  void put_zeros(std::int64_t begin, std::int64_t end) const {
+    const std::int32_t zero = 0;
+    for (std::int64_t k = begin; k < end; k += 4) put(k, 4, &zero);
+  }
+
+  // The index of what belongs to a group.
+  std::int64_t of_group(std::int64_t group) const { return of_groups_ + group * rows_; }
+
+ private:
+  std::int64_t first_, rows_, row_, of_groups_;
+  char* bytes_;
+};
+
 template <class Value>
 void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
   const std::int64_t depth = params.linear.in_features;
   const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
-  std::int8_t* codes = static_cast<std::int8_t*>(inputs.x) + row * inputs.stride;
+  const RowPlace place(params, inputs, row);
   std::int32_t centre = 0;
   with_codes(params, [&](const auto& kind) { centre = kind.kCentre; });
   for (std::int64_t g = 0; g < inputs.groups; ++g) {
     const std::int64_t begin = g * inputs.size;
     const std::int64_t count = depth - begin < inputs.size ? depth - begin : inputs.size;
     alignas(64) float group[128 + kLanes];
+    alignas(64) std::int8_t codes[128 + kLanes];
     widen_group(x + begin, count, group);
     VI most{};  // magnitudes as whole numbers, so that a NaN is the largest
     for (std::int64_t k = 0; k < count; k += kLanes) {
@@ -65,31 +103,35 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
     for (std::int64_t k = 0; k < count; k += kLanes) {
       const VI code = (VI)(load(group + k) * inverse + kWhole) - 0x4b400000;
       sum += code;
-      *reinterpret_cast<VBu*>(codes + begin + k) = __builtin_convertvector(code, VB);
+      *reinterpret_cast<VBu*>(codes + k) = __builtin_convertvector(code, VB);
     }
+    place.put(begin, count, codes);
     const std::int32_t total = sum_of(sum);
-    const std::int64_t index = row * inputs.groups + g;
+    const std::int64_t index = place.of_group(g);
     inputs.scales[index] = is_zero ? 0.0f : magnitude / kLargest;
     inputs.sums[index] = inputs.scales[index] * float(total);
     inputs.centres[index] = -centre * total;
   }
-  for (std::int64_t k = depth; k < inputs.stride; ++k) codes[k] = 0;
+  place.put_zeros((depth + 3) / 4 * 4, inputs.stride);
 }
 
 template <class Value>
 void widen_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
   const std::int64_t depth = params.linear.in_features;
   const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
-  float* to = static_cast<float*>(inputs.x) + row * inputs.stride;
-  widen_group(x, depth, to);
-  for (std::int64_t k = depth; k < inputs.stride; ++k) to[k] = 0;
+  const RowPlace place(params, inputs, row);
   for (std::int64_t g = 0; g < inputs.groups; ++g) {
     const std::int64_t begin = g * inputs.size;
     const std::int64_t end = begin + inputs.size < depth ? begin + inputs.size : depth;
     float sum = 0;
-    for (std::int64_t k = begin; k < end; ++k) sum += to[k];
-    inputs.sums[row * inputs.groups + g] = sum;
+    for (std::int64_t k = begin; k < end; ++k) {
+      const float value = to_float(x[k]);
+      sum += value;
+      place.put(4 * k, 4, &value);
+    }
+    inputs.sums[place.of_group(g)] = sum;
   }
+  place.put_zeros(4 * depth, 4 * inputs.stride);
 }
 
 template <class Value>

@@ -20,16 +20,28 @@ TRTSPEC_DECLARE_KERNEL(void, linear_kernel,
 TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
                        (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
 
-// The inputs of linear_quantised, rows of `stride` elements with zeros behind the last; what belongs
-// to a group of `size` inputs of a row is `groups` elements from that of the next row.
+// Rows of codes whose sums fit in registers together.
+constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa == Isa::avx2 ? 5 : 2; }
+
+// The inputs of linear_quantised, rows of `stride` elements with zeros behind the last, in blocks of
+// nearly equal numbers of rows. In a block of n rows, four bytes of its first row are followed by
+// those of its others, then come the next four bytes of each: what is multiplied together lies
+// together, in places that need no register of their own for each row. What belongs to a group of
+// `size` inputs lies likewise, [groups][n] in each block.
 struct CodeInputs {
   void* x;  // int8 codes, or floats
   std::int64_t stride;
+  std::int64_t blocks;
   std::int64_t size;
   std::int64_t groups;
   float* scales;          // of codes
   float* sums;            // of the inputs, as they were rounded
   std::int32_t* centres;  // less a centre of the weights' bytes times the sum of codes
+
+  // The first of all `rows` rows in a block.
+  std::int64_t first_row(std::int64_t rows, std::int64_t block) const {
+    return rows * block / blocks;
+  }
 };
 
 TRTSPEC_DECLARE_KERNEL(void, linear_code_inputs_kernel,

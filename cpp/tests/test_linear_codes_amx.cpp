@@ -70,10 +70,15 @@ void check_case(const Case& of) {
   inputs.scales = factors.data();
   inputs.sums = sums.data();
   inputs.centres = centres.data();
-  trtspec::avx512::linear_code_inputs_kernel(params, inputs);
 
+  const std::int64_t together = trtspec::code_rows(trtspec::Isa::avx512);
+  inputs.blocks = (of.rows + together - 1) / together;
+  trtspec::avx512::linear_code_inputs_kernel(params, inputs);
   params.linear.out = out[0].data();
   trtspec::avx512_bf16::linear_codes_dot(params, inputs);
+
+  inputs.blocks = of.rows;  // tiles read rows one by one
+  trtspec::avx512::linear_code_inputs_kernel(params, inputs);
   params.linear.out = out[1].data();
   trtspec::amx::linear_codes_amx(params, inputs);
   CHECK(std::memcmp(out[0].data(), out[1].data(), sizeof(float) * out[0].size()) == 0);
