@@ -14,7 +14,7 @@ from .assistants import assistant, knowing_assistant, markov_target, random_assi
 from .families import VOCAB, family_model
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, watch
 from .hybrid_drafts import hybrid
-from .test_families import GREEDY, PROMPTS, RUNS, TIGHT, texts
+from .test_families import GREEDY, PROMPTS, RUNS, TIGHT, plain_texts, texts
 
 TREE = {"num_steps": 3, "topk": 2, "num_draft_tokens": 8}
 
@@ -38,8 +38,7 @@ def test_text_is_unchanged(models: TinyModels, way: str) -> None:
         "hybrid": hybrid(chain, ngram(4)),
     }[way]
     expected = [models.greedy("gemma4", prompt, 24) for prompt in PROMPTS]
-    with open_llm(folder) as llm:
-        greedy, sampled = texts(llm)
+    greedy, sampled = plain_texts(models, "gemma4")
     assert greedy == expected
     with open_llm(folder, speculation, **TIGHT) as llm:
         steps = watch(llm)

@@ -37,7 +37,8 @@ from .medusa_heads import fitted_heads, medusa, write_heads
 
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 33, VOCAB)]
 GREEDY = SamplingParams(max_tokens=24)
-SAMPLED = replace(GREEDY, temperature=0.8, seed=5, max_tokens=16)
+SHORT = replace(GREEDY, max_tokens=12)
+SAMPLED = replace(SHORT, temperature=0.8, seed=5)
 RUNS = (GREEDY, SAMPLED)
 TIGHT: dict[str, Any] = {
     "max_num_tokens": 16,
@@ -101,9 +102,21 @@ METHODS: dict[str, Callable[[TinyModels, str], Any]] = {
 
 
 IN_TURN = ("chain", "suffix", "dflash", "medusa")
+NOT_IN_THE_FAST_LOOP = {
+    # Others have their parts.
+    *("olmo2", "phi3", "glm", "gemma", "gemma3", "gemma4_keys", "cohere", "cohere_plus"),
+    *("deepseek_v2", "qwen3_moe", "granite_moe"),
+    # They take long; test_assistant.py has Gemma 4, tests/ops the sinks.
+    *("gemma4", "gpt_oss"),
+}
 
 
-@pytest.mark.parametrize(("turn", "case"), list(enumerate(FAMILIES)))
+def in_turn(turn: int, case: str) -> Any:
+    marks = [pytest.mark.slow] if case in NOT_IN_THE_FAST_LOOP else []
+    return pytest.param(turn, case, marks=marks, id=case)
+
+
+@pytest.mark.parametrize(("turn", "case"), [in_turn(*entry) for entry in enumerate(FAMILIES)])
 def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int) -> None:
     folder = families.folder(case)
     expected = [families.greedy(case, prompt, 24) for prompt in PROMPTS]
@@ -111,7 +124,7 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int
         greedy, sampled = texts(llm)
         assert greedy == expected
         assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
-    assert sampled != [tokens[: SAMPLED.max_tokens] for tokens in greedy]
+    assert sampled != [tokens[:12] for tokens in greedy]
     slides = all(layer.window for layer in read_config(folder).layers)
     with open_llm(folder, drafts(families, case, "tree"), **TIGHT) as llm:
         steps = watch(llm)
@@ -121,17 +134,16 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int
         metrics = llm.get_metrics()
         assert 0 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
         # A continued text finds the blocks of its beginning.
-        short = replace(GREEDY, max_tokens=8)
-        assert tokens(llm.generate(PROMPTS[:1], short)) == [expected[0][:8]]
+        assert tokens(llm.generate(PROMPTS[:1], SHORT)) == [expected[0][:12]]
         steps.clear()
         continued = [PROMPTS[0] + expected[0][:8]]
-        (again,) = tokens(llm.generate(continued, short))
-        assert again == expected[0][8:16]
+        (again,) = tokens(llm.generate(continued, SHORT))
+        assert again == expected[0][8:20]
         assert steps[0].items[0].start >= 28
         assert_no_leak(llm)
     for method, options in (("eagle3", TIGHT), ("ngram", {}), (IN_TURN[turn % 4], {})):
         with open_llm(folder, drafts(families, case, method), **options) as llm:
-            assert text(llm, GREEDY) == greedy, method
+            assert text(llm, SHORT) == [tokens[:12] for tokens in greedy], method
             assert llm.get_metrics()["num_draft_tokens"] > 0, method
             assert_no_leak(llm)
 
