@@ -133,10 +133,10 @@ struct ByteInputs {
     VU bytes[kVectors];
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) bytes[i] = kind.bytes(codes, i);
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 2
-      for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
         constexpr bool kSmall = Codes::kCentre == 8;
         sums[r] = dot_bytes<kSmall>(sums[r], bytes[i], four_bytes(x + (i * Rows + r) * 4));
       }

@@ -53,32 +53,27 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
   const std::int64_t depth = params.linear.in_features;
   const std::int64_t blocks = (depth + kBlock - 1) / kBlock;
   const std::int64_t group_size = params.group_size > 0 ? params.group_size : depth;
-  const std::int64_t first_group = panel * ((depth + group_size - 1) / group_size);
+  const std::int64_t weight_groups = (depth + group_size - 1) / group_size;
   const auto* packed = static_cast<const std::uint8_t*>(params.linear.packed);
-  const auto* x = static_cast<const typename Kind::Input*>(inputs.x) + first * inputs.stride;
-  const std::int64_t of_groups = first * inputs.groups;
   for (int v = 0; v < kCodeOutputs; v += kLanes) {
+    // All that moves on from group to group; sums leave no registers for more.
     const std::uint8_t* w = packed + panel * blocks * kCodeLine + v * 4;
+    const auto* x = static_cast<const typename Kind::Input*>(inputs.x) + first * inputs.stride;
+    std::int64_t of_rows = first * inputs.groups;
+    std::int64_t index = panel * weight_groups * kCodeOutputs + v;
+    std::int64_t left = group_size;  // inputs of a group of weights
     VF sum[Rows] = {};
-    std::int64_t weight_group = 0, left = group_size;  // inputs of it
-    for (std::int64_t g = 0; g < inputs.groups; ++g) {
-      const std::int64_t begin = g * inputs.size / kBlock;
-      const std::int64_t last = (g + 1) * inputs.size / kBlock;
-      const std::int64_t end = g + 1 == inputs.groups ? blocks : last;
-      const std::int64_t of_rows = of_groups + g * Rows;
+    for (std::int64_t groups = inputs.groups; groups > 0; --groups, of_rows += Rows) {
+      const std::int64_t in_group = inputs.size / kBlock;
+      const std::int64_t count = groups > 1 ? in_group : blocks - (inputs.groups - 1) * in_group;
       typename Kind::Sum part[Rows];
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) part[r] = Kind::first(inputs, of_rows + r);
-      for (std::int64_t b = begin; b < end; ++b) {
+      for (const std::uint8_t* const end = w + count * kCodeLine; w != end; w += kCodeLine) {
         if (v == 0) ahead.template step<Codes::kBits, Rows>();
-        const VU codes = *reinterpret_cast<const VUc*>(w + b * kCodeLine);
-        Kind::template add<Rows>(kind, codes, x + b * kBlock * Rows, part);
-      }
-      const std::int64_t index = (first_group + weight_group) * kCodeOutputs + v;
-      left -= inputs.size;
-      if (left <= 0) {
-        ++weight_group;
-        left = group_size;
+        const VU codes = *reinterpret_cast<const VUc*>(w);
+        Kind::template add<Rows>(kind, codes, x, part);
+        x += kBlock * Rows;
       }
       const VF scale = load_scales(params, params.scales, index);
 #pragma GCC unroll 12
@@ -86,12 +81,18 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
         const VF factor = Kind::scaled(inputs, of_rows + r, scale);
         sum[r] = fma(Kind::finish(part[r]), factor, sum[r]);
       }
-      if (params.zeros == nullptr && params.offsets == nullptr) continue;
-      const VF offset = params.zeros != nullptr ? -load(params.zeros + index) * scale
-                                                : load_scales(params, params.offsets, index);
+      if (params.zeros != nullptr || params.offsets != nullptr) {
+        const VF offset = params.zeros != nullptr ? -load(params.zeros + index) * scale
+                                                  : load_scales(params, params.offsets, index);
 #pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) {
-        sum[r] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r]);
+        for (int r = 0; r < Rows; ++r) {
+          sum[r] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r]);
+        }
+      }
+      left -= inputs.size;
+      if (left <= 0) {
+        index += kCodeOutputs;
+        left = group_size;
       }
     }
     for (int r = 0; r < Rows; ++r) store(sums + r * kCodeOutputs + v, sum[r]);

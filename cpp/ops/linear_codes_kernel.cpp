@@ -32,15 +32,6 @@ TRTSPEC_INLINE std::int32_t sum_of(VI values) {
 #endif
 }
 
-// A group of inputs as floats, with zeros behind, as many as a vector more.
-template <class Value>
-TRTSPEC_INLINE void widen_group(const Value* x, std::int64_t count, float* to) {
-  std::int64_t k = 0;
-  for (; k + kLanes <= count; k += kLanes) store(to + k, load(x + k));
-  for (; k < count; ++k) to[k] = to_float(x[k]);
-  for (int i = 0; i < kLanes; ++i) to[count + i] = 0;
-}
-
 // Where a row lies: in a block of `rows` rows, of which it is the `row`-th.
 class RowPlace {
  public:
@@ -58,8 +49,8 @@ class RowPlace {
   TRTSPEC_INLINE void put(std::int64_t begin, std::int64_t count, const void* bytes) const {
     const char* from = static_cast<const char*>(bytes);
     char* to = bytes_ + begin * rows_;
-    if (rows_ == 1) {
-      std::memcpy(to, from, std::size_t(count + 3) / 4 * 4);
+    if (rows_ == 1 && count % 16 == 0) {
+      for (std::int64_t k = 0; k < count; k += 16) std::memcpy(to + k, from + k, 16);
       return;
     }
     for (std::int64_t k = 0; k < count; k += 4, to += 4 * rows_) std::memcpy(to, from + k, 4);
@@ -78,6 +69,50 @@ class RowPlace {
   char* bytes_;
 };
 
+// What is kept of a group beside its codes.
+TRTSPEC_INLINE void keep_group(const CodeInputs& inputs, std::int64_t index, std::int32_t centre,
+                               float magnitude, std::int32_t total) {
+  const float scale = magnitude < kSmallest ? 0.0f : magnitude / kLargest;
+  inputs.scales[index] = scale;
+  inputs.sums[index] = scale * float(total);
+  inputs.centres[index] = -centre * total;
+}
+
+// The codes of `count` inputs, with zeros behind them to the end of a vector. Size: so many inputs,
+// whose values stay in registers; 0: any number up to 128.
+template <int Size, class Value>
+TRTSPEC_INLINE void round_group(const Value* x, std::int64_t count, std::int32_t centre,
+                                const CodeInputs& inputs, std::int64_t index,
+                                std::int8_t* codes) {
+  constexpr int kMost = (Size > 0 ? Size : 128) / kLanes;
+  const int vectors = Size > 0 ? kMost : int((count + kLanes - 1) / kLanes);
+  VF values[kMost];
+  VI most{};  // magnitudes as whole numbers, so that a NaN is the largest
+#pragma GCC unroll 8
+  for (int i = 0; i < vectors; ++i) {
+    const std::int64_t left = count - i * kLanes;
+    if (Size > 0 || left >= kLanes) {
+      values[i] = load(x + i * kLanes);
+    } else {
+      alignas(64) float part[kLanes] = {};
+      for (std::int64_t k = 0; k < left; ++k) part[k] = to_float(x[i * kLanes + k]);
+      values[i] = load(part);
+    }
+    const VI bits = (VI)values[i] & 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  const float magnitude = __builtin_bit_cast(float, largest_of(most));
+  const float inverse = magnitude < kSmallest ? 0.0f : kLargest / magnitude;
+  VI sum{};
+#pragma GCC unroll 8
+  for (int i = 0; i < vectors; ++i) {
+    const VI code = (VI)(values[i] * inverse + kWhole) - 0x4b400000;
+    sum += code;
+    *reinterpret_cast<VBu*>(codes + i * kLanes) = __builtin_convertvector(code, VB);
+  }
+  keep_group(inputs, index, centre, magnitude, sum_of(sum));
+}
+
 template <class Value>
 void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
   const std::int64_t depth = params.linear.in_features;
@@ -88,29 +123,16 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
   for (std::int64_t g = 0; g < inputs.groups; ++g) {
     const std::int64_t begin = g * inputs.size;
     const std::int64_t count = depth - begin < inputs.size ? depth - begin : inputs.size;
-    alignas(64) float group[128 + kLanes];
+    const std::int64_t index = place.of_group(g);
     alignas(64) std::int8_t codes[128 + kLanes];
-    widen_group(x + begin, count, group);
-    VI most{};  // magnitudes as whole numbers, so that a NaN is the largest
-    for (std::int64_t k = 0; k < count; k += kLanes) {
-      const VI bits = (VI)load(group + k) & 0x7fffffff;
-      most = bits > most ? bits : most;
-    }
-    const float magnitude = __builtin_bit_cast(float, largest_of(most));
-    const bool is_zero = magnitude < kSmallest;
-    const float inverse = is_zero ? 0.0f : kLargest / magnitude;
-    VI sum{};
-    for (std::int64_t k = 0; k < count; k += kLanes) {
-      const VI code = (VI)(load(group + k) * inverse + kWhole) - 0x4b400000;
-      sum += code;
-      *reinterpret_cast<VBu*>(codes + k) = __builtin_convertvector(code, VB);
+    if (count == 32) {
+      round_group<32>(x + begin, count, centre, inputs, index, codes);
+    } else if (count == 128) {
+      round_group<128>(x + begin, count, centre, inputs, index, codes);
+    } else {
+      round_group<0>(x + begin, count, centre, inputs, index, codes);
     }
     place.put(begin, count, codes);
-    const std::int32_t total = sum_of(sum);
-    const std::int64_t index = place.of_group(g);
-    inputs.scales[index] = is_zero ? 0.0f : magnitude / kLargest;
-    inputs.sums[index] = inputs.scales[index] * float(total);
-    inputs.centres[index] = -centre * total;
   }
   place.put_zeros((depth + 3) / 4 * 4, inputs.stride);
 }
