@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trtspec.bench.fixture_shapes import SHAPES, DecoderShape
 from trtspec.bench.floor import MemorySpeed
+from trtspec.engine.memory import in_large_pages
 from trtspec.ops.linear import PANEL, linear
 from trtspec.ops.linear_quantised import (
     OUTPUTS,
@@ -63,9 +64,14 @@ def matrices(shape: DecoderShape) -> tuple[tuple[int, int], ...]:
     )
 
 
+def _placed(weights: Tensor) -> Tensor:
+    """Weights where engines have them."""
+    return in_large_pages({"": weights})[""]
+
+
 def of_bfloat16(depth: int, width: int) -> tuple[int, Product]:
     """Bytes of a matrix, and its product."""
-    packed = torch.randn(-(-width // PANEL), depth, PANEL).bfloat16()
+    packed = _placed(torch.randn(-(-width // PANEL), depth, PANEL).bfloat16())
     return packed.nbytes, lambda x: linear(x, packed, None, width)
 
 
@@ -77,7 +83,7 @@ def of_codes(
     blocks = -(-depth // inputs_per_block(bits))
     packed = torch.randint(256, (panels, blocks, OUTPUTS, 4), dtype=torch.uint8)
     scales = torch.full((panels, num_groups(depth, group), OUTPUTS), 1e-3, dtype=scale_dtype)
-    weights = QuantisedWeights(packed, scales)
+    weights = QuantisedWeights(_placed(packed), _placed(scales))
 
     def product(x: Tensor) -> Tensor:
         return linear_quantised(x, weights, None, width, bits, group, True)
