@@ -102,11 +102,13 @@ class ChainDrafter:
 class World:
     """target: seconds of a step by its rows. acceptance: of the only drafter; the tokens expected
     of what it verifies are then counted, not those that chance gives it. slowness: by the time,
-    how many times as long everything takes."""
+    how many times as long everything takes. work: the seconds that have passed, each divided by the
+    slowness of then: two runs meet slow times at different places."""
 
     target: Callable[[int], float]
     acceptance: float | None = None
     now: float = 0.0
+    work: float = 0.0
     tokens: float = 0.0
     verified: list[int] = field(default_factory=list)
     slowness: Callable[[float], float] = lambda now: 1.0
@@ -115,6 +117,7 @@ class World:
         return self.now
 
     def pass_time(self, seconds: float) -> None:
+        self.work += seconds
         self.now += seconds * self.slowness(self.now)
 
     def text(self, request: Request) -> Callable[[int], int]:

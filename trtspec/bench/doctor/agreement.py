@@ -33,26 +33,26 @@ class WatchedDrafter(ForwardingDrafter):
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
         self.drafts: list[tuple[Request, int, TokenTree]] = []
-        """The request, the length of its text then, and the tree."""
+        """The request, the length of its text then, and the tree, which may be empty."""
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         super().prepare_draft_tokens(batch)
         for item in batch.items:
             request = item.request
-            if item.is_generation and len(request.draft):
+            if item.is_generation:
                 self.drafts.append((request, len(request.tokens), request.draft))
                 request.draft = TokenTree.empty()
 
 
-def measure_agreement(
+def watch_drafts(
     folder: Path,
     speculation: DecodingConfig,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
-) -> SpeculativeMetrics:
-    """Agreement over the target's text behind each prompt, as the metrics of steps that accept what
-    agrees: at temperature 0 with its greedy text, above with samples, which the draft guesses with
-    the target's own noise.
+) -> list[tuple[Request, int, TokenTree]]:
+    """What is drafted over the target's text behind each prompt, one token a step: the finished
+    request (its id is the prompt's place), the length of its text then, and the tree. Trees are cut
+    to what a request may still emit.
 
     Raises:
         RequestError: a prompt that is too long.
@@ -79,10 +79,24 @@ def measure_agreement(
         for output in executor.step():
             if output.error is not None:
                 raise output.error
+    return watched[0].drafts
+
+
+def measure_agreement(
+    folder: Path,
+    speculation: DecodingConfig,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+) -> SpeculativeMetrics:
+    """Agreement over the target's text behind each prompt, as the metrics of steps that accept what
+    agrees: at temperature 0 with its greedy text, above with samples, which the draft guesses with
+    the target's own noise. Raises as `watch_drafts`."""
+    drafts = watch_drafts(folder, speculation, prompts, params)
+    deepest = max((tree.max_depth for _, _, tree in drafts), default=0)
     metrics = SpeculativeMetrics()
-    for request, length, tree in watched[0].drafts:
+    for request, length, tree in drafts:
         text = request.tokens[length:]
-        if len(text) > watched[0].needs.max_depth:  # drafts near the end are cut
+        if len(tree) and len(text) > deepest:  # drafts near the end are cut
             metrics.record(1 + matched_depth(tree, text), len(tree), tree.max_depth)
     return metrics
 
