@@ -8,7 +8,7 @@ _FIRST, _PROBE = 8, 4  # steps with drafts: before the first comparison, and of 
 _PLAIN = 4  # steps without drafts that are compared with those beside them
 _SHORTEST, _LONGEST = 16, 64  # steps of a rest: twice as many each time, so that tries cost little
 _AGAIN = 512  # steps with drafts after which some without are taken, to compare
-_TOKEN_MEMORY = 64  # steps with drafts that tokens are a mean of
+_MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
 _RATIO_MEMORY = 5  # comparisons that the ratio of seconds is the median of
 _OUTLIER = 3.0  # times the median of a few steps; a longer step was a pause of the machine
 _BESIDE = 8  # newest steps of a kind that are compared
@@ -20,15 +20,17 @@ class Rest:
     Looking for drafts, and taking in what became of them, is work of the host in every step, which
     nothing pays for where few drafts are accepted. So steps with drafts and steps without are
     compared where they lie beside each other, as a shared machine changes its speed within seconds:
-    drafting pays while its tokens a step exceed the ratio of the seconds. Where it does not,
-    drafters rest, longer each time, and a few steps try them again.
+    drafting pays while its tokens a step exceed the ratio of the seconds. Seconds are without those
+    of verifying nodes, which differ from step to step with the nodes: the tokens are less by the
+    price of that. Where drafting does not pay, drafters rest, longer each time, and a few steps try
+    them again. A text changes while they rest, so what a try brings soon outweighs what was before.
     """
 
     def __init__(self) -> None:
         self._is_resting = False
         self._left = _FIRST  # steps until it is decided anew
         self._length = _SHORTEST
-        self._tokens, self._num_tokens = 0.0, 0
+        self._tokens, self._weight = 0.0, 0.0
         self._ratios: list[float] = []
         self._beside: dict[bool, list[float]] = {True: [], False: []}  # by whether drafts were made
         self._since_plain = 0
@@ -42,14 +44,16 @@ class Rest:
 
     def observe(self, drafted: bool, tokens: float, seconds: float) -> None:
         """A step without prompts is over. ``tokens``: expected of it, a request: what was emitted
-        says less, as it is chance. ``seconds``: of all of it, to the beginning of the next one."""
+        says less, as it is chance; less the price of its nodes, in tokens. ``seconds``: of all of
+        it, to the beginning of the next one, but for those of its nodes."""
         beside = self._beside[drafted]
         beside.append(seconds)
         del beside[:-_BESIDE]
+        self._weight *= 1 - 1 / _MEMORY
         if drafted:
             self._since_plain += 1
-            self._num_tokens = min(self._num_tokens + 1, _TOKEN_MEMORY)
-            self._tokens += (tokens - self._tokens) / self._num_tokens
+            self._weight += 1.0
+            self._tokens += (tokens - self._tokens) / self._weight
 
     @property
     def pays(self) -> bool:

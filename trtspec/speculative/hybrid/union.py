@@ -291,8 +291,11 @@ class UnionDrafter(Drafter):
         between = min(now - step.ended, own / 2)
         if self._can_rest:
             requests = step.load.requests
-            tokens = 1 + step.promised / requests
-            self._rests[requests].observe(not step.is_resting, tokens, own + between)
+            roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
+            for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
+            seconds = own + between - for_nodes
+            tokens = 1 + step.promised / requests - for_nodes / seconds
+            self._rests[requests].observe(not step.is_resting, tokens, seconds)
         rest = own - verifying - step.drafting + between
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
