@@ -102,6 +102,7 @@ class Pair:
             assert torch.equal(own, other)
 
 
+@pytest.mark.slow
 def test_calls_of_both_profiles(folder: Path, fake: FakeTensorRT) -> None:
     """A prompt longer than a step's rows, steps of several requests, and slots behind the first."""
     pair = Pair(folder)

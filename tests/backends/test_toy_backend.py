@@ -31,6 +31,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     backends.cache_clear()
 
 
+@pytest.mark.slow
 def test_it_builds_and_runs(
     models: TinyModels, tmp_path: Path, install: Callable[[str], None]
 ) -> None:

@@ -161,6 +161,7 @@ def test_what_of_the_tree_is_needed_can_travel(capsys: pytest.CaptureFixture[str
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In processes of their own, and gone on with."""
     words = ["--output", str(tmp_path), "--parts", "machine", "build", "--device", "cpu"]
@@ -174,6 +175,7 @@ def test_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "report: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_short_form(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +211,7 @@ def test_outcomes_of_tests(tmp_path: Path) -> None:
     assert (first, why) == ("b: one", "no GPU")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
 def test_what_runs_on_a_gpu_on_a_played_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def test_answers_prompt_after_prompt() -> None:
     peer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "message"),
     [

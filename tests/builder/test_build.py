@@ -160,6 +160,7 @@ def test_leftovers_of_killed_builds(plan: BuildPlan, tmp_path: Path) -> None:
     assert EngineConfig.read(engine) == plan.engine
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_that_loads(models: TinyModels, tmp_path: Path) -> None:
     """Killed for real, in the middle: the next build starts over and removes the pieces."""
     script = (

@@ -90,6 +90,7 @@ def changed(before: Keys, after: Keys) -> set[str]:
     return {name for name, key in after.items() if before[name] != key}
 
 
+@pytest.mark.slow
 def test_what_it_is_made_of(site: Path, keys: Callable[[], Keys]) -> None:
     before = keys()
     assert {"toy draft/rollout.pt2", "toy target/model.pt2"} <= set(before)

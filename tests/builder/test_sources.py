@@ -59,6 +59,7 @@ def file_of(package: Path, module: str) -> Path:
     return path.with_suffix(".py") if not path.is_dir() else path / "__init__.py"
 
 
+@pytest.mark.slow
 def test_all_that_is_imported_counts(copy: Path) -> None:
     homes = [kind.home for kind in draft_kinds().values()]
     modules = set(loaded_with(*homes, "trtspec.backends.aoti.compile"))
@@ -78,6 +79,7 @@ def test_all_that_is_imported_counts(copy: Path) -> None:
     assert sources.hash_of(of(copy, *homes)) == before
 
 
+@pytest.mark.slow
 def test_a_method_counts_for_its_own_drafts(copy: Path) -> None:
     """Another method, or a new one, changes neither the target's graphs nor those of the others."""
     block = draft_kinds()["dflash"].home

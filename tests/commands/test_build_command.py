@@ -269,6 +269,7 @@ def test_truncated_checkpoint(
     assert os.listdir(tmp_path) == ["broken"]
 
 
+@pytest.mark.slow
 def test_as_a_program(tmp_path: Path) -> None:
     """Without a traceback, and with argparse's own exit code for what it does not know."""
     program = [sys.executable, "-m", "trtspec.commands.build", "--output_dir", str(tmp_path)]

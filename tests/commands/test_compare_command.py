@@ -54,6 +54,7 @@ def prompts(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_compare(
     pair: tuple[str, str], prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def test_forward_of_short_sequences(pair: tuple[str, str], tmp_path: Path) -> No
     assert (call["batch"], call["rows"], call["context"]) == (4, 4, 60)
 
 
+@pytest.mark.slow
 def test_forward_on_several_backends(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

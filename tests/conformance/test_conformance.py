@@ -60,6 +60,7 @@ def traces() -> list[Trace]:
     return [record(random_scenario(seed)) for seed in range(NUM_SCENARIOS)]
 
 
+@pytest.mark.slow
 def test_scenarios_reach_everything(traces: list[Trace]) -> None:
     events = sum(map(events_of, traces), Counter[str]())
     for event in (

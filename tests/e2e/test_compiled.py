@@ -44,10 +44,11 @@ PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SA
 # with them beyond that does not ask whose they are.
 USUAL = ("shallow", "chunked", "padded")
 # These are made of parts that others of NAMES compile too: P-EAGLE guesses as PARD does and reads
-# states as EAGLE does, one MTP module drafts as an EAGLE head does, Medusa's static tree is one
-# call of the heads whose dynamic tree is compiled, and DDTree makes such a tree of what DFlash
-# guesses. Their graphs are recorded, their texts compared without a compiler.
-SELDOM = ("p_eagle", "mtp", "medusa", "ddtree")
+# states as EAGLE does, MTP modules draft as EAGLE heads do (several, in one rollout, as in the
+# lowered graphs), Medusa's static tree is one call of the heads whose dynamic tree is compiled, and
+# DDTree makes such a tree of what DFlash guesses. Their graphs are recorded, their texts compared
+# without a compiler.
+SELDOM = ("p_eagle", "mtp", "modules", "medusa", "ddtree")
 
 
 def marked(name: str, often: bool = True) -> list[pytest.MarkDecorator]:

@@ -38,6 +38,7 @@ def texts() -> list[list[list[int]]]:
         return [tokens(llm.generate(prompts(), params, use_tqdm=False)) for params in both]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_is_often_right(shape: str, batch: int) -> None:

@@ -51,6 +51,7 @@ PARAMS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
 def test_the_embedded_models(params: SamplingParams) -> None:
     """A trained head of a float target still knows the int8 one, alone and in a batch."""

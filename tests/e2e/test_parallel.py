@@ -67,6 +67,7 @@ def drafts(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Draf
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "method", "shape"),
     [
@@ -174,6 +175,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", ["chain", "tree", "static"])
 @pytest.mark.parametrize("method", MASK)

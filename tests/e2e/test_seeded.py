@@ -22,6 +22,8 @@ from .helpers import (
     watch,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = eight_prompts(20)
 # One option each beside temperature, and in the end several at once; low temperatures among them,
 # so that drafts are accepted.
@@ -49,9 +51,20 @@ def speculations(models: TinyModels) -> dict[str, Any]:
     }
 
 
+OFTEN = (1, 2, 8)
+"""Of chains that differ in their length alone, those that run outside the full product."""
 NAMES = [
-    *(f"{method}-{k}" for method in ("ngram", "chain") for k in range(1, 9)),
-    *(f"tree-{k}-{d}-{n}" for k, d, n in TREES),
+    *(
+        pytest.param(f"{method}-{k}", marks=[] if k in OFTEN else pytest.mark.matrix)
+        for method in ("ngram", "chain")
+        for k in range(1, 9)
+    ),
+    *(
+        pytest.param(
+            f"tree-{k}-{d}-{n}", marks=[] if (k, d) in ((2, 3), (8, 1)) else pytest.mark.matrix
+        )
+        for k, d, n in TREES
+    ),
 ]
 
 

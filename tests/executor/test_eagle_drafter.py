@@ -27,6 +27,7 @@ from trtspec.speculative.state_drafter import StateDrafter
 from .state_drafter_schedules import CHOICES, Schedule, World, random_world
 
 
+@pytest.mark.slow
 def test_hundreds_of_random_schedules() -> None:
     events: Counter[str] = Counter()
     for seed in range(400):

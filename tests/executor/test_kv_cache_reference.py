@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from trtspec.executor.kv_cache import KVCacheManager
 
 from .kv_cache_reference import PlainKVCacheManager
@@ -107,6 +109,7 @@ class Pair:
             assert slots.tolist() == self.plain.slots(request, positions).tolist()
 
 
+@pytest.mark.slow
 def test_the_same_blocks_after_every_call() -> None:
     events: Counter[str] = Counter()
     for seed in range(120):

@@ -20,6 +20,7 @@ from .kv_cache_reference import PlainKVCacheManager
 from .random_schedules import CHOICES, Simulation, World, random_world
 
 
+@pytest.mark.slow
 def test_random_schedules() -> None:
     events: Counter[str] = Counter()
     for seed in range(1500):

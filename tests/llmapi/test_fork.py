@@ -110,6 +110,7 @@ def test_a_new_llm_in_a_child(llm: LLM, text_model: TextModel) -> None:
     assert "forked from" in said, "found before anything is looked for"
 
 
+@pytest.mark.slow
 def test_a_child_ends_by_itself() -> None:
     """What is imported for an LLM leaves no thread behind that the end of a child waits for."""
     program = (

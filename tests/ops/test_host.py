@@ -79,6 +79,7 @@ print(torch.get_num_threads(), usable_cpus())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [None, "3"])
 def test_default_number_of_threads(chosen: str | None) -> None:
     """No more than can be kept busy, unless somebody chose it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os, threading, torch
 from trtspec.ops.linear import linear, pack_linear
@@ -32,6 +34,7 @@ assert torch.get_num_threads() == 3, "another thread's setting changed"
 """
 
 
+@pytest.mark.slow
 def test_kernels_take_the_threads_of_torch() -> None:
     """In a process of its own, where nothing else starts any."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)

@@ -20,6 +20,8 @@ from trtspec.ops.cuda_launch import CudaKernels
 from trtspec.ops.cuda_params import AcceptParams, MaskElement, SampleParams, TreeMaskParams
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 STREAM = 77

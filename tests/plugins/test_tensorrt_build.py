@@ -36,6 +36,7 @@ needs_tools = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_tools
 def test_wrong_root_is_refused(tmp_path: Path) -> None:
     done = configure(tmp_path / "build", tmp_path)

@@ -151,6 +151,7 @@ def test_a_hung_step_ends_the_server(serve: Serve) -> None:
         server.llm.shutdown()
 
 
+@pytest.mark.slow
 def test_draining(serve: Serve) -> None:
     """What runs is finished, what comes is refused, and then the server ends."""
     with serve(drain_timeout=DEADLINE) as server, ThreadPoolExecutor(2) as pool:
@@ -169,6 +170,7 @@ def test_draining(serve: Serve) -> None:
         assert not server.thread.is_alive() and server.lifecycle.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_draining_has_an_end(serve: Serve, twice: bool) -> None:
     """After its time, or at a second signal, what still runs is ended with a reason."""

@@ -92,6 +92,7 @@ def test_a_client_that_leaves_frees_its_blocks_within_one_step(serve: Serve, str
         assert 'request_success_total{finished_reason="abort",model_name="tiny"} 1.0' in text
 
 
+@pytest.mark.slow
 def test_many_clients_with_random_disconnects(serve: Serve) -> None:
     """64 at once: every one that stays gets exactly its own text, and every block comes back."""
     rng = random.Random(0)
@@ -136,6 +137,7 @@ def test_many_clients_with_random_disconnects(serve: Serve) -> None:
         assert server.post(json={"prompt": "a", "max_tokens": 1}).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_full_queue(serve: Serve) -> None:
     """429 with Retry-After, at once; what was admitted is served."""
     with serve(llm={"max_batch_size": 1}, max_queue=2) as server:

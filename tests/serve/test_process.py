@@ -105,6 +105,7 @@ def process(*arguments: str) -> Iterator[Process]:
         running.popen.wait()
 
 
+@pytest.mark.slow
 def test_a_life(text_model: TextModel) -> None:
     """Start, the official client, a client killed in mid-stream, SIGTERM under load, the end."""
     speculation = {

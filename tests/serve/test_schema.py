@@ -13,6 +13,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis (e
 generation = pytest.importorskip("schemathesis.generation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
 def test_no_request_is_answered_with_a_fault(server: Server, mode: str) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

@@ -76,6 +76,7 @@ hidden_files.write_hidden_states(Path(sys.argv[1]), [1], [torch.zeros(1, 4)], [0
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer(tmp_path: Path) -> None:
     """What it leaves is never taken for a file, and goes once nobody writes it any more."""
     command = [sys.executable, "-c", KILLED, str(tmp_path / "a.safetensors")]

@@ -205,6 +205,7 @@ class Keeps(ChainDrafter):
             self.kept.pop(request_id, None)
 
 
+@pytest.mark.slow
 @given(
     adapts=st.booleans(),
     events=st.lists(

@@ -97,6 +97,7 @@ def speed(
     return world.serve(union, requests_of(batch), STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slowness", [steady, in_steps, in_bursts])
 @pytest.mark.parametrize("acceptances", [(0.05,), (0.2,), (0.7,), (0.05, 0.05, 0.8, 0.05)])
 def test_never_much_slower_than_the_best_of_none_and_always(

@@ -56,7 +56,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return save_pair(tmp_path_factory.mktemp("pair"))
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aoti", marks=pytest.mark.slow), "onnx"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "eager",
+        pytest.param("onnx", marks=pytest.mark.slow),
+        pytest.param("aoti", marks=[pytest.mark.slow, pytest.mark.matrix]),
+    ],
+)
 def test_it_drafts(
     pair: tuple[Path, Path], tmp_path: Path, install: Callable[[str], None], backend: str
 ) -> None:

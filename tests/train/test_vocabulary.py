@@ -32,6 +32,7 @@ def test_given_size() -> None:
             choose([data(1000, 30)], 1000, [999, 5], size, COST)
 
 
+@pytest.mark.slow
 def test_chosen_size() -> None:
     """As many as pay: few where few cover the data or rows are dear, all where they are cheap."""
 

@@ -69,6 +69,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return model, load_checkpoint(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [0, 29])
 def test_drafts_are_those_of_transformers(target: Any, clusters: int, tmp_path: Path) -> None:
     model, checkpoint = target
