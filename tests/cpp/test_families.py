@@ -28,7 +28,9 @@ KINDS = {
     "granite": "factors on embedding, scores, residuals and logits",
     "glm4": "a part of each head turns, neighbours with each other; norms at both places",
     "starcoder2": "layer norms with biases, no gate",
-    "deepseek_v3": "caches of latents",
+    "deepseek_v3": "caches of latents; a sigmoid router with groups, a shared expert",
+    "mixtral": "experts behind a softmax, a window on all layers",
+    "gpt_oss": "sinks, a router with biases, experts with biases and a cut gate",
     "gemma4": "K and V of earlier layers, larger heads without a window, per-layer embeddings",
 }
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]

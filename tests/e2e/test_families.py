@@ -207,3 +207,25 @@ def test_every_method_and_way(families: TinyModels, case: str, method: str, way:
         for _ in range(2):
             assert texts(llm) == expected
         assert_no_leak(llm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["deepseek_v3", "qwen2_moe", "gpt_oss"])
+def test_preemption_gives_the_same_bits_again(families: TinyModels, case: str) -> None:
+    """In bfloat16, where they tell more than texts: each prompt alone and in one pass, beside all
+    in chunks where some are taken back and computed once more; trees of a draft's too."""
+    params = replace(SAMPLED, max_tokens=24, logprobs=3)
+    tight = {**TIGHT, "kv_cache_config": {"max_tokens": 72}}
+
+    def bits(llm: LLM, prompts: list[list[int]]) -> list[Any]:
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [(o.outputs[0].token_ids, repr(o.outputs[0].logprobs)) for o in outputs]
+
+    folder = families.folder(case)
+    with open_llm(folder, dtype="bfloat16") as llm:
+        alone = [found for prompt in PROMPTS for found in bits(llm, [prompt])]
+    for draft in (None, drafts(families, case, "tree")):
+        with open_llm(folder, draft, dtype="bfloat16", **tight) as llm:
+            steps = watch(llm)
+            assert bits(llm, PROMPTS) == alone
+            assert sum(step.num_preempted for step in steps) > 0

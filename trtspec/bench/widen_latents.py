@@ -138,6 +138,7 @@ class LatentSpace:
         factors = (periods / rope.theta**turned).tolist()
         return {
             "num_key_value_heads": self.wide_heads,
+            "head_dim": self.rope_dim,
             "q_lora_rank": None,
             "kv_lora_rank": self.rank,
             "qk_nope_head_dim": self.plain_dim,
