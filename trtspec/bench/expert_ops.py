@@ -70,7 +70,8 @@ def bench(
     size = (expert_bytes_read() - before) // SETS
     taken = seconds_per_call(calls, seconds)
     operations = 2 * rows * shape.top_k * 3 * shape.hidden * shape.inner
-    one = sum(layer.packed[0].nbytes for layer in layers)
+    parts = (part for layer in layers for part in layer if part is not None)
+    one = sum(part[0].nbytes for part in parts)
     print(
         f"experts {name:8} rows {rows:4}: {taken * 1e3:8.3f} ms, {size / one:6.1f} experts, "
         f"{size / 1e6:7.1f} MB, {size / taken / 1e9:5.1f} GB/s, "

@@ -39,7 +39,7 @@ class FixtureShape:
 # leaves them close to the original. Parameters without embedding and head, in millions:
 #   300m: target 308, draft 30 (1/10). 1b, like Llama-3.2-1B: target 973, draft 122 (1/8).
 #   8b, like Llama-3.1-8B with Llama-3.2-1B: target 6,980, draft 973 (1/7).
-#   moe3b, like Qwen3-30B-A3B cut to a twelfth: target 2,437, of which a row reads 172; draft 30.
+#   moe1b, like Qwen3-30B-A3B cut to a 24th: target 1,229, of which a row reads 172; draft 30.
 #   mla300m, with the latents of DeepSeek-V2-Lite: target 283, draft 30 (1/9).
 SHAPES: Mapping[str, FixtureShape] = {
     shape.name: shape
@@ -60,8 +60,8 @@ SHAPES: Mapping[str, FixtureShape] = {
             DecoderShape(2048, 16, 2048, 512, 8192),
         ),
         FixtureShape(
-            "moe3b",
-            DecoderShape(1024, 8, 1024, 256, 768, num_experts=128, top_k=8),
+            "moe1b",
+            DecoderShape(1024, 8, 1024, 256, 768, num_experts=64, top_k=8),
             DecoderShape(512, 8, 512, 128, 2048),
         ),
         FixtureShape(
