@@ -334,6 +334,7 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
     add(scheduler, 1, 3)
     free = [cache.num_free_blocks for cache in scheduler._resources.drafts]
     batch = scheduler.schedule()  # the newcomer's prompt is fed all the same
+    assert batch.num_waiting == 0
     assert rows(batch) == [(0, 5, 1, 0), (1, 0, 3, 0)] and asked == [1]
     assert scheduler._resources.drafts[0].num_free_blocks == free[0] - 1
     for item, emitted in zip(batch.items, (1, 1), strict=True):
@@ -342,6 +343,13 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
         draft = [5] if item.is_generation else [committed]
         scheduler._resources.commit(item.request, committed + emitted - 1, draft)
     assert rows(run(scheduler)) == [(0, 6, 1, 3), (1, 3, 1, 3)] and asked == [1, 2]
+
+
+def test_a_step_says_how_many_wait() -> None:
+    scheduler = make(32, batch=1)
+    for id in range(3):
+        add(scheduler, id, 5)
+    assert scheduler.schedule().num_waiting == 2
 
 
 @given(

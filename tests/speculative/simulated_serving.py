@@ -103,7 +103,8 @@ class World:
     """target: seconds of a step by its rows. acceptance: of the only drafter; the tokens expected
     of what it verifies are then counted, not those that chance gives it. slowness: by the time,
     how many times as long everything takes. work: the seconds that have passed, each divided by the
-    slowness of then: two runs meet slow times at different places."""
+    slowness of then: two runs meet slow times at different places.
+    num_waiting: requests in the queue."""
 
     target: Callable[[int], float]
     acceptance: float | None = None
@@ -112,6 +113,7 @@ class World:
     tokens: float = 0.0
     verified: list[int] = field(default_factory=list)
     slowness: Callable[[float], float] = lambda now: 1.0
+    num_waiting: int = 1
 
     def clock(self) -> float:
         return self.now
@@ -130,7 +132,10 @@ class World:
         for _ in range(steps):
             most = 0 if drafter.skips_drafts(len(requests)) else drafter.needs.max_nodes
             batch = StepPlan(
-                tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests)
+                tuple(
+                    ScheduledRequest(r, len(r.tokens) - 1, 1, True, most, True) for r in requests
+                ),
+                num_waiting=self.num_waiting,
             )
             drafter.prepare_draft_tokens(batch)
             nodes = sum(len(r.draft) for r in requests)

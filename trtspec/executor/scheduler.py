@@ -174,7 +174,9 @@ class Scheduler:
         for item in admitted:
             item.request.scheduled_time = now
         blocks = tuple(self._resources.target_block_table(item.request) for item in items)
-        return StepPlan(tuple(items), blocks, tuple(preempted), tuple(admitted))
+        return StepPlan(
+            tuple(items), blocks, tuple(preempted), tuple(admitted), num_waiting=len(self._waiting)
+        )
 
     def _reserve_one_row_each(self, preempted: list[Request]) -> list[tuple[Request, int]]:
         """Pass 1: the requests that have their row, with their committed lengths."""

@@ -41,6 +41,7 @@ class StepPlan:
     the caches. A preempted request begins once only.
     feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
     rollout.
+    num_waiting: requests that the step leaves in the queue.
     first_step_only: True: only nodes of depth 1 are wanted; an engine may roll out less for them.
     """
 
@@ -50,6 +51,7 @@ class StepPlan:
     admitted: tuple[ScheduledRequest, ...] = ()
     feeds_drafts: bool = True
     first_step_only: bool = False
+    num_waiting: int = 0
 
     @property
     def only_generates(self) -> bool:

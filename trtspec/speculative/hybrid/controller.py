@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +69,13 @@ class Outlook:
         assert self.first_step is not None, "what is chosen was offered"
         return self.first_step
 
+    def times(self, worths: Floats) -> Outlook:
+        """The same with the chances of each request times ``worths [B]``, what its tokens are
+        worth."""
+        chances = None if self.chances is None else self.chances * worths[:, None]
+        first_step = None if self.first_step is None else self.first_step.times(worths)
+        return replace(self, chances=chances, first_step=first_step)
+
 
 class Choice(NamedTuple):
     """An engine that drafts. engine: its place among the engines. first_step_only: its rollout
@@ -104,6 +111,9 @@ class Controller:
     mean speed: each step is weighed against the pace of all steps, not against its own. An engine
     drafts where the nodes that it is expected to add exceed the price of its call. Steps with
     prompts say nothing of the pace, as prompts take the same time either way.
+
+    Where tokens of the requests are not worth the same, chances are given times their worths, and
+    all that is called tokens is worth.
 
     Decisions rest on earlier steps and on what drafters say of their nodes, never on what becomes
     of the nodes at hand. A step is either *weighed*, by `plan`, `count` and `report`, or taken like

@@ -20,17 +20,17 @@ class Rest:
     Looking for drafts, and taking in what became of them, is work of the host in every step, which
     nothing pays for where few drafts are accepted. So steps with drafts and steps without are
     compared where they lie beside each other, as a shared machine changes its speed within seconds:
-    drafting pays while its tokens a step exceed the ratio of the seconds. Seconds are without those
-    of verifying nodes, which differ from step to step with the nodes: the tokens are less by the
-    price of that. Where drafting does not pay, drafters rest, longer each time, and a few steps try
-    them again. A text changes while they rest, so what a try brings soon outweighs what was before.
+    drafting pays while its tokens a step exceed the ratio of the seconds. What verifying nodes
+    takes differs from step to step with the nodes, as tokens do, and is a mean of as many steps.
+    Where drafting does not pay, drafters rest, longer each time, and a few steps try them again. A
+    text changes while they rest, so what a try brings soon outweighs what was before.
     """
 
     def __init__(self) -> None:
         self._is_resting = False
         self._left = _FIRST  # steps until it is decided anew
         self._length = _SHORTEST
-        self._tokens, self._weight = 0.0, 0.0
+        self._tokens = self._nodes = self._weight = 0.0
         self._ratios: list[float] = []
         self._beside: dict[bool, list[float]] = {True: [], False: []}  # by whether drafts were made
         self._since_plain = 0
@@ -42,10 +42,11 @@ class Rest:
         self._left -= 1
         return self._is_resting
 
-    def observe(self, drafted: bool, tokens: float, seconds: float) -> None:
-        """A step without prompts is over. ``tokens``: expected of it, a request: what was emitted
-        says less, as it is chance; less the price of its nodes, in tokens. ``seconds``: of all of
-        it, to the beginning of the next one, but for those of its nodes."""
+    def observe(self, drafted: bool, tokens: float, seconds: float, nodes: float = 0.0) -> None:
+        """A step without prompts is over. ``tokens``: of it, a request: expected ones, as what was
+        emitted is chance; or what a group came nearer to its end by. ``seconds``: of all of it,
+        to the beginning of the next one, but for those that its nodes took. ``nodes``: these, in
+        ``seconds``."""
         beside = self._beside[drafted]
         beside.append(seconds)
         del beside[:-_BESIDE]
@@ -54,11 +55,12 @@ class Rest:
             self._since_plain += 1
             self._weight += 1.0
             self._tokens += (tokens - self._tokens) / self._weight
+            self._nodes += (nodes - self._nodes) / self._weight
 
     @property
     def pays(self) -> bool:
         """Whether drafts bring more than they take, as far as that is known."""
-        return not self._ratios or self._tokens > median(self._ratios)
+        return not self._ratios or self._tokens > (1 + self._nodes) * median(self._ratios)
 
     def _decide(self) -> None:
         """A rest or a try is over: compare, and choose what follows."""

@@ -21,6 +21,7 @@ from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.hybrid.rest import Rest
+from trtspec.speculative.hybrid.worth import Worth, longest_text
 from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +29,8 @@ Floats = npt.NDArray[np.float64]
 
 class UnionDrafter(Drafter):
     """Merges the trees of its members by token path and gives the rows of a step to the nodes that
-    are likeliest to be accepted, of the whole batch.
+    are likeliest to be accepted, of the whole batch; where no request waits, to those that shorten
+    the time until all have ended (see `Worth`).
 
     The chance of a node is the highest that a member gives its path. Members without an engine
     draft first. Beside engines they do so in every step, as they cost little there; alone, where
@@ -60,12 +62,16 @@ class UnionDrafter(Drafter):
         self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not self._engines and not needs.reads_every_row
-        self._rests: defaultdict[int, Rest] = defaultdict(Rest)  # by how many requests generate
+        # By how many requests generate, and whether others wait.
+        self._rests: defaultdict[tuple[int, bool], Rest] = defaultdict(Rest)
+        self._adapts = adapts
+        self._others_wait = False
+        self._worth = Worth()
         self._is_resting = False
 
     def skips_drafts(self, num_requests: int) -> bool:
         if self._can_rest and num_requests:
-            self._is_resting = self._rests[num_requests].rests()
+            self._is_resting = self._rests[num_requests, self._others_wait].rests()
             return self._is_resting
         self._is_resting = False
         return not self._cheap and self._controller.rests(num_requests)
@@ -85,7 +91,8 @@ class UnionDrafter(Drafter):
             )
         )
         is_pure = 0 < len(items) == len(batch.items)
-        self._step = step = _Step(load, is_pure, began, self._is_resting)
+        self._others_wait = batch.num_waiting > 0
+        self._step = step = _Step(load, is_pure, began, self._is_resting, self._others_wait)
         ids = (item.request.id for item in batch.items)
         self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
         for item in items:
@@ -106,9 +113,13 @@ class UnionDrafter(Drafter):
         step.judged = self._clock()
         for item, outcome in zip(batch.items, accepted, strict=True):
             step.tokens += len(outcome.tokens)
+            if item.is_generation and step.nodes:
+                self._worth.observe(item.request.id, len(outcome.tokens))
             if item.request.id == step.tried:
                 gain = len(outcome.tokens) - step.expected
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
+        if step.longest:
+            step.shortened = step.longest - longest_text(batch.items)
         if step.is_resting:
             self._tell_of_ended(batch, accepted)
             step.ended = self._clock()
@@ -122,6 +133,7 @@ class UnionDrafter(Drafter):
     def release(self, request_id: int) -> None:
         for member in self._members:
             member.release(request_id)
+        self._worth.release(request_id)
         self._blocks.pop(request_id, None)
         if self._step is not None and self._step.tried == request_id:
             self._step.tried = None
@@ -129,6 +141,7 @@ class UnionDrafter(Drafter):
     @property
     def live_requests(self) -> Set[int]:
         ids = {request_id for member in self._members for request_id in member.live_requests}
+        ids |= self._worth.live_requests
         if self._step is not None and self._step.tried is not None:
             ids.add(self._step.tried)
         return ids
@@ -147,12 +160,18 @@ class UnionDrafter(Drafter):
         """Let the engines draft that pay, beside the ``trees`` of the other members, and give each
         request the nodes that are worth a row."""
         load = step.load
+        worths = self._worths(step, items)
+        if worths is not None:
+            step.longest = longest_text(items)
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         repeat = None if self._cheap else self._controller.repeat(load.requests)
         tried: tuple[int, ...] = ()
         if repeat is None:
             outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
             cheap = _ranked(trees) if outlooks else None
+            if worths is not None and cheap is not None:
+                cheap = cheap * worths[:, None]
+                outlooks = [outlook.times(worths) for outlook in outlooks]
             chosen, tried = self._controller.plan(load, cheap, outlooks)
             step.spent = sum(
                 outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen
@@ -181,7 +200,7 @@ class UnionDrafter(Drafter):
             self._try(step, items, trees, [self._engines[i] for i in tried])
         step.drafting = self._clock() - began
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
-        counts = self._share(step, trees)
+        counts = self._share(step, trees, worths)
         for item, draft in zip(items, TokenTree.best_each(trees, counts), strict=True):
             item.request.draft = draft
         step.nodes = sum(counts)
@@ -265,10 +284,20 @@ class UnionDrafter(Drafter):
             for member in self._members:
                 member.drafter.on_accepted(batch, [accepted[i] for i in ended])
 
-    def _share(self, step: _Step, trees: Sequence[TokenTree]) -> list[int]:
+    def _worths(self, step: _Step, items: Sequence[ScheduledRequest]) -> Floats | None:
+        """What a token of each request is worth ``[B]``; None: all the same."""
+        if not self._adapts or step.others_wait or not step.is_pure or len(items) == 1:
+            return None
+        one, all_rows = (self.target_cost.at(n) for n in (1, len(items)))
+        row_share = 1 - one / all_rows if all_rows else 0.0
+        return self._worth.of([item.request for item in items], row_share)
+
+    def _share(self, step: _Step, trees: Sequence[TokenTree], worths: Floats | None) -> list[int]:
         """How many nodes of each tree are verified."""
         sizes = [len(tree) for tree in trees]
         scores = np.concatenate([_scores(tree) for tree in trees])
+        if worths is not None:
+            scores = scores + np.repeat(np.log(worths), sizes)
         order = np.argsort(-scores, kind="stable")
         chances = np.exp(scores[order].astype(np.float64))
         count = self._controller.count(step.load, chances, step.spent)
@@ -294,8 +323,10 @@ class UnionDrafter(Drafter):
             roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
             for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
             seconds = own + between - for_nodes
-            tokens = 1 + step.promised / requests - for_nodes / seconds
-            self._rests[requests].observe(not step.is_resting, tokens, seconds)
+            tokens = step.shortened if step.longest else 1 + step.promised / requests
+            self._rests[requests, step.others_wait].observe(
+                not step.is_resting, tokens, seconds, for_nodes / seconds
+            )
         rest = own - verifying - step.drafting + between
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
@@ -316,16 +347,22 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 
 
 class _Step:
-    """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked."""
+    """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked.
+    others_wait: requests are left in the queue. longest: see `longest_text`, before the step; 0
+    where others wait. shortened: what it fell by."""
 
-    def __init__(self, load: Load, is_pure: bool, began: float, is_resting: bool) -> None:
+    def __init__(
+        self, load: Load, is_pure: bool, began: float, is_resting: bool, others_wait: bool
+    ) -> None:
         self.load = load
         self.is_pure = is_pure
         self.is_resting = is_resting
+        self.others_wait = others_wait
         self.began = began
         self.drafted = self.judged = self.ended = 0.0
         self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
         self.nodes = self.tokens = 0  # verified, emitted
+        self.longest = self.shortened = 0
         self.promised = 0.0  # drafts that should be accepted, by the chances of the verified ones
         self.tried: int | None = None  # the request of a trial
         self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
