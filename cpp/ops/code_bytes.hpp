@@ -91,6 +91,8 @@ TRTSPEC_INLINE VI dot_bytes(VI acc, VU w, std::int32_t x) {
   const __m512i odd =
       _mm512_madd_epi16(_mm512_srli_epi16(codes, 8), _mm512_srai_epi16(inputs, 8));
   return acc + (VI)even + (VI)odd;
+#elif defined(__AVXVNNI__)
+  return (VI)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)w, _mm256_set1_epi32(x));
 #elif defined(__AVX2__)
   const __m256i codes = (__m256i)w, inputs = _mm256_set1_epi32(x);
   if (Small) {

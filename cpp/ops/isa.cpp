@@ -5,6 +5,7 @@
 #include <iterator>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -12,13 +13,24 @@
 namespace trtspec {
 namespace {
 
-constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
+constexpr const char* kNames[] = {"generic", "avx2", "avx_vnni", "avx512", "avx512_bf16",
+                                  "amx"};
 
 #if defined(__x86_64__)
 // Tiles take 8 KiB of every thread's state, so Linux wants a process to ask for them (arch_prctl's
 // ARCH_REQ_XCOMP_PERM, of the 18th part of the state), and may refuse.
 bool may_use_tiles() { return ::syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 #endif
+
+// Its instructions are coded as those of avx2 are; compilers of today know no name for it.
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+#else
+  return false;
+#endif
+}
 
 Isa detect() {
 #if defined(__x86_64__)
@@ -32,7 +44,7 @@ Isa detect() {
   const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
                    __builtin_cpu_supports("amx-int8");
   if (!avx2) return Isa::generic;
-  if (!avx512) return Isa::avx2;
+  if (!avx512) return has_avx_vnni() ? Isa::avx_vnni : Isa::avx2;
   if (!bf16) return Isa::avx512;
   return amx && may_use_tiles() ? Isa::amx : Isa::avx512_bf16;
 #else
@@ -54,7 +66,10 @@ Isa detected_isa() {
 
 Isa active_isa() { return current().load(std::memory_order_relaxed); }
 
-Isa set_isa(Isa isa) { return current().exchange(isa < detected_isa() ? isa : detected_isa()); }
+Isa set_isa(Isa isa) {
+  if (isa == Isa::avx_vnni && !has_avx_vnni()) isa = Isa::avx2;
+  return current().exchange(isa < detected_isa() ? isa : detected_isa());
+}
 
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 

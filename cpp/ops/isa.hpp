@@ -14,8 +14,9 @@
 //   cpp/ops/foo.cpp          compiled once: checks, scratch memory, then
 //                            TRTSPEC_DISPATCH(foo_kernel, x, n);
 //
-// (The sets beyond, avx512_bf16 and amx, add instructions of use to products of weights and to
-// attention: see the sources named *_dot.cpp and *_amx.cpp. All other kernels run as avx512 there.)
+// (The sets between and beyond, avx_vnni, avx512_bf16 and amx, add instructions of use to products of
+// weights and to attention: see the sources named *_vnni.cpp, *_dot.cpp and *_amx.cpp. All other
+// kernels run as avx2 and as avx512 there.)
 //
 // TRTSPEC_ISA_NS is generic, avx2 or avx512 in a kernel source. Everything that a kernel source
 // defines must lie in that namespace (best: in an unnamed namespace inside it), and it must not
@@ -43,7 +44,7 @@
 #define TRTSPEC_DISPATCH(name, ...)                                             \
   (::trtspec::active_isa() >= ::trtspec::Isa::avx512                            \
        ? ::trtspec::avx512::name(__VA_ARGS__)                                   \
-       : ::trtspec::active_isa() == ::trtspec::Isa::avx2 ? ::trtspec::avx2::name(__VA_ARGS__) \
+       : ::trtspec::active_isa() >= ::trtspec::Isa::avx2 ? ::trtspec::avx2::name(__VA_ARGS__) \
                                                          : ::trtspec::generic::name(__VA_ARGS__))
 #else
 #define TRTSPEC_DECLARE_KERNEL(result, name, parameters) \

@@ -129,6 +129,9 @@ void linear_quantised(const LinearQuantisedParams& params) {
       if (product.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
         return avx512_bf16::linear_codes_dot(product, inputs);
       }
+      if (product.rounds_inputs && active_isa() == Isa::avx_vnni) {
+        return avx_vnni::linear_codes_vnni(product, inputs);
+      }
 #endif
       TRTSPEC_DISPATCH(linear_codes_kernel, product, inputs);
     });

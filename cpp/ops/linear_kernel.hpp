@@ -21,7 +21,7 @@ TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
                        (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
 
 // Rows of codes whose sums fit in registers together.
-constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa == Isa::avx2 ? 5 : 2; }
+constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa >= Isa::avx2 ? 5 : 2; }
 
 // The inputs of linear_quantised, rows of `stride` elements with zeros behind the last, in blocks of
 // nearly equal numbers of rows. In a block of n rows, four bytes of its first row are followed by
@@ -49,6 +49,12 @@ TRTSPEC_DECLARE_KERNEL(void, linear_code_inputs_kernel,
 
 TRTSPEC_DECLARE_KERNEL(void, linear_codes_kernel,
                        (const LinearQuantisedParams& params, const CodeInputs& inputs))
+
+// By the dot product of bytes that processors without AVX-512 have. Only where active_isa() is
+// avx_vnni.
+namespace avx_vnni {
+void linear_codes_vnni(const LinearQuantisedParams& params, const CodeInputs& inputs);
+}
 
 // bfloat16 by the processor's own dot product, for an even number of input features; reads params.x
 // as it is. Only where active_isa() is avx512_bf16 or better.

@@ -25,7 +25,7 @@ CASES += [(8, 256, "float16", "zeros"), (8, 0, "float32", "none"), (4, 16, "floa
 FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of OCP's E2M1, in the order of their codes."""
 
-isa = each_isa("generic", "avx2", "avx512", "avx512_bf16", "amx")
+isa = each_isa("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
 
 
 def make(
