@@ -1,9 +1,9 @@
 // KVCacheManager as torch sees it. Sizes that do not fit come to Python as ValueError, everything
 // else as RuntimeError.
-#include <ATen/ops/empty.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <trtspec/kv_cache_manager.hpp>
+#include <trtspec/runtime/host_tensor.hpp>
 
 #include <algorithm>
 #include <tuple>
@@ -39,13 +39,13 @@ struct ManagerHolder : torch::CustomClassHolder {
   // int32 [n], a copy.
   at::Tensor block_table(int64_t request) {
     const auto blocks = manager.block_table(request);
-    at::Tensor table = at::empty({int64_t(blocks.size())}, at::kInt);
+    at::Tensor table = trtspec::host_tensor({int64_t(blocks.size())}, at::kInt);
     std::copy(blocks.begin(), blocks.end(), table.mutable_data_ptr<int32_t>());
     return table;
   }
   // int64 [n]
   at::Tensor slots(int64_t request, const Ints& positions) {
-    at::Tensor slots = at::empty({int64_t(positions.size())}, at::kLong);
+    at::Tensor slots = trtspec::host_tensor({int64_t(positions.size())}, at::kLong);
     std::transform(positions.begin(), positions.end(), slots.mutable_data_ptr<int64_t>(),
                    [&](int64_t position) { return manager.slot(request, position); });
     return slots;

@@ -4,7 +4,11 @@
 #include <trtspec/ngram_index.hpp>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 #include <vector>
+
+#include "tree_holder.hpp"
 
 namespace {
 
@@ -21,16 +25,30 @@ struct IndexHolder : torch::CustomClassHolder {
   int64_t size() { return index.size(); }
   void extend(const Ints& tokens) { index.extend(tokens); }
   Ints propose(int64_t count) { return index.propose(count); }
+  // Takes in `tokens`, and then proposes a chain of at most `count` nodes, of which none carries one
+  // of `unwanted`: the tree, its nodes and its depth.
+  std::tuple<TreePointer, int64_t, int64_t> draft(const Ints& tokens, int64_t count,
+                                                  const Ints& unwanted) {
+    index.extend(tokens);
+    Ints proposed = index.propose(count);
+    proposed.erase(std::find_first_of(proposed.begin(), proposed.end(), unwanted.begin(),
+                                      unwanted.end()),
+                   proposed.end());
+    const auto size = int64_t(proposed.size());
+    return {c10::make_intrusive<TreeHolder>(trtspec::TokenTree::chain(std::move(proposed))), size,
+            size};
+  }
 
   trtspec::NgramIndex index;
 };
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(trtspec, m) {
-  m.class_<IndexHolder>("NgramIndex")
+void register_ngram(torch::Library& library) {
+  library.class_<IndexHolder>("NgramIndex")
       .def(torch::init<int64_t, int64_t>())
       .def("size", &IndexHolder::size)
       .def("extend", &IndexHolder::extend)
-      .def("propose", &IndexHolder::propose);
+      .def("propose", &IndexHolder::propose)
+      .def("draft", &IndexHolder::draft);
 }

@@ -1,14 +1,11 @@
 // TokenTree as torch sees it. A tree that does not fit comes to Python as ValueError, an argument
 // of another type as RuntimeError.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
+#include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/token_tree.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -24,17 +21,23 @@ using trtspec::TokenTree;
 using Ints = std::vector<int64_t>;
 using Pointer = TreePointer;
 using Pointers = std::vector<Pointer>;
-// A tree with what every verify step asks of it, since a call from Python costs more than any of
-// it: int64 [3, n + 1], the token, the parent's row and the depth of each row (0, -1 and 0 of the
-// root), and the largest depth.
-using Described = std::tuple<Pointer, at::Tensor, int64_t>;
+// A tree with its nodes and its largest depth, which every step asks for, since a call from Python
+// costs more than either.
+using Described = std::tuple<Pointer, int64_t, int64_t>;
 
 Described described(TokenTree tree) {
-  const int64_t rows = tree.size() + 1;
-  at::Tensor table = at::empty({3, rows}, at::kLong);
+  const int64_t size = tree.size(), max_depth = tree.max_depth();
+  return {c10::make_intrusive<TreeHolder>(std::move(tree)), size, max_depth};
+}
+
+// int64 [3, n + 1]: the token, the parent's row and the depth of each row; 0, -1 and 0 of the root.
+at::Tensor rows(const Pointer& self) {
+  const TokenTree& tree = self->tree;
+  const int64_t count = tree.size() + 1;
+  at::Tensor table = trtspec::host_tensor({3, count}, at::kLong);
   int64_t* tokens = table.mutable_data_ptr<int64_t>();
-  int64_t* parents = tokens + rows;
-  int64_t* depths = parents + rows;
+  int64_t* parents = tokens + count;
+  int64_t* depths = parents + count;
   *tokens = 0;
   *parents = -1;
   *depths = 0;
@@ -43,8 +46,7 @@ Described described(TokenTree tree) {
                  [](int32_t parent) { return parent + 1; });
   const std::vector<int32_t> depth = tree.depths();
   std::copy(depth.begin(), depth.end(), depths + 1);
-  const int64_t max_depth = *std::max_element(depths, depths + rows);
-  return {c10::make_intrusive<TreeHolder>(std::move(tree)), table, max_depth};
+  return table;
 }
 
 // What `made` returns; its complaint as torch raises a ValueError.
@@ -151,55 +153,9 @@ std::tuple<std::vector<Described>, at::Tensor> calibrated(const Pointers& trees,
     scores.insert(scores.end(), made.scores().begin(), made.scores().end());
     results.push_back(described(std::move(made)));
   }
-  at::Tensor all = at::empty({int64_t(scores.size())}, at::kFloat);
+  at::Tensor all = trtspec::host_tensor({int64_t(scores.size())}, at::kFloat);
   std::copy(scores.begin(), scores.end(), all.mutable_data_ptr<float>());
   return {std::move(results), all};
-}
-
-// What a verify step says of the rows of its requests, the root of each first: `columns` (a value a
-// request) once a row, where the row's output stands in its text (`first_outputs` the root's), its
-// token and its parent's row; and where the rows of each request begin.
-std::vector<at::Tensor> verify_rows(const Pointers& trees, const Ints& first_outputs,
-                                    const std::vector<at::Tensor>& columns) {
-  const auto count = int64_t(trees.size());
-  TORCH_CHECK(int64_t(first_outputs.size()) == count, "trees: one output is needed for each");
-  at::Tensor row_start = at::empty({count + 1}, at::kInt);
-  int32_t* starts = row_start.mutable_data_ptr<int32_t>();
-  starts[0] = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    starts[i + 1] = starts[i] + int32_t(trees[size_t(i)]->tree.size()) + 1;
-  }
-  const int64_t rows = starts[count];
-  std::vector<at::Tensor> out;
-  for (const at::Tensor& column : columns) {
-    TORCH_CHECK(column.numel() == count && column.is_contiguous(), "trees: one value a request");
-    at::Tensor spread = at::empty({rows}, column.options());
-    const std::size_t width = column.element_size();
-    const auto* from = static_cast<const char*>(column.const_data_ptr());
-    auto* to = static_cast<char*>(spread.mutable_data_ptr());
-    for (int64_t i = 0; i < count; ++i, from += width) {
-      for (int32_t row = starts[i]; row < starts[i + 1]; ++row, to += width) {
-        std::memcpy(to, from, width);
-      }
-    }
-    out.push_back(std::move(spread));
-  }
-  at::Tensor outputs = at::empty({rows}, at::kLong), tokens = at::zeros({rows}, at::kLong);
-  at::Tensor parents = at::full({rows}, -1, at::kInt);
-  for (int64_t i = 0; i < count; ++i) {
-    const TokenTree& tree = trees[size_t(i)]->tree;
-    const int64_t first = first_outputs[size_t(i)];
-    int64_t* output = outputs.mutable_data_ptr<int64_t>() + starts[i];
-    *output++ = first;
-    for (const int32_t depth : tree.depths()) *output++ = first + depth;
-    std::copy(tree.tokens().begin(), tree.tokens().end(),
-              tokens.mutable_data_ptr<int64_t>() + starts[i] + 1);
-    std::transform(tree.parents().begin(), tree.parents().end(),
-                   parents.mutable_data_ptr<int32_t>() + starts[i] + 1,
-                   [](int32_t parent) { return parent + 1; });
-  }
-  out.insert(out.end(), {outputs, tokens, parents, row_start});
-  return out;
 }
 
 Described merge(const Pointers& trees) {
@@ -233,7 +189,7 @@ Described best(const Pointer& self, const std::optional<at::Tensor>& scores, con
 // float32 [n], or [0] without scores.
 at::Tensor scores(const Pointer& self) {
   const std::vector<float>& own = self->tree.scores();
-  at::Tensor values = at::empty({int64_t(own.size())}, at::kFloat);
+  at::Tensor values = trtspec::host_tensor({int64_t(own.size())}, at::kFloat);
   std::copy(own.begin(), own.end(), values.mutable_data_ptr<float>());
   return values;
 }
@@ -245,7 +201,7 @@ Described scored(const Pointer& self, const at::Tensor& gains) {
 // int32 [n].
 at::Tensor cells(const Pointer& self, int64_t num_depths, int64_t num_levels) {
   const std::vector<int32_t> own = self->tree.cells(int32_t(num_depths), int32_t(num_levels));
-  at::Tensor values = at::empty({int64_t(own.size())}, at::kInt);
+  at::Tensor values = trtspec::host_tensor({int64_t(own.size())}, at::kInt);
   std::copy(own.begin(), own.end(), values.mutable_data_ptr<int32_t>());
   return values;
 }
@@ -264,7 +220,7 @@ std::tuple<Ints, std::vector<bool>, Ints> outcomes(const Pointer& self, const In
 
 at::Tensor mask(const Pointer& self, int64_t words) {
   const TokenTree& tree = self->tree;
-  at::Tensor mask = at::empty({tree.size() + 1, std::max(words, tree.mask_words())}, at::kLong);
+  at::Tensor mask = trtspec::host_tensor({tree.size() + 1, std::max(words, tree.mask_words())}, at::kLong);
   checked([&] {
     tree.write_mask(words, mask.mutable_data_ptr<int64_t>());
     return true;
@@ -291,7 +247,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("best_of", &best_of)
       .def_static("best_each", &best_each)
       .def_static("calibrated", &calibrated)
-      .def_static("verify_rows", &verify_rows)
+      .def("rows", &rows)
       .def("cut", &cut)
       .def("without", &without)
       .def("select", &selected)
@@ -303,5 +259,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("mask", &mask)
       .def("path", &path)
       .def("is_chain", &is_chain);
+  register_ngram(m);
   register_packing(m);
+  register_row_sampler(m);
 }

@@ -14,4 +14,6 @@ struct TreeHolder : torch::CustomClassHolder {
 using TreePointer = c10::intrusive_ptr<TreeHolder>;
 
 // Of what takes trees; only once their class is registered.
+void register_ngram(torch::Library& library);
 void register_packing(torch::Library& library);
+void register_row_sampler(torch::Library& library);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -9,6 +11,10 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.verdict import Judgement
+from trtspec.executor.verification import Verification
+from trtspec.ops.acceptance import accept
+from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
 
 from .judging import judge
@@ -36,17 +42,74 @@ def test_an_unusable_row_takes_nothing_from_those_before_it(bad: int) -> None:
         assert [entry.token for entry in verdict.logprobs or ()] == verdict.tokens
 
 
-def test_rows_of_roots_alone_are_those_of_empty_trees() -> None:
-    """A step without drafts takes a shorter way to the same tensors, and not with one draft."""
+def test_rows_as_tensors() -> None:
+    """One value a row, the root's first; options stay those of the request's id until it is
+    released, and rows emit one output after the other down a tree."""
     requests = [
-        Request.create(i, [1] * (i + 1), SamplingParams(temperature=0.5, seed=i), i, 64)
+        Request.create(
+            i,
+            [1] * (i + 1),
+            SamplingParams(temperature=0.5 * i, top_k=i, top_p=1 - i / 4, min_p=i / 8),
+            2**64 - 1 - i,
+            64,
+            sample_index=i,
+        )
         for i in range(3)
     ]
     requests[1].tokens.append(7)
-    empty = [TokenTree.empty()] * 3
-    columns, trees = SamplingRows().tensors(requests, empty)
-    wanted, wanted_trees = TokenTree.verify_rows(empty, [0, 1, 0], columns[:6])
-    for made, right in zip([*columns, *trees], [*wanted, *wanted_trees], strict=True):
-        assert made.dtype == right.dtype and made.equal(right)
-    drafted, _ = SamplingRows().tensors(requests, [TokenTree.chain([5]), *empty[:2]])
-    assert drafted[6].tolist() == [0, 1, 1, 0]
+    rows = SamplingRows()
+    columns, nodes = rows.tensors(requests, [TokenTree.empty()] * 3)
+    assert [column.tolist() for column in columns] == [
+        *([0, 0.5, 1.0], [0, 1, 2], [1.0, 0.75, 0.5], [0, 0.125, 0.25]),
+        *([-1, -2, -3], [0, 1, 2], [0, 1, 0]),
+    ]
+    assert tuple(column.dtype for column in columns) == COLUMN_DTYPES
+    assert [values.tolist() for values in nodes] == [[0] * 3, [-1] * 3, [0, 1, 2, 3]]
+    trees = [TokenTree.chain([5]), TokenTree([8, 9, 8], [-1, -1, 1]), TokenTree.empty()]
+    columns, nodes = rows.tensors(requests, trees)
+    assert columns[5].tolist() == [0, 0, 1, 1, 1, 1, 2]
+    assert columns[6].tolist() == [0, 1, 1, 2, 2, 3, 0]
+    assert [values.tolist() for values in nodes] == [
+        *([0, 5, 0, 8, 9, 8, 0], [-1, 0, -1, 0, 0, 2, -1], [0, 2, 6, 7]),
+    ]
+    assert [values.dtype for values in nodes] == [torch.int64, torch.int32, torch.int32]
+    assert rows.live_requests == {0, 1, 2}
+    rows.release(1)
+    rows.release(1)
+    assert rows.live_requests == {0, 2}
+    again = Request.create(1, [1], SamplingParams(temperature=0.25), 0, 64)
+    columns, _ = rows.tensors([again], [TokenTree.empty()])
+    assert columns[0].tolist() == [0.25]
+
+
+def test_the_host_decides_as_the_ops_do() -> None:
+    """One call of C++ over random rows and trees, or `sample` and `accept` over tensors: the same
+    verdicts, rows without a usable number among them."""
+    rng = random.Random(0)
+    noise = torch.Generator().manual_seed(0)
+    emitted = 0
+    for seed in range(20):
+        requests = [
+            Request.create(
+                id, [1], SamplingParams(temperature=rng.choice((0, 0.7)), top_k=5), seed + id, 64
+            )
+            for id in range(3)
+        ]
+        for request in requests:
+            size = rng.randrange(6)
+            parents = [rng.randrange(-1, node) for node in range(size)]
+            request.draft = TokenTree([rng.randrange(4) for _ in range(size)], parents)
+        trees = [request.draft for request in requests]
+        count = sum(1 + len(tree) for tree in trees)
+        logits = torch.randn(count, 4, generator=noise)
+        logits[rng.randrange(count)] = torch.nan
+        rows = SamplingRows()
+        columns, nodes = rows.tensors(requests, trees)
+        sampled = sample(logits, *columns)
+        judgement = Judgement(sampled, *accept(sampled, *nodes))
+        by_ops = Verification(requests, None, judgement).read()
+        assert Verification(requests, None, rows.judge(requests, trees, logits)).read() == by_ops
+        emitted += sum(len(verdict.tokens) for verdict in by_ops.values())
+        with pytest.raises(RuntimeError, match="float32 logits"):
+            rows.judge(requests, trees, logits[1:])
+    assert emitted > 80  # drafts were accepted

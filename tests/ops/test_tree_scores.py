@@ -130,21 +130,6 @@ def test_calls_for_many_trees_are_those_for_each(
         for tree, exponent in zip(trees, exponents, strict=True)
     ]
     equal(TokenTree.calibrated(trees, gains, exponents), expected)
-    first = draw(st.integers(0, 99))
-    columns = [torch.rand(len(trees)), torch.arange(len(trees))]
-    spread, nodes = TokenTree.verify_rows(trees, first, columns)
-    sizes = torch.tensor([1 + len(tree) for tree in trees])
-    rows = np.concatenate([tree.rows for tree in trees], axis=1)
-    outputs = np.concatenate([tree.rows[2] + n for tree, n in zip(trees, first, strict=True)])
-    assert all(
-        torch.equal(found, column.repeat_interleave(sizes))
-        for found, column in zip(spread, columns, strict=False)
-    )
-    assert [x.tolist() for x in (spread[-1], *nodes)] == [
-        *(outputs.tolist(), rows[0].tolist(), rows[1].tolist()),
-        [0, *sizes.cumsum(0).tolist()],
-    ]
-    assert [x.dtype for x in nodes] == [torch.int64, torch.int32, torch.int32]
 
 
 def test_trees_of_several_requests_that_do_not_fit_are_refused() -> None:

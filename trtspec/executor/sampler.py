@@ -16,7 +16,7 @@ from trtspec.executor.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.verdict import Judgement, Questions
-from trtspec.executor.verification import Verification
+from trtspec.executor.verification import Verification, places
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import SamplingColumns, sample
 
@@ -54,9 +54,7 @@ class Sampler:
             columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
             logits, hidden, judgement = target.judge(groups, questions)
-            places = _places(requests)
-            raw = _raw(requests, places, logits)
-            return Verification(requests, places, hidden, judgement, raw)
+            return Verification(requests, hidden, judgement, _raw(requests, logits))
         logits, hidden = target.forward(groups)
         return self._judge(requests, changes, logits, hidden)
 
@@ -79,16 +77,19 @@ class Sampler:
     ) -> Verification:
         """Judge the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
         request the row of its newest token and one row per node of its draft. All is done where the
-        logits are: one copy of options and trees goes there. Only a rule waits for what was
-        sampled."""
+        logits are: on the host in one call, else one copy of options and trees goes there. Only a
+        rule waits for what was sampled."""
         if not requests:
-            return Verification(requests, (), hidden)
+            return Verification(requests, hidden)
         trees = [request.draft for request in requests]
-        places = _places(requests)
-        raw = _raw(requests, places, logits)
-        for change, own in zip(changes, places, strict=True):
-            if change is not None:
-                change.apply(logits[own])
+        raw = _raw(requests, logits)
+        if any(changes):
+            for change, own in zip(changes, places(requests), strict=True):
+                if change is not None:
+                    change.apply(logits[own])
+        if self._rule is None and logits.device.type == "cpu":
+            decisions = self._rows.judge(requests, trees, logits)
+            return Verification(requests, hidden, decisions, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, trees)
@@ -96,29 +97,21 @@ class Sampler:
         sampled = sample(logits, *columns)
         if self._rule is not None and any(map(len, trees)):
             choices = sampled.cpu()
-            for request, own in zip(requests, places, strict=True):
+            for request, own in zip(requests, places(requests), strict=True):
                 self._rule.force(request, request.draft, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         judgement = Judgement(sampled)
-        if places[-1].stop > len(requests):
+        if any(map(len, trees)):
             judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return Verification(requests, places, hidden, judgement, raw)
+        return Verification(requests, hidden, judgement, raw)
 
 
-def _places(requests: Sequence[Request]) -> list[slice]:
-    """Where each request's rows are among those that are judged."""
-    places, first = [], 0
-    for request in requests:
-        end = first + 1 + len(request.draft)
-        places.append(slice(first, end))
-        first = end
-    return places
-
-
-def _raw(requests: Sequence[Request], places: Sequence[slice], logits: Tensor) -> dict[int, Tensor]:
+def _raw(requests: Sequence[Request], logits: Tensor) -> dict[int, Tensor]:
     """The raw model's log probabilities, of the requests that ask for some, by id."""
+    if all(request.params.logprobs is None for request in requests):
+        return {}
     return {
         request.id: torch.log_softmax(logits[own], dim=-1)
-        for request, own in zip(requests, places, strict=True)
+        for request, own in zip(requests, places(requests), strict=True)
         if request.params.logprobs is not None
     }

@@ -1,73 +1,83 @@
-"""SamplingRows: the options of requests as the tensors that rows are sampled by."""
+"""SamplingRows: what a step asks of the rows of its requests (cpp/include/trtspec/runtime)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.request import Request
-from trtspec.ops.sampling import COLUMN_DTYPES
+from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
 
 
-class SamplingRows:
-    """Makes the seven tensors of `trtspec.ops.sampling`, one row per request and per tree node.
+class Decisions(NamedTuple):
+    """The target's verdicts on several requests: how many tokens each emits, and of all of these,
+    one request behind the other, the accepted rows (the root first) and the tokens. A single token
+    of -1: the root's row has no usable number. A path ends before a later row of that kind."""
 
-    What the options of the requests say stays as it is while the same ones come, which in steady
-    decoding is every step, so it is kept.
+    counts: list[int]
+    rows: list[int]
+    tokens: list[int]
+
+
+class SamplingRows:
+    """Samples one row per request and one per node of its tree: on the host, in one call of C++
+    that walks the trees too, or by the tensors that ops and engines take.
+
+    The options of a request are read when its rows are first asked for, and kept until `release`.
     """
 
     def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._options: list[Tensor] = []
-        self._roots: list[Tensor] = []
+        sampler: Any = torch.classes.trtspec.RowSampler()
+        # Looking the methods up costs as much as much of what they do.
+        self._add, self._remove = sampler.add, sampler.remove
+        self._tensors, self._judge = sampler.tensors, sampler.judge
+        self._live: set[int] = set()
 
     def tensors(
         self, requests: Sequence[Request], trees: Sequence[TokenTree]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """In the order of the op: temperature, top_k, top_p, min_p, seed, sample_index, index; and
-        ``tokens``, ``parents`` and ``row_start`` of `accept`."""
-        ids = [request.id for request in requests]
-        if ids != self._ids:
-            self._ids, self._options, self._roots = ids, _options(requests), _roots(len(requests))
-        emitted = [request.num_output_tokens for request in requests]
-        if not any(tree.max_depth for tree in trees):
-            return [*self._options, torch.tensor(emitted, dtype=torch.int64)], list(self._roots)
-        return TokenTree.verify_rows(trees, emitted, self._options)
+        """In the order of the op (`trtspec.ops.sampling`): temperature, top_k, top_p, min_p, seed,
+        sample_index, index, each ``[R]``; and of the trees ``tokens [R] i64``, 0 for roots,
+        ``parents [R] i32``, -1 for roots, and ``row_start [J + 1] i32`` of `accept`."""
+        made: list[Tensor] = self._tensors(*self._asked(requests, trees))
+        return made[:7], made[7:]
+
+    def judge(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
+    ) -> Decisions:
+        """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
+        return Decisions._make(self._judge(*self._asked(requests, trees), logits))
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
-        if request_id in self._ids:
-            self._ids, self._options, self._roots = [], [], []
+        if request_id in self._live:
+            self._live.remove(request_id)
+            self._remove(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
         """The ids of those whose options are kept."""
-        return set(self._ids)
+        return set(self._live)
 
+    def _asked(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree]
+    ) -> tuple[list[int], list[Any], list[int]]:
+        ids = [request.id for request in requests]
+        if not self._live.issuperset(ids):
+            self._take_in(requests)
+        outputs = [len(request.tokens) - request.num_prompt_tokens for request in requests]
+        return ids, [tree.native for tree in trees], outputs
 
-def _roots(count: int) -> list[Tensor]:
-    """What `TokenTree.verify_rows` says of trees without nodes: no draft tokens, no parents, and a
-    row each."""
-    return [
-        torch.zeros(count, dtype=torch.int64),
-        torch.full((count,), -1, dtype=torch.int32),
-        torch.arange(count + 1, dtype=torch.int32),
-    ]
-
-
-def _options(requests: Sequence[Request]) -> list[Tensor]:
-    params = [request.params for request in requests]
-    values = [
-        [p.temperature for p in params],
-        [p.top_k for p in params],
-        [p.top_p for p in params],
-        [p.min_p for p in params],
-        [seed_to_int64(request.seed) for request in requests],
-        [request.sample_index for request in requests],
-    ]
-    kinds = COLUMN_DTYPES[: len(values)]
-    return [torch.tensor(column, dtype=kind) for column, kind in zip(values, kinds, strict=True)]
+    def _take_in(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.id not in self._live:
+                p = request.params
+                seed = seed_to_int64(request.seed)
+                options = p.temperature, p.top_k, p.top_p, p.min_p, seed, request.sample_index
+                self._add(request.id, *options)
+                self._live.add(request.id)

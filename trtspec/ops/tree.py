@@ -19,8 +19,8 @@ from torch import Tensor
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 
-# A tree of C++, its rows (see TokenTree.rows) and its largest depth.
-_Described = tuple[Any, Tensor, int]
+# A tree of C++, its nodes and its largest depth.
+_Described = tuple[Any, int, int]
 _class: Any = torch.classes.trtspec.TokenTree
 _make: Callable[[Sequence[int], Sequence[int], Tensor | None], _Described] = _class.make
 _chain: Callable[[Sequence[int]], _Described] = _class.chain
@@ -28,7 +28,6 @@ _merge: Callable[[list[Any]], _Described] = _class.merge
 _best_of: Callable[..., list[_Described]] = _class.best_of
 _best_each: Callable[[list[Any], list[int]], list[_Described]] = _class.best_each
 _calibrated: Callable[..., tuple[list[_Described], Tensor]] = _class.calibrated
-_verify_rows: Callable[..., list[Tensor]] = _class.verify_rows
 
 
 class TokenTree:
@@ -40,15 +39,13 @@ class TokenTree:
     A tree may carry scores: of each node, ln of the probability that its drafter gives the path to
     it. They follow the nodes through all that makes trees of trees.
 
-    rows: int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
-    its depth; 0, -1 and 0 of the root. max_depth: depth of the deepest node; 0 without nodes.
-    native: the tree of C++, for other native calls.
+    max_depth: depth of the deepest node; 0 without nodes. native: the tree of C++, for other native
+    calls. Arrays are made when they are first asked for: most steps ask for none.
     """
 
-    tokens: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
     max_depth: int
     native: Any
+    _size: int
 
     def __init__(
         self,
@@ -65,19 +62,15 @@ class TokenTree:
             raise _no_integers(tokens, parents) from error
 
     def _set(self, described: _Described) -> None:
-        tree, rows, max_depth = described
         own = self.__dict__
-        own["native"] = tree
-        own["max_depth"] = max_depth
-        own["rows"] = array = rows.numpy()
-        array.flags.writeable = False
-        own["tokens"] = array[0, 1:]
+        own["native"], own["_size"], own["max_depth"] = described
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"TokenTree is immutable, {name} cannot be set")
 
     @classmethod
-    def _of(cls, described: _Described) -> TokenTree:
+    def of_native(cls, described: tuple[Any, int, int]) -> TokenTree:
+        """A tree that other native calls made, with its nodes and its largest depth."""
         tree = cls.__new__(cls)
         tree._set(described)
         return tree
@@ -88,7 +81,7 @@ class TokenTree:
         if not len(tokens):
             return _EMPTY
         try:
-            return cls._of(_chain(_listed(tokens)))
+            return cls.of_native(_chain(_listed(tokens)))
         except RuntimeError as error:
             raise _no_integers(tokens, ()) from error
 
@@ -102,7 +95,7 @@ class TokenTree:
         """The union by token path: a path that several trees hold appears once. Nodes keep the
         order in which they first come, so an earlier tree's nodes come first. The score of a path
         is the highest that it has; there are scores if all trees with nodes have them."""
-        return cls._of(_merge([tree.native for tree in trees]))
+        return cls.of_native(_merge([tree.native for tree in trees]))
 
     @classmethod
     def best_of(
@@ -127,7 +120,7 @@ class TokenTree:
             found = _best_of(sizes, tokens, parents, scores, lists, max_depths, max_nodes)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return [cls._of(described) for described in found]
+        return [cls.of_native(described) for described in found]
 
     @classmethod
     def best_each(cls, trees: Sequence[TokenTree], counts: Sequence[int]) -> list[TokenTree]:
@@ -137,7 +130,7 @@ class TokenTree:
         if cut:
             found = _best_each([best[i].native for i in cut], [counts[i] for i in cut])
             for i, described in zip(cut, found, strict=True):
-                best[i] = cls._of(described)
+                best[i] = cls.of_native(described)
         return best
 
     @classmethod
@@ -156,28 +149,14 @@ class TokenTree:
         made, begin, values = [], 0, scores.numpy()
         values.flags.writeable = False
         for described in found:
-            tree = cls._of(described)
+            tree = cls.of_native(described)
             tree.__dict__["scores"] = values[begin : begin + len(tree)]
             begin += len(tree)
             made.append(tree)
         return made
 
-    @classmethod
-    def verify_rows(
-        cls, trees: Sequence[TokenTree], first_outputs: Sequence[int], columns: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """What a verify step says of its R rows, those of B requests, the root of each first.
-
-        ``first_outputs``: which token of its text each root's row emits; ``columns``: values of the
-        requests, each ``[B]``. Returns these for every row ``[R]`` and behind them which token of
-        the text it emits ``[R] i64``; and of the trees ``tokens [R] i64``, 0 for roots, ``parents
-        [R] i32``, -1 for roots, and ``row_start [B + 1] i32``."""
-        natives = [tree.native for tree in trees]
-        *spread, tokens, parents, row_start = _verify_rows(natives, first_outputs, columns)
-        return spread, [tokens, parents, row_start]
-
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self._size
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenTree):
@@ -192,6 +171,19 @@ class TokenTree:
 
     def __reduce__(self) -> tuple[type[TokenTree], tuple[Any, ...]]:
         return TokenTree, (self.tokens.tolist(), self.parents.tolist(), self.scores)
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
+        its depth; 0, -1 and 0 of the root."""
+        rows: npt.NDArray[np.int64] = self.native.rows().numpy()
+        rows.flags.writeable = False
+        return rows
+
+    @cached_property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """int64[n], read-only."""
+        return self.rows[0, 1:]
 
     @cached_property
     def parents(self) -> npt.NDArray[np.int32]:
@@ -217,10 +209,11 @@ class TokenTree:
     def without(self, tokens: Iterable[int]) -> TokenTree:
         """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
         that ends the text gains nothing: its parent's own row already says whether it comes."""
-        unwanted = frozenset(tokens)
-        if unwanted.isdisjoint(self.tokens.tolist()):
+        unwanted = list(tokens)
+        if not (unwanted and self._size):
             return self
-        return self._of(self.native.without(list(unwanted)))
+        described: _Described = self.native.without(unwanted)
+        return self if described[1] == self._size else self.of_native(described)
 
     def outcomes(
         self, tokens: Sequence[int], verified: TokenTree | None, table: tuple[int, int]

@@ -1,7 +1,4 @@
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-
+#include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/packing.hpp>
 
 #include <algorithm>
@@ -46,13 +43,13 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
   const Totals totals = check(groups, layout);
   const auto count = static_cast<std::int64_t>(groups.size());
   const std::int64_t size = layout.tokens_per_block;
-  PackedRows packed{{at::empty({totals.rows}, at::kLong), at::empty({totals.rows}, at::kLong),
-                     at::empty({totals.rows}, at::kLong),
-                     at::full({count, layout.blocks_per_sequence}, -1, at::kInt),
-                     at::empty({count + 1}, at::kInt), at::empty({count}, at::kInt),
-                     at::empty({count}, at::kBool),
-                     at::zeros({totals.rows, layout.mask_words}, at::kLong)},
-                    at::empty({totals.logits}, at::kLong)};
+  PackedRows packed{
+      {host_tensor({totals.rows}, at::kLong), host_tensor({totals.rows}, at::kLong),
+       host_tensor({totals.rows}, at::kLong),
+       host_tensor({count, layout.blocks_per_sequence}, at::kInt),
+       host_tensor({count + 1}, at::kInt), host_tensor({count}, at::kInt),
+       host_tensor({count}, at::kBool), host_tensor({totals.rows, layout.mask_words}, at::kLong)},
+      host_tensor({totals.logits}, at::kLong)};
   auto* ids = packed.rows[0].mutable_data_ptr<std::int64_t>();
   auto* positions = packed.rows[1].mutable_data_ptr<std::int64_t>();
   auto* slots = packed.rows[2].mutable_data_ptr<std::int64_t>();
@@ -76,7 +73,9 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
       const std::int64_t cache = positions[row];
       slots[row] = group.blocks[static_cast<std::size_t>(cache / size)] * size + cache % size;
     }
-    std::copy(group.blocks.begin(), group.blocks.end(), tables + i * layout.blocks_per_sequence);
+    std::fill(std::copy(group.blocks.begin(), group.blocks.end(),
+                        tables + i * layout.blocks_per_sequence),
+              tables + (i + 1) * layout.blocks_per_sequence, -1);
     is_tree[i] = group.tree && !group.tree->empty();
     if (is_tree[i]) {
       std::copy(group.tree->tokens().begin(), group.tree->tokens().end(), ids + fed);
@@ -85,6 +84,8 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
         positions[fed + node] = group.context + depths[static_cast<std::size_t>(node)];
       }
       group.tree->write_mask(layout.mask_words, masks + begin * layout.mask_words);
+    } else {
+      std::fill(masks + begin * layout.mask_words, masks + end * layout.mask_words, 0);
     }
     if (group.last_logits) {
       std::iota(wanted, wanted + (1 + end - fed), fed - 1);

@@ -55,7 +55,7 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     if (item.max_nodes <= 0 || !can_draft(*item.request)) continue;
     items.push_back(&item);
     requests.push_back(item.request);
-    sampling.add(*item.request, false);
+    sampling.add(Asked::of(*item.request, false));
   }
   if (items.empty()) return;
   const FirstPass pass = first_pass(requests);

@@ -1,19 +1,31 @@
 #include <ATen/ops/zeros.h>
 
 #include <trtspec/acceptance.hpp>
+#include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/sampler.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
 namespace trtspec {
 
-void SamplingTable::add(const Request& request, bool with_draft) {
-  const auto rows = static_cast<std::size_t>(1 + (with_draft ? request.draft.size() : 0));
-  const SamplingOptions& options = request.options;
+namespace {
+
+template <class T>
+at::Tensor copied(const std::vector<T>& values) {
+  at::Tensor tensor = host_tensor({std::ssize(values)}, c10::CppTypeToScalarType<T>::value);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
+  return tensor;
+}
+
+}  // namespace
+
+void SamplingTable::add(const Asked& asked) {
+  const auto rows = static_cast<std::size_t>(1 + (asked.draft ? asked.draft->size() : 0));
+  const SamplingOptions& options = *asked.options;
   const auto repeat = [rows](auto& column, auto value) {
     column.insert(column.end(), rows, static_cast<decltype(column[0] + 0)>(value));
   };
@@ -23,10 +35,10 @@ void SamplingTable::add(const Request& request, bool with_draft) {
   repeat(min_p_, options.min_p);
   repeat(seed_, options.seed);
   repeat(sample_index_, options.sample_index);
-  output_index_.push_back(request.num_output_tokens());
-  if (!with_draft) return;
-  for (const std::int32_t depth : request.draft.depths()) {
-    output_index_.push_back(request.num_output_tokens() + depth);
+  output_index_.push_back(asked.output_index);
+  if (!asked.draft) return;
+  for (const std::int32_t depth : asked.draft->depths()) {
+    output_index_.push_back(asked.output_index + depth);
   }
 }
 
@@ -36,15 +48,8 @@ SamplingRows SamplingTable::view() const {
 }
 
 SamplingColumns SamplingTable::columns() const {
-  SamplingColumns columns = greedy_sampling(size());
-  const std::array<const void*, 7> values = {temperature_.data(), top_k_.data(),
-                                             top_p_.data(),       min_p_.data(),
-                                             seed_.data(),        sample_index_.data(),
-                                             output_index_.data()};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::memcpy(columns[i].mutable_data_ptr(), values[i], columns[i].nbytes());
-  }
-  return columns;
+  return {copied(temperature_), copied(top_k_),        copied(top_p_),      copied(min_p_),
+          copied(seed_),        copied(sample_index_), copied(output_index_)};
 }
 
 SamplingColumns greedy_sampling(std::int64_t count) {
@@ -75,35 +80,40 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
 
 }  // namespace
 
-std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits,
-                            Device& device) {
-  SamplingTable table;
-  std::vector<std::int64_t> tokens;
-  std::vector<std::int32_t> parents;
-  std::vector<std::int32_t> starts = {0};
-  std::int64_t width = 0;
-  for (const Request* request : requests) {
-    table.add(*request, true);
+Questions::Questions(std::span<const Asked> requests) {
+  starts.push_back(0);
+  for (const Asked& asked : requests) {
+    table.add(asked);
     tokens.push_back(0);
     parents.push_back(-1);
-    tokens.insert(tokens.end(), request->draft.tokens().begin(), request->draft.tokens().end());
-    for (const std::int32_t parent : request->draft.parents()) parents.push_back(parent + 1);
+    if (asked.draft) {
+      tokens.insert(tokens.end(), asked.draft->tokens().begin(), asked.draft->tokens().end());
+      for (const std::int32_t parent : asked.draft->parents()) parents.push_back(parent + 1);
+    }
     starts.push_back(static_cast<std::int32_t>(tokens.size()));
-    width = std::max(width, 1 + request->draft.size());
   }
-  check_logits(logits, table.size());
-  std::vector<std::int64_t> sampled(tokens.size());
-  device.sample(logits.contiguous(), table.view(), sampled.data());
+}
 
-  std::vector<std::int32_t> accepted(requests.size() * static_cast<std::size_t>(width));
-  std::vector<std::int32_t> emitted(requests.size());
-  const auto count = static_cast<std::int64_t>(requests.size());
-  if (trtspec::accept(sampled.data(), tokens.data(), parents.data(), starts.data(), count, width,
-                      accepted.data(), emitted.data()) >= 0) {
+std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
+                            const SampleRows& sample) {
+  const auto count = std::ssize(questions.starts) - 1;
+  const std::int32_t* starts = questions.starts.data();
+  check_logits(logits, questions.table.size());
+  std::vector<std::int64_t> sampled(questions.tokens.size());
+  sample(logits.contiguous(), questions.table.view(), sampled.data());
+
+  std::int64_t width = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    width = std::max<std::int64_t>(width, starts[i + 1] - starts[i]);
+  }
+  std::vector<std::int32_t> accepted(static_cast<std::size_t>(count * width));
+  std::vector<std::int32_t> emitted(static_cast<std::size_t>(count));
+  if (trtspec::accept(sampled.data(), questions.tokens.data(), questions.parents.data(), starts,
+                      count, width, accepted.data(), emitted.data()) >= 0) {
     throw std::logic_error("a draft has a node before its parent");
   }
-  std::vector<Verdict> verdicts(requests.size());
-  for (std::size_t i = 0; i < requests.size(); ++i) {
+  std::vector<Verdict> verdicts(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
     const std::int32_t* path = accepted.data() + i * static_cast<std::size_t>(width);
     for (std::int32_t at = 0; at < emitted[i]; ++at) {
       const std::int64_t token = sampled[static_cast<std::size_t>(starts[i] + path[at])];

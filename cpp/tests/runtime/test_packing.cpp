@@ -75,8 +75,9 @@ Request request_of(TokenTree draft, double temperature) {
 
 void test_sampling_table() {
   trtspec::SamplingTable table;
-  table.add(request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5), true);
-  table.add(request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5), false);
+  const Request request = request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5);
+  table.add(trtspec::Asked::of(request, true));
+  table.add(trtspec::Asked::of(request, false));
   CHECK_EQ(table.size(), 5);
   const trtspec::SamplingColumns columns = table.columns();
   CHECK_EQ(columns.size(), 7u);

@@ -39,8 +39,8 @@ class NGramDrafter(Drafter):
             if index is None:
                 index = NgramIndex(self._config.min_ngram, self._config.max_ngram)
                 self._indexes[request.id] = index
-            index.extend(request.tokens[len(index) :])
-            request.draft = TokenTree.chain(index.propose(count)).without(request.end_tokens)
+            new = request.tokens[len(index) :]
+            request.draft = index.draft(new, count, request.end_tokens)
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         """Nothing to do: the index catches up when it is next asked."""

@@ -9,6 +9,7 @@ import torch
 
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
+from trtspec.ops.tree import TokenTree
 
 
 class NgramIndex:
@@ -26,6 +27,7 @@ class NgramIndex:
         # Looking the methods up costs as much as what they do.
         self._extend = index.extend
         self._propose = index.propose
+        self._draft = index.draft
         self._size = 0
 
     def __len__(self) -> int:
@@ -43,3 +45,10 @@ class NgramIndex:
         continued from itself, as a text that repeats would go on."""
         found: list[int] = self._propose(count)
         return found
+
+    def draft(self, tokens: Sequence[int], count: int, unwanted: Sequence[int]) -> TokenTree:
+        """`extend`, then what `propose` finds up to the first of the ``unwanted`` tokens, a
+        chain."""
+        described = self._draft(tokens, count, unwanted)
+        self._size += len(tokens)
+        return TokenTree.of_native(described)

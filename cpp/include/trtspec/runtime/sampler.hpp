@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
@@ -12,12 +13,24 @@
 
 namespace trtspec {
 
+// A request whose rows are to be sampled: its options, which of its output tokens the root's row
+// emits (0 is the first), and its draft, if it has one.
+struct Asked {
+  const SamplingOptions* options;
+  std::int64_t output_index;
+  const TokenTree* draft = nullptr;
+
+  static Asked of(const Request& request, bool with_draft) {
+    return {&request.options, request.num_output_tokens(), with_draft ? &request.draft : nullptr};
+  }
+};
+
 // The parameters of rows that are to be sampled, a value a row. A row of output index i draws the
 // noise of the request's output token i.
 class SamplingTable {
  public:
-  // Appends the request's root row and, if `with_draft`, one row per node of its draft.
-  void add(const Request& request, bool with_draft);
+  // Appends the request's root row and one row per node of its draft.
+  void add(const Asked& asked);
 
   std::int64_t size() const { return static_cast<std::int64_t>(seed_.size()); }
   // Valid until the next change.
@@ -47,10 +60,36 @@ struct Verdict {
   bool failed = false;
 };
 
-// Samples every row and walks every request's draft. logits f32 [R, V] holds, request by request,
-// the row of its newest token and one row per node of its draft, on `device`. Throws
-// std::runtime_error for logits of another shape or dtype.
-std::vector<Verdict> verify(std::span<const Request* const> requests, const at::Tensor& logits,
-                            Device& device);
+// What is asked of the rows of several requests, which lie one behind the other, the root of each
+// first.
+struct Questions {
+  SamplingTable table;
+  std::vector<std::int64_t> tokens;   // of each row; 0 for roots
+  std::vector<std::int32_t> parents;  // the parent's row in its request; -1 for roots
+  std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
+
+  explicit Questions(std::span<const Asked> requests);
+};
+
+// Writes what every row of logits emits; see `sample` of sampling.hpp.
+using SampleRows =
+    std::function<void(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids)>;
+
+// Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
+// about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
+// host.
+std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
+                            const SampleRows& sample);
+
+// The same for requests, whose logits are where `device` samples.
+inline std::vector<Verdict> verify(std::span<const Request* const> requests,
+                                   const at::Tensor& logits, Device& device) {
+  std::vector<Asked> asked;
+  for (const Request* request : requests) asked.push_back(Asked::of(*request, true));
+  return verify(Questions(asked), logits,
+                [&device](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
+                  device.sample(rows, params, ids);
+                });
+}
 
 }  // namespace trtspec
