@@ -4,7 +4,6 @@
 #include <trtspec/ngram_index.hpp>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,17 +25,14 @@ struct IndexHolder : torch::CustomClassHolder {
   void extend(const Ints& tokens) { index.extend(tokens); }
   Ints propose(int64_t count) { return index.propose(count); }
   // Takes in `tokens`, and then proposes a chain of at most `count` nodes, of which none carries one
-  // of `unwanted`: the tree, its nodes and its depth.
-  std::tuple<TreePointer, int64_t, int64_t> draft(const Ints& tokens, int64_t count,
-                                                  const Ints& unwanted) {
+  // of `unwanted`.
+  Described draft(const Ints& tokens, int64_t count, const Ints& unwanted) {
     index.extend(tokens);
     Ints proposed = index.propose(count);
     proposed.erase(std::find_first_of(proposed.begin(), proposed.end(), unwanted.begin(),
                                       unwanted.end()),
                    proposed.end());
-    const auto size = int64_t(proposed.size());
-    return {c10::make_intrusive<TreeHolder>(trtspec::TokenTree::chain(std::move(proposed))), size,
-            size};
+    return described(trtspec::TokenTree::chain(std::move(proposed)));
   }
 
   trtspec::NgramIndex index;

@@ -15,11 +15,11 @@ struct PackerHolder : torch::CustomClassHolder {
       : layout{tokens_per_block, blocks_per_sequence, mask_words} {}
 
   // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32
-  // [n]), its tree, and whether logits are wanted. Returns the eight row inputs and the logits
+  // [n]), the address of its tree, and whether logits are wanted. Returns the eight row inputs and the logits
   // rows.
   std::vector<at::Tensor> pack(const Ints& tokens, const Ints& counts, const Ints& contexts,
                                const std::vector<at::Tensor>& blocks,
-                               const std::vector<TreePointer>& trees,
+                               const Ints& trees,
                                const c10::List<bool>& last_logits) {
     const std::size_t size = counts.size();
     TORCH_CHECK(contexts.size() == size && blocks.size() == size && trees.size() == size &&
@@ -35,7 +35,7 @@ struct PackerHolder : torch::CustomClassHolder {
       groups[i] = {{tokens.data() + first, count},
                    contexts[i],
                    {blocks[i].const_data_ptr<int32_t>(), std::size_t(blocks[i].numel())},
-                   &trees[i]->tree,
+                   &tree_at(trees[i]),
                    last_logits[i]};
       first += count;
     }

@@ -42,8 +42,8 @@ struct RowSamplerHolder : torch::CustomClassHolder {
 
   void remove(int64_t id) { options.erase(id); }
 
-  // Of requests with the trees that they verify, and which of their output tokens each root emits.
-  trtspec::Questions questions(const Ints& ids, const std::vector<TreePointer>& trees,
+  // Of requests with the addresses of the trees that they verify, and which of their output tokens each root emits.
+  trtspec::Questions questions(const Ints& ids, const Ints& trees,
                                const Ints& outputs) const {
     TORCH_CHECK(trees.size() == ids.size() && outputs.size() == ids.size(),
                 "sampling: one tree and one output is needed for each of ", ids.size(), " requests");
@@ -51,14 +51,14 @@ struct RowSamplerHolder : torch::CustomClassHolder {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto found = options.find(ids[i]);
       TORCH_CHECK(found != options.end(), "sampling: request ", ids[i], " has not begun");
-      asked.push_back({&found->second, outputs[i], &trees[i]->tree});
+      asked.push_back({&found->second, outputs[i], &tree_at(trees[i])});
     }
     return trtspec::Questions(asked);
   }
 
   // As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
   // rows as `accept` takes them.
-  std::vector<at::Tensor> tensors(const Ints& ids, const std::vector<TreePointer>& trees,
+  std::vector<at::Tensor> tensors(const Ints& ids, const Ints& trees,
                                   const Ints& outputs) {
     const trtspec::Questions asked = questions(ids, trees, outputs);
     std::vector<at::Tensor> made = asked.table.columns();
@@ -69,7 +69,7 @@ struct RowSamplerHolder : torch::CustomClassHolder {
   // The verdicts over logits on the host: how many tokens each request emits, and of all of them
   // the accepted rows and the tokens, one request behind the other. A single token of -1: the root's
   // row has no usable number.
-  std::tuple<Ints, Ints, Ints> judge(const Ints& ids, const std::vector<TreePointer>& trees,
+  std::tuple<Ints, Ints, Ints> judge(const Ints& ids, const Ints& trees,
                                      const Ints& outputs, const at::Tensor& logits) {
     std::tuple<Ints, Ints, Ints> decided;
     auto& [counts, rows, tokens] = decided;

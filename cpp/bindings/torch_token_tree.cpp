@@ -19,20 +19,10 @@ namespace {
 
 using trtspec::TokenTree;
 using Ints = std::vector<int64_t>;
-using Pointer = TreePointer;
-using Pointers = std::vector<Pointer>;
-// A tree with its nodes and its largest depth, which every step asks for, since a call from Python
-// costs more than either.
-using Described = std::tuple<Pointer, int64_t, int64_t>;
-
-Described described(TokenTree tree) {
-  const int64_t size = tree.size(), max_depth = tree.max_depth();
-  return {c10::make_intrusive<TreeHolder>(std::move(tree)), size, max_depth};
-}
 
 // int64 [3, n + 1]: the token, the parent's row and the depth of each row; 0, -1 and 0 of the root.
-at::Tensor rows(const Pointer& self) {
-  const TokenTree& tree = self->tree;
+at::Tensor rows(int64_t address) {
+  const TokenTree& tree = tree_at(address);
   const int64_t count = tree.size() + 1;
   at::Tensor table = trtspec::host_tensor({3, count}, at::kLong);
   int64_t* tokens = table.mutable_data_ptr<int64_t>();
@@ -120,11 +110,11 @@ std::vector<Described> best_of(const Ints& sizes, const at::Tensor& tokens,
 }
 
 // The `counts[i]` best nodes of each tree, by its own scores.
-std::vector<Described> best_each(const Pointers& trees, const Ints& counts) {
+std::vector<Described> best_each(const Ints& trees, const Ints& counts) {
   TORCH_CHECK(trees.size() == counts.size(), "trees: one count is needed for each");
   std::vector<Described> best;
   for (std::size_t i = 0; i < trees.size(); ++i) {
-    const TokenTree& tree = trees[i]->tree;
+    const TokenTree& tree = tree_at(trees[i]);
     best.push_back(checked(
         [&] { return described(tree.best(tree.scores(), {}, tree.size(), counts[i])); }));
   }
@@ -134,7 +124,7 @@ std::vector<Described> best_each(const Pointers& trees, const Ints& counts) {
 // Trees with the sums of other gains along their paths as scores: those of `gains` (float32
 // [depths, levels]) at the cells of their nodes, times the exponent of the tree. Behind them, all
 // their scores.
-std::tuple<std::vector<Described>, at::Tensor> calibrated(const Pointers& trees,
+std::tuple<std::vector<Described>, at::Tensor> calibrated(const Ints& trees,
                                                           const at::Tensor& gains,
                                                           const std::vector<double>& exponents) {
   TORCH_CHECK(trees.size() == exponents.size(), "trees: one exponent is needed for each");
@@ -144,7 +134,7 @@ std::tuple<std::vector<Described>, at::Tensor> calibrated(const Pointers& trees,
   std::vector<Described> results;
   std::vector<float> scores, own;
   for (std::size_t i = 0; i < trees.size(); ++i) {
-    const TokenTree& tree = trees[i]->tree;
+    const TokenTree& tree = tree_at(trees[i]);
     own.clear();
     for (const int32_t cell : tree.cells(int32_t(gains.size(0)), int32_t(gains.size(1)))) {
       own.push_back(table[cell] * float(exponents[i]));
@@ -158,84 +148,43 @@ std::tuple<std::vector<Described>, at::Tensor> calibrated(const Pointers& trees,
   return {std::move(results), all};
 }
 
-Described merge(const Pointers& trees) {
+Described merge(const Ints& trees) {
   std::vector<TokenTree> values;
-  for (const Pointer& each : trees) values.push_back(each->tree);
+  for (const int64_t each : trees) values.push_back(tree_at(each));
   return described(TokenTree::merge(values));
 }
 
-Described cut(const Pointer& self, std::optional<int64_t> max_depth,
-              std::optional<int64_t> max_nodes) {
-  return checked([&] { return described(self->tree.cut(max_depth, max_nodes)); });
-}
-
-Described without(const Pointer& self, const Ints& tokens) {
-  return described(self->tree.without(tokens));
-}
-
-Described selected(const Pointer& self, const Ints& kept) {
-  return checked([&] { return described(self->tree.select(narrow_parents(kept))); });
-}
-
-// Without scores, by the tree's own.
-Described best(const Pointer& self, const std::optional<at::Tensor>& scores, const Ints& unwanted,
-               int64_t max_depth, int64_t max_nodes) {
-  return checked([&] {
-    const std::span<const float> values = scores ? floats(*scores) : self->tree.scores();
-    return described(self->tree.best(values, unwanted, max_depth, max_nodes));
-  });
+Described without(int64_t address, const Ints& tokens) {
+  return described(tree_at(address).without(tokens));
 }
 
 // float32 [n], or [0] without scores.
-at::Tensor scores(const Pointer& self) {
-  const std::vector<float>& own = self->tree.scores();
+at::Tensor scores(int64_t address) {
+  const std::vector<float>& own = tree_at(address).scores();
   at::Tensor values = trtspec::host_tensor({int64_t(own.size())}, at::kFloat);
   std::copy(own.begin(), own.end(), values.mutable_data_ptr<float>());
   return values;
 }
 
-Described scored(const Pointer& self, const at::Tensor& gains) {
-  return checked([&] { return described(self->tree.scored(floats(gains))); });
-}
-
-// int32 [n].
-at::Tensor cells(const Pointer& self, int64_t num_depths, int64_t num_levels) {
-  const std::vector<int32_t> own = self->tree.cells(int32_t(num_depths), int32_t(num_levels));
-  at::Tensor values = trtspec::host_tensor({int64_t(own.size())}, at::kInt);
-  std::copy(own.begin(), own.end(), values.mutable_data_ptr<int32_t>());
-  return values;
-}
-
-// The nodes reached, of each whether it was taken, and its cell.
-std::tuple<Ints, std::vector<bool>, Ints> outcomes(const Pointer& self, const Ints& tokens,
-                                                   const std::optional<Pointer>& verified,
-                                                   int64_t num_depths, int64_t num_levels) {
-  TokenTree::Outcomes found =
-      self->tree.outcomes(tokens, verified ? &(*verified)->tree : nullptr);
-  const std::vector<int32_t> all = self->tree.cells(int32_t(num_depths), int32_t(num_levels));
+// The nodes reached, of each whether it was taken, and its cell; on the paths of `verified` alone,
+// unless that is 0.
+std::tuple<Ints, std::vector<bool>, Ints> outcomes(int64_t address, const Ints& tokens,
+                                                   int64_t verified, int64_t num_depths,
+                                                   int64_t num_levels) {
+  const TokenTree& tree = tree_at(address);
+  TokenTree::Outcomes found = tree.outcomes(tokens, verified ? &tree_at(verified) : nullptr);
+  const std::vector<int32_t> all = tree.cells(int32_t(num_depths), int32_t(num_levels));
   Ints cells;
   for (const int32_t node : found.reached) cells.push_back(all[size_t(node)]);
   return {Ints(found.reached.begin(), found.reached.end()), std::move(found.taken), cells};
 }
 
-at::Tensor mask(const Pointer& self, int64_t words) {
-  const TokenTree& tree = self->tree;
-  at::Tensor mask = trtspec::host_tensor({tree.size() + 1, std::max(words, tree.mask_words())}, at::kLong);
-  checked([&] {
-    tree.write_mask(words, mask.mutable_data_ptr<int64_t>());
-    return true;
-  });
-  return mask;
-}
-
-Ints path(const Pointer& self, int64_t node) {
+Ints path(int64_t address, int64_t node) {
   return checked([&] {
-    const std::vector<int32_t> path = self->tree.path(node);
+    const std::vector<int32_t> path = tree_at(address).path(node);
     return Ints(path.begin(), path.end());
   });
 }
-
-bool is_chain(const Pointer& self) { return self->tree.is_chain(); }
 
 }  // namespace
 
@@ -247,18 +196,11 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("best_of", &best_of)
       .def_static("best_each", &best_each)
       .def_static("calibrated", &calibrated)
-      .def("rows", &rows)
-      .def("cut", &cut)
-      .def("without", &without)
-      .def("select", &selected)
-      .def("best", &best)
-      .def("scores", &scores)
-      .def("scored", &scored)
-      .def("cells", &cells)
-      .def("outcomes", &outcomes)
-      .def("mask", &mask)
-      .def("path", &path)
-      .def("is_chain", &is_chain);
+      .def_static("rows", &rows)
+      .def_static("without", &without)
+      .def_static("scores", &scores)
+      .def_static("outcomes", &outcomes)
+      .def_static("path", &path);
   register_ngram(m);
   register_packing(m);
   register_row_sampler(m);

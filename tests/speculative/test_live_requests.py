@@ -103,7 +103,7 @@ def held(value: Any, seen: set[int] | None = None) -> Iterator[int]:
     """Ids of requests anywhere in what an object of ours is made of."""
     seen = set() if seen is None else seen
     if isinstance(value, int):
-        if value >= FIRST:
+        if FIRST <= value < FIRST + 100:  # addresses are not ids
             yield value
         return
     if id(value) in seen:

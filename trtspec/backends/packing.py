@@ -40,13 +40,13 @@ def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[RowInputs, Te
     """Return the rows of an engine call, and the logits rows (int64, in order).
 
     RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
-    trees = (group.tree or TokenTree.empty() for group in groups)
-    *rows, logits_rows = _packer(layout).pack(
+    none = TokenTree.empty().address
+    *rows, logits_rows = _packer(layout)(
         [token for group in groups for token in group.tokens],
         [len(group.tokens) for group in groups],
         [group.context for group in groups],
         [group.blocks for group in groups],
-        [tree.native for tree in trees],
+        [none if group.tree is None else group.tree.address for group in groups],
         [group.last_logits for group in groups],
     )
     return RowInputs._make(rows), logits_rows
@@ -54,6 +54,7 @@ def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[RowInputs, Te
 
 @cache
 def _packer(layout: CacheLayout) -> Any:
-    """The packer of C++, which its step loop uses as well."""
+    """The packer of C++, which its step loop uses as well: its method, as looking it up takes as
+    long as packing a few rows."""
     sizes = layout.tokens_per_block, layout.blocks_per_sequence, layout.mask_words
-    return torch.classes.trtspec.RowPacker(*sizes)
+    return torch.classes.trtspec.RowPacker(*sizes).pack

@@ -77,6 +77,11 @@ class KVCacheManager:
         self._reserve = books.reserve
         self._commit = books.commit
         self._block_table = books.block_table
+        self._slots = books.slots
+        self._begin = books.begin
+        self._match = books.match
+        self._free = books.free
+        self._num_free_blocks = books.num_free_blocks
         self._known: dict[int, _Known] = {}
 
     @property
@@ -87,7 +92,7 @@ class KVCacheManager:
     @property
     def num_free_blocks(self) -> int:
         """Blocks that `reserve` can hand out: free ones and cached ones that may be evicted."""
-        return int(self._books.num_free_blocks())
+        return int(self._num_free_blocks())
 
     def rows_held(self, total: int, step: int) -> int:
         """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
@@ -99,13 +104,13 @@ class KVCacheManager:
     def match(self, tokens: Sequence[int]) -> int:
         """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
         since the last token's row must be computed to have its logits."""
-        return int(self._books.match(tokens))
+        return int(self._match(tokens))
 
     def begin(self, request_id: int, tokens: Sequence[int], num_cached: int) -> None:
         """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
         `match(tokens)`, a multiple of block_size); they count as committed."""
         read = tokens if num_cached else ()
-        offered = self._books.begin(request_id, read, num_cached)
+        offered = self._begin(request_id, read, num_cached)
         self._known[request_id] = _Known(num_cached, num_cached, offered)
 
     def committed(self, request_id: int) -> int:
@@ -126,7 +131,7 @@ class KVCacheManager:
 
     def slots(self, request_id: int, positions: Sequence[int]) -> Tensor:
         """Rows of the cache that hold the K/V of reserved positions: int64 [n]."""
-        slots: Tensor = self._books.slots(request_id, positions)
+        slots: Tensor = self._slots(request_id, positions)
         return slots
 
     def room(self, request_id: int) -> int:
@@ -178,7 +183,7 @@ class KVCacheManager:
 
     def free(self, request_id: int) -> None:
         """End the sequence: blocks in the reuse table stay cached, others are free again."""
-        self._books.free(request_id)
+        self._free(request_id)
         del self._known[request_id]
 
     def check_invariants(self) -> None:

@@ -66,12 +66,12 @@ class SamplingRows:
 
     def _asked(
         self, requests: Sequence[Request], trees: Sequence[TokenTree]
-    ) -> tuple[list[int], list[Any], list[int]]:
+    ) -> tuple[list[int], list[int], list[int]]:
         ids = [request.id for request in requests]
         if not self._live.issuperset(ids):
             self._take_in(requests)
         outputs = [len(request.tokens) - request.num_prompt_tokens for request in requests]
-        return ids, [tree.native for tree in trees], outputs
+        return ids, [tree.address for tree in trees], outputs
 
     def _take_in(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -19,15 +19,20 @@ from torch import Tensor
 from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 
-# A tree of C++, its nodes and its largest depth.
-_Described = tuple[Any, int, int]
+# What owns a tree of C++, its address, its nodes and its largest depth.
+_Described = tuple[Any, int, int, int]
 _class: Any = torch.classes.trtspec.TokenTree
 _make: Callable[[Sequence[int], Sequence[int], Tensor | None], _Described] = _class.make
 _chain: Callable[[Sequence[int]], _Described] = _class.chain
-_merge: Callable[[list[Any]], _Described] = _class.merge
+_merge: Callable[[list[int]], _Described] = _class.merge
 _best_of: Callable[..., list[_Described]] = _class.best_of
-_best_each: Callable[[list[Any], list[int]], list[_Described]] = _class.best_each
+_best_each: Callable[[list[int], list[int]], list[_Described]] = _class.best_each
 _calibrated: Callable[..., tuple[list[_Described], Tensor]] = _class.calibrated
+_rows: Callable[[int], Tensor] = _class.rows
+_without: Callable[[int, list[int]], _Described] = _class.without
+_scores: Callable[[int], Tensor] = _class.scores
+_outcomes: Callable[..., tuple[list[int], list[bool], list[int]]] = _class.outcomes
+_path: Callable[[int, int], list[int]] = _class.path
 
 
 class TokenTree:
@@ -39,12 +44,13 @@ class TokenTree:
     A tree may carry scores: of each node, ln of the probability that its drafter gives the path to
     it. They follow the nodes through all that makes trees of trees.
 
-    max_depth: depth of the deepest node; 0 without nodes. native: the tree of C++, for other native
-    calls. Arrays are made when they are first asked for: most steps ask for none.
+    max_depth: depth of the deepest node; 0 without nodes. address: of the tree of C++, for native
+    calls, as long as this one lives. Arrays are made when they are first asked for: most steps ask
+    for none.
     """
 
     max_depth: int
-    native: Any
+    address: int
     _size: int
 
     def __init__(
@@ -63,14 +69,14 @@ class TokenTree:
 
     def _set(self, described: _Described) -> None:
         own = self.__dict__
-        own["native"], own["_size"], own["max_depth"] = described
+        own["_owner"], own["address"], own["_size"], own["max_depth"] = described
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"TokenTree is immutable, {name} cannot be set")
 
     @classmethod
-    def of_native(cls, described: tuple[Any, int, int]) -> TokenTree:
-        """A tree that other native calls made, with its nodes and its largest depth."""
+    def of_native(cls, described: tuple[Any, int, int, int]) -> TokenTree:
+        """A tree that another native call made: its owner, address, nodes and largest depth."""
         tree = cls.__new__(cls)
         tree._set(described)
         return tree
@@ -95,7 +101,8 @@ class TokenTree:
         """The union by token path: a path that several trees hold appears once. Nodes keep the
         order in which they first come, so an earlier tree's nodes come first. The score of a path
         is the highest that it has; there are scores if all trees with nodes have them."""
-        return cls.of_native(_merge([tree.native for tree in trees]))
+        kept = list(trees)
+        return cls.of_native(_merge([tree.address for tree in kept]))
 
     @classmethod
     def best_of(
@@ -128,7 +135,7 @@ class TokenTree:
         best = [tree if count > 0 else _EMPTY for tree, count in zip(trees, counts, strict=True)]
         cut = [i for i, tree in enumerate(best) if counts[i] < len(tree)]
         if cut:
-            found = _best_each([best[i].native for i in cut], [counts[i] for i in cut])
+            found = _best_each([best[i].address for i in cut], [counts[i] for i in cut])
             for i, described in zip(cut, found, strict=True):
                 best[i] = cls.of_native(described)
         return best
@@ -145,7 +152,7 @@ class TokenTree:
         by the scores (1/2 where there are none), in levels that are finer towards 1:
         4 log2(1 - 4 log2 p), rounded down; the last column has all that is less likely.
         """
-        found, scores = _calibrated([tree.native for tree in trees], gains, exponents)
+        found, scores = _calibrated([tree.address for tree in trees], gains, exponents)
         made, begin, values = [], 0, scores.numpy()
         values.flags.writeable = False
         for described in found:
@@ -176,7 +183,7 @@ class TokenTree:
     def rows(self) -> npt.NDArray[np.int64]:
         """int64[3, n+1], read-only: of every row, the root first, its token, its parent's row and
         its depth; 0, -1 and 0 of the root."""
-        rows: npt.NDArray[np.int64] = self.native.rows().numpy()
+        rows: npt.NDArray[np.int64] = _rows(self.address).numpy()
         rows.flags.writeable = False
         return rows
 
@@ -195,7 +202,7 @@ class TokenTree:
     @cached_property
     def scores(self) -> npt.NDArray[np.float32] | None:
         """float32[n], read-only: ln of the probability of the path to each node; None without."""
-        scores: npt.NDArray[np.float32] = self.native.scores().numpy()
+        scores: npt.NDArray[np.float32] = _scores(self.address).numpy()
         scores.flags.writeable = False
         return scores if len(scores) == len(self) else None
 
@@ -212,8 +219,8 @@ class TokenTree:
         unwanted = list(tokens)
         if not (unwanted and self._size):
             return self
-        described: _Described = self.native.without(unwanted)
-        return self if described[1] == self._size else self.of_native(described)
+        described: _Described = _without(self.address, unwanted)
+        return self if described[2] == self._size else self.of_native(described)
 
     def outcomes(
         self, tokens: Sequence[int], verified: TokenTree | None, table: tuple[int, int]
@@ -225,9 +232,8 @@ class TokenTree:
         cell in a table of that size (see `calibrated`); of deeper nodes it is not known. With
         `verified`, only the paths that this tree holds are walked and reported.
         """
-        only = None if verified is None else verified.native
-        reached, taken, cells = self.native.outcomes(tokens, only, *table)
-        return reached, taken, cells
+        only = 0 if verified is None else verified.address
+        return _outcomes(self.address, tokens, only, *table)
 
     def row_parents(self) -> npt.NDArray[np.int32]:
         """int32[n+1]: parent row of each row; the root's is -1, the root's children's is 0."""
@@ -237,7 +243,7 @@ class TokenTree:
     def path(self, node: int) -> tuple[int, ...]:
         """Nodes from a child of the root down to `node`, inclusive; () for the root, -1."""
         try:
-            return tuple(self.native.path(node))
+            return tuple(_path(self.address, node))
         except ValueError as error:
             raise ConfigError(str(error)) from None
 

@@ -61,23 +61,28 @@ class SuffixCache:
     """
 
     def __init__(self, max_depth: int, max_requests: int, max_tokens: int) -> None:
-        self._cache: Any = torch.classes.trtspec.SuffixCache(max_depth, max_requests, max_tokens)
+        cache: Any = torch.classes.trtspec.SuffixCache(max_depth, max_requests, max_tokens)
+        # Looking the methods up costs as much as much of what they do.
+        self._is_active, self._start, self._stop = cache.is_active, cache.start, cache.stop
+        self._append_prompt = cache.append_prompt
+        self._append_response = cache.append_response
+        self._speculate, self._evict, self._sizes = cache.speculate, cache.evict, cache.sizes
 
     def start(self, request_id: int) -> None:
         """Make a request active with an empty text. One that was stopped goes on with its cached
         response: its tokens are to be appended again and are not counted twice."""
-        self._cache.start(request_id)
+        self._start(request_id)
 
     def is_active(self, request_id: int) -> bool:
-        return bool(self._cache.is_active(request_id))
+        return bool(self._is_active(request_id))
 
     def append_prompt(self, request_id: int, tokens: Sequence[int]) -> None:
         """The next tokens of the prompt; none may follow a response."""
-        self._cache.append_prompt(request_id, tokens)
+        self._append_prompt(request_id, tokens)
 
     def append_response(self, request_id: int, tokens: Sequence[int]) -> None:
         """The next tokens of the response, for both trees."""
-        self._cache.append_response(request_id, tokens)
+        self._append_response(request_id, tokens)
 
     def speculate(
         self, request_ids: Sequence[int], max_tokens: Sequence[int], options: SuffixOptions
@@ -85,23 +90,21 @@ class SuffixCache:
         """A draft of at most max_tokens[i] nodes for each of the active requests, from the tree
         that promises more accepted tokens; the local one if they promise the same."""
         o = options
-        drafts = self._cache.speculate(
-            request_ids, max_tokens, o.factor, o.offset, o.min_prob, o.tree
-        )
+        drafts = self._speculate(request_ids, max_tokens, o.factor, o.offset, o.min_prob, o.tree)
         return _split(*drafts)
 
     def stop(self, request_id: int) -> None:
         """Drop the local tree, keep the response if it has tokens; requests that are not active
         are ignored."""
-        self._cache.stop(request_id)
+        self._stop(request_id)
 
     def evict(self, request_id: int) -> bool:
         """Drop a cached response; whether there was one."""
-        return bool(self._cache.evict(request_id))
+        return bool(self._evict(request_id))
 
     @property
     def sizes(self) -> SuffixCacheSizes:
-        return SuffixCacheSizes(*self._cache.sizes())
+        return SuffixCacheSizes(*self._sizes())
 
 
 def _split(
