@@ -69,7 +69,7 @@ def ids_of(inputs: EngineInputs) -> Tensor:
 
 def test_only_known_sizes_are_captured(recording: list[Any]) -> None:
     plain, cache = Adder(), torch.zeros(16, dtype=torch.int64)
-    session = CudaGraphSession(plain, [(4, 1), (8, 2)])
+    session = CudaGraphSession(plain, [(4, 1, 0), (8, 2, 0)])
     for rows, requests in ((4, 1), (8, 2), (3, 1), (4, 2), (4, 1), (8, 2), (8, 2)):
         inputs = call(rows, requests, cache, first=rows + requests)
         (found,) = session.run(inputs)
@@ -81,12 +81,12 @@ def test_only_known_sizes_are_captured(recording: list[Any]) -> None:
 
 def test_stable_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(16, dtype=torch.int64)
-    session = CudaGraphSession(Adder(), [(4, 1)])
+    session = CudaGraphSession(Adder(), [(4, 1, 0)])
     inputs = call(4, 1, cache)
     session.run(inputs)
     ids_of(inputs).add_(5)
     monkeypatch.setattr(Tensor, "copy_", None)  # the fake's own replay would fail as well
-    captured = session._captured[4, 1]
+    captured = session._captured[4, 1, 0]
     assert session._fill(captured, inputs, 4)
     with pytest.raises(TypeError):
         session._fill(captured, call(4, 1, cache), 4)
@@ -94,7 +94,7 @@ def test_stable_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_caches_run_plainly() -> None:
     first, second = (torch.zeros(8, dtype=torch.int64) for _ in range(2))
-    session = CudaGraphSession(Adder(), [(4, 1)])
+    session = CudaGraphSession(Adder(), [(4, 1, 0)])
     session.run(call(4, 1, first, 1))
     session.run(call(4, 1, second, 2))
     assert first[:4].tolist() == [1, 2, 3, 4] and second[:4].tolist() == [2, 3, 4, 5]
@@ -102,7 +102,7 @@ def test_other_caches_run_plainly() -> None:
 
 def test_other_shapes_and_failures_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(8, dtype=torch.int64)
-    session = CudaGraphSession(Adder(), [(4, 1), (8, 1)])
+    session = CudaGraphSession(Adder(), [(4, 1, 0), (8, 1, 0)])
     inputs = call(4, 1, cache)
     session.run(inputs)
     assert inputs.rows is not None

@@ -44,14 +44,47 @@ GROUPS = [
 
 def test_find() -> None:
     buckets = RowBuckets([4, 1, 2, 2], 5)
-    assert buckets.all == (Bucket(1, 5), Bucket(2, 10), Bucket(4, 20))
-    cases = {(1, 1): 1, (1, 5): 1, (1, 6): 2, (2, 2): 2, (3, 3): 4, (2, 20): 4, (4, 20): 4}
-    for (requests, rows), size in cases.items():
-        found = buckets.find(requests, rows)
-        assert found is not None and found.requests == size
-    for requests, rows in ((5, 5), (1, 21), (4, 21)):
-        assert buckets.find(requests, rows) is None
-    assert RowBuckets([], 5).find(1, 1) is None
+    one = [Bucket(1, 1, 1), Bucket(1, 2, 2), Bucket(1, 3, 3), Bucket(1, 4, 4)]
+    assert buckets.all[:6] == (*one, Bucket(1, 5, 1), Bucket(1, 5, 5))
+    cases = {
+        (1, 1, 1): (1, 1, 1),
+        (1, 5, 5): (1, 5, 5),
+        (1, 5, 1): (1, 5, 1),  # a prompt
+        (1, 6, 6): (2, 6, 6),  # a longer tree than was built for
+        (3, 3, 3): (4, 4, 4),
+        (3, 9, 9): (4, 12, 12),
+        (2, 20, 2): (4, 20, 4),
+        (4, 20, 7): (4, 20, 20),
+    }
+    for call, bucket in cases.items():
+        assert buckets.find(*call) == Bucket(*bucket)
+    for call in ((5, 5, 5), (1, 21, 1), (4, 21, 4)):
+        assert buckets.find(*call) is None
+    assert RowBuckets([], 5).find(1, 1, 1) is None
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 6, 16, 64])
+def test_what_padding_costs(most: int) -> None:
+    """A step computes less than twice the rows that it has, or its batch size's; one that drafts
+    nothing is padded to its batch size alone."""
+    sizes = [1, 2, 4, 8, 16, 32, 64]
+    buckets = RowBuckets(sizes, most)
+    for requests in range(1, 65):
+        size = min(n for n in sizes if n >= requests)
+        for rows in range(requests, requests * most + 1):
+            bucket = buckets.find(requests, rows, rows)
+            assert bucket is not None and bucket.logits == bucket.rows
+            assert bucket.rows <= max(size, 2 * rows - 1)
+    assert buckets.find(64, 64, 64) == Bucket(64, 64, 64)
+    assert buckets.find(5, 5 * most, 5 * most) is not None
+    prompt = buckets.find(2, 2 * most, 2)
+    assert prompt is not None and prompt.logits <= 2
+
+
+def test_rollouts_have_one_bucket_a_batch_size() -> None:
+    buckets = RowBuckets([1, 4], 3, rolls_out=True)
+    assert buckets.all == (Bucket(1, 3), Bucket(4, 12))
+    assert buckets.find(2, 2) == Bucket(4, 12)
 
 
 def test_rows_that_are_timed_are_of_different_tokens() -> None:
@@ -65,9 +98,9 @@ def test_rows_that_are_timed_are_of_different_tokens() -> None:
 
 def test_without_padding_only_full_buckets_are_found() -> None:
     buckets = RowBuckets([1, 4], 3, enable_padding=False)
-    assert buckets.find(4, 12) == Bucket(4, 12)
-    for requests, rows in ((1, 2), (2, 6), (4, 11), (3, 12)):
-        assert buckets.find(requests, rows) is None
+    assert buckets.find(4, 12, 12) == Bucket(4, 12, 12)
+    for call in ((2, 6, 6), (4, 11, 11), (3, 12, 12), (4, 12, 11)):
+        assert buckets.find(*call) is None
 
 
 @pytest.mark.parametrize("bucket", [Bucket(3, 8), Bucket(3, 11), Bucket(5, 8), Bucket(8, 40)])
@@ -123,21 +156,24 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
             assert torch.equal(found, expected)
         for found, expected in zip(caches(padded), caches(plain), strict=True):
             assert torch.equal(found, expected)
-        assert sizes == [(16, 4), (8, 2)]  # 13 rows of prompts fit into a bucket as well
+        # 13 rows of prompts fit into a bucket as well, with logits of their last rows.
+        assert sizes == [(16, 4, 4), (6, 2, 6)]
 
 
 def caches(llm: LLM) -> list[Tensor]:
     return inside.target(llm).caches.all
 
 
-def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int]]:
-    """Rows and requests of every call of the target, or of the draft's rollout, from now on."""
+def watch_sizes(llm: LLM, target: bool) -> list[tuple[int, int, int]]:
+    """Rows, requests and logits rows of every call of the target, or of the draft's rollout, from
+    now on."""
     engine: Any = inside.target(llm) if target else inside.drafts(llm)[0]
     session = inside.session(engine) if target else inside.rollout(engine)
     run, sizes = session.run, []
 
     def watched(inputs: Any) -> Any:
-        sizes.append((len(inputs.rows.input_ids), len(inputs.rows.context_lens)))
+        logits = 0 if inputs.logits_rows is None else len(inputs.logits_rows)
+        sizes.append((len(inputs.rows.input_ids), len(inputs.rows.context_lens), logits))
         return run(inputs)
 
     session.run = watched
@@ -196,7 +232,8 @@ def test_texts_ignore_padding(models: TinyModels, head: Path, method: str, batch
         assert_no_leak(padded)
     for target, width in ((True, rows), (False, drafted)):
         seen = set(sizes.get(target, ()))
-        known = {(n * width, n) for n in (1, 2, 4, 8)}
+        buckets = RowBuckets((1, 2, 4, 8), max(width, 1), rolls_out=not target)
+        known = {(bucket.rows, bucket.requests, bucket.logits) for bucket in buckets.all}
         assert len(seen & known) >= bool(width) * (1 if batch == 1 else 3)
         # Prompts that fit into no bucket run as they are; a rollout always fits.
         assert all(size[0] > 8 * width or size[1] > 8 for size in seen - known)
@@ -214,9 +251,10 @@ def test_small_prompts_and_sizes_that_were_left_out(models: TinyModels) -> None:
         found = tokens(padded.generate(prompts, GREEDY[:5], use_tqdm=False))
         assert found == tokens(plain.generate(prompts, GREEDY[:5], use_tqdm=False))
         assert found[:1] == tokens([padded.generate(prompts[0], GREEDY[0])])
-    assert (8, 2) in sizes
-    assert any(requests > 2 for _, requests in sizes)
-    assert all(size == (8, 2) or size[1] > 2 or size[0] > 8 for size in sizes)
+    assert {(2, 2, 2), (8, 2, 8)} <= set(sizes)
+    assert any(requests > 2 for _, requests, _ in sizes)
+    known = {(bucket.rows, 2, bucket.logits) for bucket in RowBuckets([2], 4).all}
+    assert all(size in known or size[1] > 2 or size[0] > 8 for size in sizes)
 
 
 @pytest.mark.parametrize("method", ["none", "tree", "eagle3"])
@@ -231,7 +269,8 @@ def test_warm_up_changes_nothing(models: TinyModels, head: Path, method: str) ->
         for engine, target in zip(engines, (True, False), strict=False):
             sizes = watch_sizes(llm, target)
             engine.warm_up()
-            assert [requests for _, requests in sizes] == [5, 4, 2, 1]
+            assert sorted({requests for _, requests, _ in sizes}) == [1, 2, 4, 5]
+            assert len(sizes) == len(set(sizes)) == len(engine._buckets.all)
             assert (engine.num_calls, engine.seconds) == (0, 0.0)
             assert not any(cache.any() for cache in engine.caches.all)
 

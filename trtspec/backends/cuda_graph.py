@@ -14,6 +14,7 @@ from trtspec.backends.session import Session
 from trtspec.errors import EngineError
 
 _WARM_UPS = 2
+_Size = tuple[int, int, int]
 
 
 class Replayable(Protocol):
@@ -47,12 +48,12 @@ class CudaGraphSession:
     had.
     """
 
-    def __init__(self, session: Session, sizes: Collection[tuple[int, int]]) -> None:
-        """``session``: of an engine that takes rows. ``sizes``: (rows, requests) of the calls to
-        capture."""
+    def __init__(self, session: Session, sizes: Collection[_Size]) -> None:
+        """``session``: of an engine that takes rows. ``sizes``: (rows, requests, logits rows) of
+        the calls to capture; 0 logits rows: a rollout."""
         self._session = session
         self._sizes = frozenset(sizes)
-        self._captured: dict[tuple[int, int], _Captured] = {}
+        self._captured: dict[_Size, _Captured] = {}
         self._pool: Any = None  # of all graphs: only one runs at a time, and outputs stay alive
 
     @property
@@ -66,7 +67,8 @@ class CudaGraphSession:
             EngineError: the call cannot be captured, or inputs of this size had other shapes.
         """
         assert inputs.rows is not None, "calls without rows are not captured"
-        size = len(inputs.rows.input_ids), len(inputs.rows.context_lens)
+        logits = 0 if inputs.logits_rows is None else len(inputs.logits_rows)
+        size = len(inputs.rows.input_ids), len(inputs.rows.context_lens), logits
         if size not in self._sizes:
             return self._session.run(inputs)
         captured = self._captured.get(size)

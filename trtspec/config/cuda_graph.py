@@ -18,8 +18,9 @@ from trtspec.errors import ConfigError
 class CudaGraphConfig:
     """Steps that only generate run as graphs of fixed sizes; ConfigError names a bad value.
 
-    batch_sizes: requests of each graph; None: 1, 2, 4, 8, ... up to max_batch_size and it itself.
-    Sizes above the runtime's max_batch_size are left out. max_batch_size: the largest size where
+    batch_sizes: requests of the graphs, each for several numbers of rows; None: 1, 2, 4, 8, ... up
+    to max_batch_size and it itself. Sizes above the runtime's max_batch_size are left out.
+    max_batch_size: the largest size where
     ``batch_sizes`` is None; None: the runtime's. enable_padding: a step that is smaller than a
     graph runs padded to it; otherwise only steps of just that size run as graphs, and on backend
     tensorrt none.

@@ -1,8 +1,7 @@
 """Buckets: the few sizes that the calls of generating steps are padded to, for CUDA graphs.
 
-A bucket of n requests has n times the rows of a full step of one request. A call that fits is
-padded with requests that have no rows and no blocks, and with rows of slot -1 behind the last
-request's: nothing is written for them, and what they give is cut off.
+A call that fits is padded with requests that have no rows and no blocks, and with rows of slot -1
+behind the last request's: nothing is written for them, and what they give is cut off.
 """
 
 from __future__ import annotations
@@ -22,31 +21,59 @@ _STRIDE = 7919  # a prime: neighbouring rows have tokens far apart
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """The requests and the rows of a padded call."""
+    """The requests, the rows and the logits rows of a padded call; no logits in a rollout."""
 
     requests: int
     rows: int
+    logits: int = 0
 
 
 class RowBuckets:
-    """The buckets of one engine, and which of them a call is padded to."""
+    """The buckets of one engine, and which of them a call is padded to.
+
+    Those of a target have n requests and, for each, 1, 2, 3, 4, 6, 8, 12, ... rows up to those of a
+    full verification, all with logits: a step that drafts little, or nothing, is padded to less
+    than twice its rows, or to its batch size. One more has n logits rows alone, for prompts that
+    are no longer than a full step. Rollouts, whose rows fill their first pass alone, have one
+    bucket a batch size.
+    """
 
     def __init__(
-        self, batch_sizes: Sequence[int], rows_per_request: int, enable_padding: bool = True
+        self,
+        batch_sizes: Sequence[int],
+        rows_per_request: int,
+        enable_padding: bool = True,
+        rolls_out: bool = False,
     ) -> None:
         """``rows_per_request``: 1 + the nodes of a full verification, or, for a rollout, 1 + the
         drafts that a step can accept. Without padding only calls of just a bucket's size count."""
+        most = rows_per_request
         sizes = sorted(set(batch_sizes))
-        self.all = tuple(Bucket(size, size * rows_per_request) for size in sizes)
+        if rolls_out:
+            self.all = tuple(Bucket(size, size * most) for size in sizes)
+        else:
+            found = {Bucket(n, n * rows, n * rows) for n in sizes for rows in _rungs(most)}
+            self.all = tuple(sorted(found | {Bucket(n, n * most, n) for n in sizes}))
+        self._by_rows = sorted(self.all, key=lambda b: (b.rows, b.logits, b.requests))
         self._enable_padding = enable_padding
 
-    def find(self, num_requests: int, num_rows: int) -> Bucket | None:
+    def find(self, num_requests: int, num_rows: int, num_logits: int = 0) -> Bucket | None:
         """The smallest bucket with room for the call, or None: it runs as it is."""
+        call = Bucket(num_requests, num_rows, num_logits)
         if not self._enable_padding:
-            exact = (b for b in self.all if (b.requests, b.rows) == (num_requests, num_rows))
-            return next(exact, None)
-        fitting = (b for b in self.all if b.requests >= num_requests and b.rows >= num_rows)
+            return call if call in self.all else None
+        fitting = (
+            b
+            for b in self._by_rows
+            if b.requests >= num_requests and b.rows >= num_rows and b.logits >= num_logits
+        )
         return next(fitting, None)
+
+
+def _rungs(most: int) -> list[int]:
+    """Rows of a request: powers of two, half of one more, and the most."""
+    powers = [1 << i for i in range(most.bit_length())]
+    return sorted({rows for p in powers for rows in (p, p + p // 2) if rows < most} | {most})
 
 
 def pad(packed: RowInputs, bucket: Bucket) -> RowInputs:

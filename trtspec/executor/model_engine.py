@@ -72,7 +72,7 @@ class ModelEngine(CountedEngine):
         valid until its next call.
         """
         rows, logits_rows = pack(groups, self.layout)
-        bucket = self._find_bucket(rows, rolls_out=False)
+        bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
         cached = _cached_tokens(groups)
         logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS, cached)
         return logits, hidden
@@ -83,7 +83,7 @@ class ModelEngine(CountedEngine):
         """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
         logits are wanted. ``questions``: about these rows."""
         rows, logits_rows = pack(groups, self.layout)
-        bucket = self._find_bucket(rows, rolls_out=False)
+        bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
         cached = _cached_tokens(groups)
         logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions, cached)
         return logits, hidden, Judgement(*verdict)
@@ -143,9 +143,10 @@ class ModelEngine(CountedEngine):
 
     def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
-        bucket = self._buckets.find(requests, rows) if self._buckets else None
+        logits = rows if self._sessions.rollout is None else 0
+        bucket = self._buckets.find(requests, rows, logits) if self._buckets else None
         began = time.perf_counter()
-        self._run_padding(bucket or Bucket(requests, rows), first_step_only)
+        self._run_padding(bucket or Bucket(requests, rows, logits), first_step_only)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - began
@@ -174,7 +175,7 @@ class ModelEngine(CountedEngine):
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that judges its verdict."""
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
-        wanted = bucket.rows if bucket else max(logits_rows.shape[0], 1)
+        wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)
         inputs = EngineInputs(
             rows=rows if bucket is None else pad(rows, bucket),
             logits_rows=extend(logits_rows, wanted, 0),
@@ -210,7 +211,7 @@ class ModelEngine(CountedEngine):
         first_step_only: bool,
     ) -> list[Tensor]:
         rows, last_rows = pack(groups, self.layout)
-        bucket = self._find_bucket(rows, rolls_out=True)
+        bucket = self._find_bucket(rows, 0, rolls_out=True)
         cached = _cached_tokens(groups)
         return self._roll_out(rows, last_rows, sampling, hidden, bucket, cached, first_step_only)
 
@@ -240,12 +241,12 @@ class ModelEngine(CountedEngine):
         outputs = self._run(session, inputs._replace(hidden_in=hidden), cached_tokens, passes)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 
-    def _find_bucket(self, rows: RowInputs, rolls_out: bool) -> Bucket | None:
+    def _find_bucket(self, rows: RowInputs, num_logits: int, rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""
         is_padded = rolls_out == (self._sessions.rollout is not None)
         if self._buckets is None or self.layout.is_slots or not is_padded:
             return None
-        return self._buckets.find(len(rows.context_lens), len(rows.input_ids))
+        return self._buckets.find(len(rows.context_lens), len(rows.input_ids), num_logits)
 
     def _pad_states(self, hidden: Tensor | None, bucket: Bucket) -> Tensor | None:
         """The states in memory that stays where it is, zeros behind them."""

@@ -151,7 +151,7 @@ class _Padding:
         return cls(
             sizes if pads else (),
             RowBuckets(sizes, 1 + needs.max_nodes, pads),
-            RowBuckets(sizes, 1 + needs.max_depth + again, pads),
+            RowBuckets(sizes, 1 + needs.max_depth + again, pads, rolls_out=True),
         )
 
 
@@ -226,7 +226,7 @@ def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | N
     """The session; on CUDA with graphs for the buckets, unless it captures its calls itself."""
     if engine.build.device == "cpu" or engine.backend.captures_calls or buckets is None:
         return session
-    sizes = {(bucket.rows, bucket.requests) for bucket in buckets.all}
+    sizes = {(bucket.rows, bucket.requests, bucket.logits) for bucket in buckets.all}
     return CudaGraphSession(session, sizes)
 
 
@@ -237,7 +237,7 @@ def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None
     began = time.perf_counter()
     for engine in engines:
         engine.warm_up()
-    sizes = ", ".join(str(bucket.requests) for bucket in buckets.all)
+    sizes = ", ".join(str(size) for size in sorted({bucket.requests for bucket in buckets.all}))
     logger.info(
         "CUDA graphs for batches of %s captured in %.1f s", sizes, time.perf_counter() - began
     )
