@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+
+from trtspec.speculative.hybrid.controller import Controller, Load, Outlook
+from trtspec.speculative.hybrid.costs import CostCurve
 
 from .simulated_serving import (
     HOST,
@@ -38,3 +42,17 @@ def test_a_mixture_never_loses_to_no_drafts(
     world.serve(union, requests, 60)
     alone = sum(world.target(batch) for _ in range(40)) / 40
     assert world.serve(union, requests, 200) >= 0.97 * batch / (alone + HOST)
+
+
+def test_an_unknown_engine_has_a_node_verified_where_rows_are_dear() -> None:
+    """Where outcomes are known of verified nodes alone, it would stay unknown, and draft for ever;
+    a known one that does not pay drafts and verifies nothing."""
+    target, load, chances = CostCurve(), Load(1, 1), np.array([0.3, 0.1])
+    target.profile(lambda rows: 8e-3 + 4e-3 * (rows - 1), 6)
+    for known in (False, True):
+        controller = Controller(target, sees_all=False)
+        outlook = Outlook(chances[None] if known else None, 4e-3)
+        for _ in range(6):
+            chosen, _ = controller.plan(load, np.zeros((1, 0)), [outlook])
+            nodes = controller.count(load, chances if chosen else chances[:0], 4e-3)
+        assert (len(chosen), nodes) == ((0, 0) if known else (1, 1))

@@ -132,6 +132,7 @@ class Controller:
         self._tried: list[tuple[Pause, Outlook]] = []  # the trials of the step under way
         self._in_use: frozenset[Choice] = frozenset()  # the engines that were worth their call
         self._is_trying_rows = False  # the step verifies a node more than is worth it
+        self._is_learning = False  # an engine drafts of which too little is known
         self._otherwise = 0.0  # what the step would be worth without that node
         self._arounds: dict[int, Around] = {}
         self._steps = 0
@@ -175,7 +176,7 @@ class Controller:
         along a row; not read without engines."""
         steps = self._routine.end()
         self._steps += steps
-        self._tried = []
+        self._tried, self._is_learning = [], False
         while len(self._pauses) < len(engines):
             self._pauses.append(Pause())
         if not engines or cheap is None:
@@ -200,6 +201,7 @@ class Controller:
                 chosen.append(in_use[i])
             elif outlook.chances is None:
                 chosen.append(Choice(i))
+                self._is_learning = True
             elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
                 tried.append(i)
@@ -237,9 +239,10 @@ class Controller:
         if not self._sees_all and best < most:
             # Nothing is learned of what is not verified: now and then, try one more.
             row = float(seconds[best + 1] - seconds[best])
-            if not self._tried and self._verifying.is_over(float(seconds[best]), row):
+            learns = bool(self._tried) or self._is_learning
+            if not learns and self._verifying.is_over(float(seconds[best]), row):
                 self._is_trying_rows, self._otherwise = True, float(worths[best])
-            if self._tried or self._is_trying_rows:
+            if learns or self._is_trying_rows:
                 best += 1
         return best
 
