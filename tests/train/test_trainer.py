@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from trtspec.errors import ConfigError, TrainingError
 from trtspec.train.checkpoint import claim, load_state
 from trtspec.train.stop import asked_to_stop
 from trtspec.train.trainer import Trainer, steps_of
+from trtspec.train.windows import RecordedTexts
 
-from .toy_training import ToyHead, schedule, texts
+from .toy_training import LAYERS, ToyHead, record, schedule, texts
 
 
 class KilledHead(ToyHead):
@@ -148,3 +150,20 @@ def test_steps_of_passes(tmp_path: Path) -> None:
     one = steps_of(data, 1, 8, 24, 5)
     assert steps_of(data, 0.001, 8, 24, 5) == 1
     assert one < steps_of(data, 2.5, 8, 24, 5) < steps_of(data, 3, 8, 24, 5)
+
+
+def test_held_out_agreement_is_of_answers(tmp_path: Path) -> None:
+    """Weighed by the rows that count; windows of prompts alone are left out."""
+    paths = record(tmp_path / "texts", [16] * 64)
+    seen: list[int] = []
+
+    class Counted(ToyHead):
+        def loss(self, window: Any, depth: int) -> Any:
+            seen.extend(window.valid.sum(1).tolist())
+            return torch.tensor(float(window.num_tokens)), [1.0] * depth
+
+    for prompt, rows in ((0, [8, 8, 8, 8]), (11, [6, 6])):
+        seen.clear()
+        data = RecordedTexts(paths, LAYERS[:2], 4, prompts=[prompt] * 64)
+        Trainer(Counted(), data, replace(schedule(), rows=8), tmp_path / "whole").held_out()
+        assert seen == rows

@@ -45,6 +45,19 @@ def test_window(tmp_path: Path) -> None:
         assert not window.state[row, count:].any()
 
 
+def test_only_answers_count(tmp_path: Path) -> None:
+    """From the row whose next token is the first that the target wrote."""
+    data = RecordedTexts(record(tmp_path, [5, 9, 4]), LAYERS[:2], 4, prompts=[3, 5, 4])
+    batch = [(0, 0, 5), (1, 3, 6), (2, 0, 2)]
+    window = data.window(batch, answers_only=True)
+    assert window.valid.tolist() == [
+        [False] * 2 + [True] * 3 + [False],
+        [False] + [True] * 5,
+        [False] * 6,
+    ]
+    assert window.tokens.equal(data.window(batch).tokens) and data.window(batch).num_tokens == 13
+
+
 def test_last_state_before_the_norm(tmp_path: Path) -> None:
     data = RecordedTexts(record(tmp_path, [5, 9]), LAYERS[:1], 5)  # of 5 layers, 4 is the last
     assert not data.normed

@@ -56,7 +56,7 @@ LLM("<{target.name}>", speculative_config={{"method": "{config}", "model": "<thi
 | Trained | {self.step:,} of {schedule.steps:,} steps of about {schedule.rows:,} tokens |
 | Proposes | {proposes} |
 | Held-out loss | {self.held_out.loss:.3f} nats |
-| Held-out agreement | {agreement} (by position, the text given; among the tokens it proposes) |
+| Held-out agreement | {agreement} (by position, in answers; among the tokens it proposes) |
 | Acceptance length | {measured} |
 | Seeds | {schedule.seed} for data, weights and order |
 | Command | `{self.command}` |

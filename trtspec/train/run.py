@@ -141,7 +141,8 @@ def _data(plan: TrainingPlan) -> _Data:
     store = TextStore(plan.folder / f"texts-{source.key}")
     if not options.finish:
         write_texts(options, target, source, layers, store)
-    texts = RecordedTexts(store.paths, layers, target.config.num_layers)
+    prompts = [text.prompt for text in store.texts]
+    texts = RecordedTexts(store.paths, layers, target.config.num_layers, prompts)
     check_states(texts, target)
     return _Data(
         texts,

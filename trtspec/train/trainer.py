@@ -148,12 +148,15 @@ class Trainer:
 
     @torch.no_grad()
     def held_out(self) -> HeldOut:
-        """Over at most 32 batches of the held-out texts, unrolled as deep as at the end."""
+        """Over at most 32 batches of what the target wrote in the held-out texts, unrolled as deep
+        as at the end: prompts, such as one system's turn over and over, are no measure."""
         schedule = self._schedule
         found: list[tuple[int, float, list[float]]] = []
         for batch in self._texts.batches(schedule.length, schedule.rows, None)[:_HELD_OUT_BATCHES]:
             torch.manual_seed(schedule.seed)
-            window = self._texts.window(batch, schedule.row_multiple)
+            window = self._texts.window(batch, schedule.row_multiple, answers_only=True)
+            if not window.num_tokens:
+                continue
             loss, agreement = self._head.loss(window, schedule.depth)
             found.append((window.num_tokens, loss.item(), list(agreement)))
         total = sum(count for count, _, _ in found)

@@ -20,10 +20,10 @@ _POOL = 64
 
 @dataclass(frozen=True)
 class Window:
-    """Rows of several texts: ``tokens [B, T] i64``, which of them are text (``valid [B, T] bool``;
-    padding stands behind it), the states that a head reads (``features [B, T, n * H]``, in the
-    order of the layers), and the target's last ones (``state [B, T, H]``, ``normed`` or before the
-    final norm)."""
+    """Rows of several texts: ``tokens [B, T] i64``, which of them count (``valid [B, T] bool``:
+    text, behind which padding stands), the states that a head reads (``features [B, T, n * H]``, in
+    the order of the layers), and the target's last ones (``state [B, T, H]``, ``normed`` or before
+    the final norm)."""
 
     tokens: Tensor
     valid: Tensor
@@ -54,10 +54,15 @@ class RecordedTexts:
     needed; one text in `HELD_OUT` is held out, and at least one."""
 
     def __init__(
-        self, paths: Sequence[Path], capture_layers: Sequence[int], num_layers: int
+        self,
+        paths: Sequence[Path],
+        capture_layers: Sequence[int],
+        num_layers: int,
+        prompts: Sequence[int] | None = None,
     ) -> None:
         """``capture_layers``: the outputs of the target that the head reads; ``num_layers``: the
-        target's.
+        target's. ``prompts``: the first rows of each text that the target did not write; None: not
+        known, as if there were none.
 
         Raises:
             ConfigError: there are fewer than two files, one is none of ours, or they lack a state:
@@ -70,6 +75,7 @@ class RecordedTexts:
                 "some that are held out; record at least 2"
             )
         self._paths = list(paths)
+        self._prompts = [0] * len(paths) if prompts is None else list(prompts)
         headers = [read_header(path) for path in paths]
         self.lengths = [length for length, _ in headers]
         found = {layers for _, layers in headers}
@@ -126,8 +132,11 @@ class RecordedTexts:
         shuffled = torch.randperm(len(batches), generator=generator).tolist()
         return [batches[i] for i in shuffled]
 
-    def window(self, batch: Sequence[Piece], row_multiple: int = 1) -> Window:
-        """What lies in the pieces; as many columns as the longest, to the next multiple."""
+    def window(
+        self, batch: Sequence[Piece], row_multiple: int = 1, answers_only: bool = False
+    ) -> Window:
+        """What lies in the pieces; as many columns as the longest, to the next multiple.
+        ``answers_only``: only rows are valid whose next token the target wrote, or none."""
         width = max(count for _, _, count in batch)
         width = -(-width // row_multiple) * row_multiple
         tokens = torch.zeros(len(batch), width, dtype=torch.int64)
@@ -141,7 +150,8 @@ class RecordedTexts:
                 shape = len(batch), width, len(self._columns), part.shape[-1]
                 states = torch.zeros(shape, dtype=part.dtype)
             tokens[row, :count] = ids
-            valid[row, :count] = True
+            first = max(self._prompts[text] - 1 - start, 0) if answers_only else 0
+            valid[row, first:count] = True
             states[row, :count] = part[:, self._columns]
         assert states is not None
         return Window(tokens, valid, states[:, :, :-1].flatten(2), states[:, :, -1], self.normed)
