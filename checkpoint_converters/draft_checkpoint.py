@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,11 @@ class DraftCheckpoint:
     def storage(self) -> NetworkStorage | None:
         """How its weights are quantised; None: they are floats."""
         return storage_of({name: self.tensors.header(name) for name in self.tensors})
+
+    def in_floats(self) -> DraftCheckpoint:
+        """Itself, of a causal language model, with floats in place of quantised weights."""
+        config = replace(self.config, storage=None)
+        return replace(self, config=config, tensors=self.tensors.in_floats())
 
     @property
     def content(self) -> list[Path]:

@@ -79,7 +79,7 @@ EXAMPLE_PROMPTS = [
     "    def test_add(self):\n        self.assertEqual(",
 ]
 ALGORITHMS = [name.upper() for name in method_names() if name != "hybrid"]
-METHODS_WITHOUT_DRAFT = ("auto", "ngram", "suffix", "mtp", "extract_hidden_states")
+METHODS_WITHOUT_DRAFT = ("auto", "ngram", "suffix", "mtp", "self", "extract_hidden_states")
 METHODS_WITHOUT_LENGTH = ("auto", "suffix", "medusa", "extract_hidden_states")
 DEFAULT_DRAFT_LEN = 5
 DEFAULT_TREE_ROWS = 16

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trtspec.speculative.mtp.options import MtpDecodingConfig
     from trtspec.speculative.ngram.options import NGramDecodingConfig
     from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
+    from trtspec.speculative.self_draft.options import SelfDecodingConfig
     from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "PardDecodingConfig",
     "RequestOutput",
     "SamplingParams",
+    "SelfDecodingConfig",
     "SuffixDecodingConfig",
     "TensorRTConfig",
     "TrtspecError",
@@ -82,6 +84,7 @@ _HOMES = {
     "NGramDecodingConfig": "trtspec.speculative.ngram.options",
     "PardDecodingConfig": "trtspec.speculative.parallel.options",
     "PEagleDecodingConfig": "trtspec.speculative.parallel.options",
+    "SelfDecodingConfig": "trtspec.speculative.self_draft.options",
     "SuffixDecodingConfig": "trtspec.speculative.suffix.options",
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",

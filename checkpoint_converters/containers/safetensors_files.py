@@ -204,9 +204,32 @@ class LazyTensors(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._headers)
 
+    def in_floats(self) -> LazyTensors:
+        """The same, with floats alone in place of each quantised weight."""
+        parts = {n + suffix for n, header in self._headers.items() for suffix in header.beside()}
+        whole = {n: header for n, header in self._headers.items() if n not in parts}
+        return LazyTensors({name: _Floats.of(header) for name, header in whole.items()})
+
     def header(self, name: str) -> TensorHeader:
         """Where a tensor lies and what it is, without reading it."""
         return self._headers[name]
+
+
+@dataclass(frozen=True)
+class _Floats(TensorHeader):
+    """A tensor without what lies beside it."""
+
+    whole: TensorHeader
+
+    @classmethod
+    def of(cls, whole: TensorHeader) -> _Floats:
+        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole)
+
+    def read(self) -> Tensor:
+        return self.whole.read()
+
+    def read_index(self, index: int) -> Tensor:
+        return self.whole.read_index(index)
 
 
 def read_tensor(header: TensorHeader) -> Tensor:

@@ -46,7 +46,7 @@ Sampling
   --eos_id ID[,ID...]           tokens that end a text (default -1: none, output_len tokens always)
 
 Speculation
-  --speculative METHOD          none, ngram, draft_model, eagle, eagle3, mtp, pard or p_eagle
+  --speculative METHOD          none, ngram, draft_model, self, eagle, eagle3, mtp, pard or p_eagle
                                 (default: what the engine was built for)
   --max_draft_len N             draft tokens on one path (default: as built; ngram 5)
   --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)

@@ -117,6 +117,7 @@ METHOD = Kind(
         Spelling("mtp", "mtp", "M[Tt][Pp]"),
         Spelling("medusa", "medusa", "Medusa"),
         Spelling("assistant", "assistant", "Assistant", generic=True),
+        Spelling("self", "self_draft", "Self(?=Decoding|Draft|Method)", generic=True),
         Spelling("pard", "parallel", "Pard|PARD"),
         Spelling("dflash", "block", "DFlash"),
         Spelling("ddtree", "block", "DDTree"),

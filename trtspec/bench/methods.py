@@ -147,6 +147,8 @@ def _drafts_for(
     config = methods()[method].options if method else None
     if method is None or config is None or not issubclass(config, TreeDecodingConfig):
         return [None]
+    if methods()[method].copies_target:
+        return [None]
     wanted = config.draft_method or method
     fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]
     if fitting:

@@ -58,6 +58,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     else:  # the draft's folder does not matter
         stored = None if draft.storage is None else to_dict(draft.storage)
         facts += [draft.network.kind, _shape(draft.network.to_dict()), stored]
+        facts += [] if draft.weights is None else [to_dict(draft.weights)]
         tree = draft.speculation.tree
         if graph.name == DRAFT_ROLLOUT:
             facts.append(asdict(tree))

@@ -83,6 +83,8 @@ def check_engine_draft(
         CheckpointError: the checkpoint that the config names cannot be found or read.
     """
     speculative.check_network(draft.network)
+    if speculative.weights is not None:
+        speculative.weights.check_built(draft.weights)
     model = str(speculative.speculative_model)
     if model in (OWN_DRAFT, OWN_MODULES, draft.folder):
         return

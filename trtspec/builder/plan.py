@@ -40,6 +40,7 @@ from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
+from trtspec.formats.copies import resolve_copy
 from trtspec.log import logger
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
@@ -83,6 +84,8 @@ class BuildPlan:
         for draft in engine.drafts:
             tree = draft.speculation
             kind = "" if tree.choices is None else ", a static tree"
+            if draft.weights is not None:
+                kind += f", {engine.formats_of(draft).describe(build.dtype)}"
             lines.append(
                 f"drafts   {tree.method}: top-k {tree.topk}, {tree.num_steps} steps, "
                 f"{tree.num_draft_tokens} rows verified{kind}"
@@ -165,14 +168,19 @@ def plan_build(
         assert speculative is not None, "it has members"
         with speculative.naming(member):
             found = at_hand.open(member)
+            weights, because = None, list(found.notes)
+            if member.weights is not None:
+                weights, why = resolve_copy(member.weights, build, target.storage, place)
+                because += why
+                found = found.in_floats()
             draft, choice = _plan_draft(
                 member, found, folder, target_dir, target, skip_tokenizer_init, build
             )
-            draft = replace(draft, storage=kept(found.storage))
+            draft = replace(draft, storage=kept(found.storage), weights=weights)
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
-        reasons += [*found.notes, *choice]
+        reasons += [*because, *choice]
         reasons += made_for_another(found.path, fingerprints["target"])
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from checkpoint_converters import DraftCheckpoint
@@ -10,6 +11,7 @@ from trtspec.builder.locate import find_model
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
+from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.registry import method_of, methods
 
@@ -35,8 +37,8 @@ class TargetDrafts:
         return self._built
 
     def method_for(self, model: str | Path) -> type[TreeDecodingConfig]:
-        checkpoint = self._open(find_model(model), None)
-        method = methods()[checkpoint.method].options
+        name = self._own() if model == OWN_MODULES else self._open(find_model(model), None).method
+        method = methods()[name].options
         assert issubclass(method, TreeDecodingConfig), "these have drafts"
         return method
 
@@ -45,13 +47,29 @@ class TargetDrafts:
 
         Raises:
             CheckpointError: it cannot be found or read, or does not fit the target.
+        ConfigError: one is named where the target itself is meant.
         """
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
         method = method_of(config)
+        if method.copies_target and model != OWN_MODULES:
+            raise ConfigError(
+                f"speculative_model={model!r}: by method {method.name!r} {method.title} drafts, "
+                "and no other checkpoint; leave speculative_model out"
+            )
         # One checkpoint may hold a target and be a draft model: only the method tells these apart.
         own = method if method.by_target else None
         return self._open(folder or find_model(model), config.token_map, own)
+
+    def _own(self) -> str:
+        """The method of what the target brings: of networks in its checkpoint, or, where there are
+        none, of a copy of it."""
+        for method in methods().values():
+            if method.by_target and self._folder is not None:
+                with suppress(CheckpointError):  # the target has none
+                    self._open(self._folder, None, method)
+                    return method.name
+        return next(method.name for method in methods().values() if method.copies_target)
 
     def _open(
         self, folder: Path, token_map: Path | None, own: DraftMethod | None = None

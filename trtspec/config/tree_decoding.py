@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
+from trtspec.config.draft_weights import DraftWeights
 from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
@@ -73,6 +74,11 @@ class TreeDecodingConfig(DecodingConfig):
     @property
     def token_map(self) -> Path | None:
         """The file that cuts the draft's head, if one was given."""
+        return None
+
+    @property
+    def weights(self) -> DraftWeights | None:
+        """How the draft keeps its weights, of fewer bits than its target; None: as its target."""
         return None
 
     def of_engine(self, folder: str) -> Self:

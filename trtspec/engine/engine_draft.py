@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtspec.config.draft import DraftConfig
+from trtspec.config.draft_weights import DraftWeights
 from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, to_dict
 from trtspec.config.tree import Choices, TreeShape
@@ -39,12 +40,14 @@ class SpeculationContract:
 @dataclass(frozen=True)
 class EngineDraft:
     """One draft of an engine. folder: where its files lie, and its name in the fingerprints.
-    storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none."""
+    storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none.
+    weights: how it keeps its weights; None: as the target does."""
 
     network: DraftConfig
     speculation: SpeculationContract
     folder: str = FIRST_DRAFT
     storage: NetworkStorage | None = None
+    weights: DraftWeights | None = None
 
     @property
     def kind(self) -> DraftKind:
@@ -81,12 +84,13 @@ class EngineDraft:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        stored = {} if self.storage is None else {"storage": to_dict(self.storage)}
+        parts = {"storage": self.storage, "weights": self.weights}
+        own = {name: to_dict(part) for name, part in parts.items() if part is not None}
         return {
             "folder": self.folder,
             "network": draft_to_dict(self.network),
             "speculation": asdict(self.speculation),
-            **stored,
+            **own,
         }
 
     @classmethod
@@ -95,7 +99,9 @@ class EngineDraft:
         speculation = from_dict(SpeculationContract, data["speculation"])
         stored = data.get("storage")
         storage = None if stored is None else from_dict(NetworkStorage, stored)
-        return cls(draft_from_dict(data["network"]), speculation, data["folder"], storage)
+        given = data.get("weights")
+        weights = None if given is None else from_dict(DraftWeights, given)
+        return cls(draft_from_dict(data["network"]), speculation, data["folder"], storage, weights)
 
 
 def draft_folder_name(index: int) -> str:

@@ -98,7 +98,7 @@ class EngineConfig:
         """How the target, or one of its drafts, keeps its weights."""
         if draft is None:
             return target_formats(self.target, self.build)
-        return draft_formats(draft.storage, self.target, self.build)
+        return draft_formats(draft.storage, self.target, self.build, draft.weights)
 
     def weight_bytes(self, draft: EngineDraft | None = None) -> int:
         """Bytes of the weights of the target, or of one of its drafts."""

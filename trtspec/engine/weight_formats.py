@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trtspec.backends.registry import backend_named
 from trtspec.config.build_config import BuildConfig
+from trtspec.config.draft_weights import DraftWeights
 from trtspec.config.model import ModelConfig
 from trtspec.config.storage import NetworkStorage
 from trtspec.formats.choose import formats_of
@@ -20,10 +21,14 @@ def target_formats(target: ModelConfig, build: BuildConfig) -> NetworkFormats:
 
 
 def draft_formats(
-    storage: NetworkStorage | None, target: ModelConfig, build: BuildConfig
+    storage: NetworkStorage | None,
+    target: ModelConfig,
+    build: BuildConfig,
+    weights: DraftWeights | None = None,
 ) -> NetworkFormats:
-    """How a draft keeps its weights, of which those stay as they are that ``storage`` names."""
-    own = network_formats(build, storage)
+    """How a draft keeps its weights: as ``weights`` says, or as its target does; those stay as they
+    are that ``storage`` names."""
+    own = network_formats(build if weights is None else weights.within(build), storage)
     return replace(own, target_head=target_formats(target, build).target_head)
 
 

@@ -41,7 +41,8 @@ class DraftMethod:
     kinds: the networks that draft for it; reader: of its checkpoints; both but for those that
     another method has. in_target: how its networks lie in the target's own checkpoint, as a
     ``Guest`` of checkpoint_converters; None: they never do. by_target: whether they are looked for
-    there alone.
+    there alone. copies_target: its draft is the target's own network, with fewer bits; such a
+    config names no checkpoint.
 
     recipe: how a draft of its own is trained; None: not here.
 
@@ -63,6 +64,7 @@ class DraftMethod:
     reader: DraftReader | None = None
     in_target: Any = None
     by_target: bool = False
+    copies_target: bool = False
     recipe: TrainingRecipe | None = None
     usual: Sequence[str] = ()
     forgetful: Mapping[str, Any] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from trtspec.speculative.mtp.method import MTP
 from trtspec.speculative.ngram.method import NGRAM
 from trtspec.speculative.parallel.method import P_EAGLE, PARD
 from trtspec.speculative.reads_part import ReadsPart
+from trtspec.speculative.self_draft.method import SELF
 from trtspec.speculative.suffix.method import SUFFIX
 
 ENTRY_POINTS = "trtspec.methods"
@@ -39,7 +40,7 @@ NO_METHOD = "none"
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),
-    *(ASSISTANT, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
+    *(ASSISTANT, SELF, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
 )
 DEFAULT = DRAFT_MODEL.name
 """What a config with a draft's checkpoint alone means, as in vLLM."""

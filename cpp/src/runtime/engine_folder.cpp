@@ -162,9 +162,10 @@ BuildLimits read_build(const Json& json) {
 SpeculationContract read_speculation(const Json& json) {
   const Json& method = json.at("method");
   const std::string& name = method.as_string();
-  if (name != "draft_model" && name != "eagle" && name != "eagle3" && name != "mtp" &&
-      name != "pard" && name != "p_eagle") {
-    method.refuse("'" + name + "' is not one of draft_model, eagle, eagle3, mtp, pard, p_eagle");
+  if (name != "draft_model" && name != "self" && name != "eagle" && name != "eagle3" &&
+      name != "mtp" && name != "pard" && name != "p_eagle") {
+    method.refuse("'" + name +
+                  "' is not one of draft_model, self, eagle, eagle3, mtp, pard, p_eagle");
   }
   SpeculationContract contract{
       .method = name,

@@ -15,8 +15,8 @@ namespace {
 using Method = Speculation::Method;
 
 // In the order of Method.
-constexpr std::array<const char*, 8> kMethods{"none",   "ngram", "draft_model", "eagle",
-                                                "eagle3", "mtp",   "pard",        "p_eagle"};
+constexpr std::array<const char*, 9> kMethods{"none", "ngram", "draft_model", "self",   "eagle",
+                                              "eagle3", "mtp", "pard",        "p_eagle"};
 
 std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
   if (!asked) return built;
@@ -78,7 +78,7 @@ Method method_named(std::string_view name) {
   const auto found = std::find(kMethods.begin(), kMethods.end(), name);
   if (found == kMethods.end()) {
     throw Error("'" + std::string(name) +
-                "' is not one of none, ngram, draft_model, eagle, eagle3, mtp, pard, p_eagle");
+                "' is not one of none, ngram, draft_model, self, eagle, eagle3, mtp, pard, p_eagle");
   }
   return static_cast<Method>(found - kMethods.begin());
 }

@@ -78,7 +78,7 @@ struct BuildLimits {
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
 struct SpeculationContract {
-  std::string method;  // draft_model, eagle, eagle3, mtp, pard or p_eagle
+  std::string method;  // draft_model, self, eagle, eagle3, mtp, pard or p_eagle
   std::int64_t topk;
   std::int64_t num_steps;
   std::int64_t num_draft_tokens;                   // rows verified, the root included

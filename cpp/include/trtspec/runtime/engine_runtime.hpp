@@ -28,7 +28,7 @@ SchedulerLimits runtime_limits(const BuildLimits& build,
 
 // How to draft.
 struct Speculation {
-  enum class Method { none, ngram, draft_model, eagle, eagle3, mtp, pard, p_eagle };
+  enum class Method { none, ngram, draft_model, self, eagle, eagle3, mtp, pard, p_eagle };
   static constexpr std::int64_t kDefaultNgramLength = 5;
   static constexpr std::int32_t kDefaultMinNgram = 2;
   static constexpr std::int32_t kDefaultMaxNgram = 5;
@@ -49,12 +49,12 @@ struct Speculation {
   DrafterNeeds needs(const EngineFolder& folder) const;
   // Whether the draft is a language model of its own, which reads no states of the target.
   bool is_language_model() const {
-    return method == Method::draft_model || method == Method::pard;
+    return method == Method::draft_model || method == Method::self || method == Method::pard;
   }
 };
 
-// "none", "ngram", "draft_model", "eagle", "eagle3", "mtp", "pard" or "p_eagle"; the other way
-// throws Error for another name.
+// "none", "ngram", "draft_model", "self", "eagle", "eagle3", "mtp", "pard" or "p_eagle"; the other
+// way throws Error for another name.
 const char* name_of(Speculation::Method method);
 Speculation::Method method_named(std::string_view name);
 

@@ -1,0 +1,1 @@
+"""A copy of the target, of fewer bits, drafts."""

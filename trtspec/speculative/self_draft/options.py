@@ -1,0 +1,48 @@
+"""SelfDecodingConfig: the options of drafting by a copy of the target with fewer bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from trtspec.config.draft_weights import AUTO, DraftWeights
+from trtspec.config.speculative_keys import (
+    COMMON_ALIASES,
+    COMMON_FOREIGN,
+    DRAFT_ENGINE_FOREIGN,
+    MODEL_ALIASES,
+    TREE_ALIASES,
+)
+from trtspec.config.strict import strict_config
+from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
+from trtspec.speculative.draft_model import DraftTargetDecodingConfig
+
+
+@strict_config(
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES},
+    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
+    none_means_default=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class SelfDecodingConfig(TreeDecodingConfig):
+    """A copy of the target whose weights have fewer bits drafts (ML-SpecQD, arXiv 2503.13565), with
+    a K/V cache of its own; no other checkpoint is needed. Trees: see `TreeDecodingConfig`.
+
+    speculative_model: the target itself; leave it out. weight_dtype, weight_group_size,
+    head_weight_dtype: those of the copy, as `BuildConfig` has them of the target; auto: the format
+    of fewest bits.
+    """
+
+    method: ClassVar[str] = "self"
+    draft_method: ClassVar[str] = DraftTargetDecodingConfig.method
+
+    speculative_model: str | Path = OWN_MODULES
+    max_draft_len: int = 5
+    weight_dtype: str = AUTO
+    weight_group_size: int | None = None
+    head_weight_dtype: str = AUTO
+
+    @property
+    def weights(self) -> DraftWeights:
+        return DraftWeights(self.weight_dtype, self.weight_group_size, self.head_weight_dtype)
