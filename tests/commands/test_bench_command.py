@@ -142,7 +142,7 @@ def test_a_fixture_has_its_source_s_acceptance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bench, "SHAPES", {"300m": SMALL})
-    assert set(fixture_shapes.SHAPES) == {"300m", "1b", "8b"}
+    assert set(fixture_shapes.SHAPES) == {"300m", "1b", "8b", "moe1b", "mla300m"}
     target, draft = pair
     made = ["make-fixture", "--like", "300m", "--from", str(target), "--drafts", str(draft)]
     assert main([*made, "--output", str(tmp_path)]) == 0

@@ -17,7 +17,8 @@ from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.resources import ResourceManager
-from trtspec.ops.sampling import SamplingColumns, sample
+from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.ops.sampling import sample
 
 from . import toy_engine
 from .conftest import Replay
@@ -169,10 +170,13 @@ def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
-    def sample_next(logits: Tensor, *columns: Tensor) -> Tensor:
-        return sample(logits, *SamplingColumns._make((*columns[:6], columns[6] + 1)))
+    asked = SamplingRows._asked
 
-    patch.setattr("trtspec.executor.sampler.sample", sample_next)
+    def asked_next(self: SamplingRows, *rows: Any) -> tuple[list[int], list[int], list[int]]:
+        ids, trees, indices = asked(self, *rows)
+        return ids, trees, [index + 1 for index in indices]
+
+    patch.setattr(SamplingRows, "_asked", asked_next)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ USAGE: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
     (("--eos_id", "1,x"), ("--eos_id 1,x", "integers")),
     (("--eos_id", "-2"), ("--eos_id -2", "-1")),
     (("--kv_cache_free_memory_fraction", 1.5), ("1.5", "at most 1")),
-    (("--speculative", "medusa"), ("'medusa'", "none, ngram, draft_model, eagle, eagle3")),
+    (("--speculative", "medusa"), ("'medusa'", "none, ngram, draft_model, self, eagle, eagle3")),
     (("--speculative", "none", "--max_draft_len", 2), ("--max_draft_len", "--speculative none")),
     (("--prompt_lookup_max", 3), ("--prompt_lookup_max", "--speculative ngram")),
 ]
