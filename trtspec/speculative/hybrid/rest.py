@@ -9,7 +9,7 @@ _PLAIN = 4  # steps without drafts that are compared with those beside them
 _SHORTEST, _LONGEST = 16, 64  # steps of a rest: twice as many each time, so that tries cost little
 _AGAIN = 512  # steps with drafts after which some without are taken, to compare
 _MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
-_RATIO_MEMORY = 5  # comparisons that the ratio of seconds is the median of
+_RATIO_MEMORY = 11  # comparisons that the ratio of seconds is the median of: of 5, bursts win
 _OUTLIER = 3.0  # times the median of a few steps; a longer step was a pause of the machine
 _BESIDE = 8  # newest steps of a kind that are compared
 
