@@ -21,6 +21,20 @@ EXPERTS, CHOSEN = 128, 8
 BONUS = 1_000_000
 
 
+def steady(now: float) -> float:
+    return 1.0
+
+
+def in_steps(now: float) -> float:
+    """Slower for seconds at a time."""
+    return (1.0, 2.2, 1.5, 3.0)[int(now / 3.1) % 4]
+
+
+def in_bursts(now: float) -> float:
+    """Slower for an eighth of a second, at times that look random."""
+    return 1.0 if random.Random(int(now * 8)).random() < 0.6 else 2.5
+
+
 class ChainDrafter:
     """Drafts chains whose nodes are right with chance `acceptance` each, once their parent is; what
     it says of them is noise around `says`. An engine if it costs anything; one that can leave its

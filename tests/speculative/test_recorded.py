@@ -3,7 +3,6 @@ speed."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,15 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
 from .recorded.trace import trace
-from .simulated_serving import ChainDrafter, World, requests_of, union_of
+from .simulated_serving import (
+    ChainDrafter,
+    World,
+    in_bursts,
+    in_steps,
+    requests_of,
+    steady,
+    union_of,
+)
 
 STEPS = 4000
 Speed = Callable[[float], float]
@@ -38,20 +45,6 @@ class Costs:
 
 
 COSTS = Costs()
-
-
-def steady(now: float) -> float:
-    return 1.0
-
-
-def in_steps(now: float) -> float:
-    """Slower for seconds at a time."""
-    return (1.0, 2.2, 1.5, 3.0)[int(now / 3.1) % 4]
-
-
-def in_bursts(now: float) -> float:
-    """Slower for an eighth of a second, at times that look random."""
-    return 1.0 if random.Random(int(now * 8)).random() < 0.6 else 2.5
 
 
 class RecordedDrafter(ChainDrafter):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from trtspec.speculative.hybrid.rest import Rest
 
-from .simulated_serving import ChainDrafter, World, requests_of, union_of
+from .simulated_serving import (
+    ChainDrafter,
+    World,
+    in_bursts,
+    in_steps,
+    requests_of,
+    steady,
+    union_of,
+)
 
 PLAIN = 5e-3
 STEPS = 4000
@@ -55,20 +62,6 @@ def test_a_pause_of_the_machine_is_no_cost() -> None:
         seconds = 30.0 if drafts and step % 7 == 0 else 1.05 if drafts else 1.0
         rest.observe(drafts, 1.6, seconds)
     assert rest.pays
-
-
-def steady(now: float) -> float:
-    return 1.0
-
-
-def in_steps(now: float) -> float:
-    """Slower for seconds at a time."""
-    return (1.0, 2.2, 1.5, 3.0)[int(now / 3.1) % 4]
-
-
-def in_bursts(now: float) -> float:
-    """Slower for a few steps, at times that look random."""
-    return 1.0 if random.Random(int(now * 8)).random() < 0.6 else 2.5
 
 
 class Host(ChainDrafter):
