@@ -50,15 +50,19 @@ def hf_mixture(shared: str | None = None) -> NameMap:
     return HF_DECODER.renamed(expert_names(_M + "gate.weight", PROJECTIONS, place))
 
 
-def read_experts(hf: HfConfig, count: str, inner: str, **fields: Any) -> ExpertsSpec:
+def read_experts(
+    hf: HfConfig, count: str, inner: str, activation: str | None = None, **fields: Any
+) -> ExpertsSpec:
     """The mixture of config.json, whose keys ``count`` (or what transformers 5 writes in its place)
-    and ``inner`` say how many experts there are and how wide they are. Raises CheckpointError for
-    an activation not supported, ConfigError for values that cannot be."""
+    and ``inner`` say how many experts there are and how wide they are. ``activation``: of families
+    whose experts have one that no key names. Raises CheckpointError for an activation not
+    supported, ConfigError for values that cannot be."""
     return ExpertsSpec(
         num_experts=hf.get("num_local_experts", hf.get("num_experts")) or hf.require(count),
         top_k=hf.require("num_experts_per_tok"),
         intermediate_size=hf.require(inner),
-        **{"activation": fields.pop("activation", None) or read_activation(hf), **fields},
+        activation=activation or read_activation(hf),
+        **fields,
     )
 
 
