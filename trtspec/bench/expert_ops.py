@@ -5,14 +5,13 @@ python -m trtspec.bench.expert_ops [--threads N] [--seconds S]
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from trtspec.bench.floor import MemorySpeed, seconds_per_call
-from trtspec.bench.ops import beside_reading
+from trtspec.bench.ops import begin, beside_reading
 from trtspec.ops import moe, pack_linear
 from trtspec.ops.linear_quantised import pack_codes, pack_groups
 from trtspec.ops.moe import Coding, ExpertWeights, Gating, expert_bytes_read
@@ -81,15 +80,7 @@ def bench(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times a mixture of experts.")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    shape, speed = MixtureShape(), MemorySpeed()
-    speed.sample()
-    isa = torch.ops.trtspec._get_isa()
-    print(f"{arguments.threads} threads, {isa}, {speed.best / 1e9:.1f} GB/s")
+    shape, (seconds, speed) = MixtureShape(), begin("Times a mixture of experts.")
     sizes = ((2 * shape.inner, shape.hidden), (shape.hidden, shape.inner))
     kinds = {"bfloat16": Coding(), "8 bits": Coding(8, 128, True), "4 bits": Coding(4, 128, True)}
     for name, coding in kinds.items():
@@ -98,7 +89,7 @@ def main() -> None:
             for size in sizes
         )
         for rows in ROWS:
-            bench(shape, name, (up, down), coding, rows, speed, arguments.seconds)
+            bench(shape, name, (up, down), coding, rows, speed, seconds)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python -m trtspec.bench.latent_ops [--threads N] [--seconds S]
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trtspec.bench.floor import MemorySpeed, copies, seconds_per_call
-from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call, beside_reading
+from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call, begin, beside_reading
 from trtspec.ops import head_products, latent_tree_attention, linear, pack_linear
 
 
@@ -131,15 +130,7 @@ def bench_prompt(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times attention over latents.")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    shape, seconds, speed = LatentShape(), arguments.seconds, MemorySpeed()
-    speed.sample()
-    isa = torch.ops.trtspec._get_isa()
-    print(f"{arguments.threads} threads, {isa}, {speed.best / 1e9:.1f} GB/s")
+    shape, (seconds, speed) = LatentShape(), begin("Times attention over latents.")
     for dtype in (torch.bfloat16, torch.float32):
         for batch in (1, 8):
             for context in (2048, 16384):

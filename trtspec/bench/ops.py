@@ -158,18 +158,26 @@ def bench_attention(
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Times the native ops beside reading memory.")
+def begin(description: str) -> tuple[float, MemorySpeed]:
+    """Take the flags that timings of ops share, and say what they run on. Returns the seconds for
+    each figure, and the memory's speed, sampled once."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    isa, seconds, speed = torch.ops.trtspec._get_isa(), arguments.seconds, MemorySpeed()
+    speed = MemorySpeed()
     speed.sample()
+    isa = torch.ops.trtspec._get_isa()
     print(
         f"{arguments.threads} threads, {isa}, {speed.best / 1e9:.1f} GB/s; x of read: times the "
         "time to read the same bytes"
     )
+    return arguments.seconds, speed
+
+
+def main() -> None:
+    seconds, speed = begin("Times the native ops beside reading memory.")
     for dtype in (torch.bfloat16, torch.float32):
         bench_linear(dtype, 4096, (1, 2, 4, 8, 16, 64, 512), speed, seconds)
     for kind in format_kinds().values():
