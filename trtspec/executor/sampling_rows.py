@@ -70,7 +70,7 @@ class SamplingRows:
         ids = [request.id for request in requests]
         if not self._live.issuperset(ids):
             self._take_in(requests)
-        outputs = [len(request.tokens) - request.num_prompt_tokens for request in requests]
+        outputs = [request.num_output_tokens for request in requests]
         return ids, [tree.address for tree in trees], outputs
 
     def _take_in(self, requests: Sequence[Request]) -> None:
