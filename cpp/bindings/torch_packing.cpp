@@ -15,8 +15,8 @@ struct PackerHolder : torch::CustomClassHolder {
       : layout{tokens_per_block, blocks_per_sequence, mask_words} {}
 
   // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32
-  // [n]), the address of its tree, and whether logits are wanted. Returns the eight row inputs and the logits
-  // rows.
+  // [n]), the address of its tree, and whether logits are wanted. Returns the eight row inputs and
+  // the logits rows.
   std::vector<at::Tensor> pack(const Ints& tokens, const Ints& counts, const Ints& contexts,
                                const std::vector<at::Tensor>& blocks,
                                const Ints& trees,

@@ -5,7 +5,6 @@
 #include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/sampler.hpp>
 
-#include <algorithm>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -18,13 +17,6 @@ using Ints = std::vector<int64_t>;
 
 void sample_here(const at::Tensor& logits, const trtspec::SamplingRows& params, int64_t* ids) {
   trtspec::sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1), params, ids);
-}
-
-template <class T>
-at::Tensor copied(const std::vector<T>& values) {
-  at::Tensor tensor = trtspec::host_tensor({int64_t(values.size())}, c10::CppTypeToScalarType<T>::value);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
-  return tensor;
 }
 
 // The sampling options of requests, which stay as they are while a request runs.
@@ -42,7 +34,8 @@ struct RowSamplerHolder : torch::CustomClassHolder {
 
   void remove(int64_t id) { options.erase(id); }
 
-  // Of requests with the addresses of the trees that they verify, and which of their output tokens each root emits.
+  // Of requests with the addresses of the trees that they verify, and which of their output tokens
+  // each root emits.
   trtspec::Questions questions(const Ints& ids, const Ints& trees,
                                const Ints& outputs) const {
     TORCH_CHECK(trees.size() == ids.size() && outputs.size() == ids.size(),
@@ -62,7 +55,8 @@ struct RowSamplerHolder : torch::CustomClassHolder {
                                   const Ints& outputs) {
     const trtspec::Questions asked = questions(ids, trees, outputs);
     std::vector<at::Tensor> made = asked.table.columns();
-    made.insert(made.end(), {copied(asked.tokens), copied(asked.parents), copied(asked.starts)});
+    made.insert(made.end(), {trtspec::host_copy(asked.tokens), trtspec::host_copy(asked.parents),
+                             trtspec::host_copy(asked.starts)});
     return made;
   }
 

@@ -12,17 +12,6 @@
 
 namespace trtspec {
 
-namespace {
-
-template <class T>
-at::Tensor copied(const std::vector<T>& values) {
-  at::Tensor tensor = host_tensor({std::ssize(values)}, c10::CppTypeToScalarType<T>::value);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
-  return tensor;
-}
-
-}  // namespace
-
 void SamplingTable::add(const Asked& asked) {
   const auto rows = static_cast<std::size_t>(1 + (asked.draft ? asked.draft->size() : 0));
   const SamplingOptions& options = *asked.options;
@@ -48,8 +37,9 @@ SamplingRows SamplingTable::view() const {
 }
 
 SamplingColumns SamplingTable::columns() const {
-  return {copied(temperature_), copied(top_k_),        copied(top_p_),      copied(min_p_),
-          copied(seed_),        copied(sample_index_), copied(output_index_)};
+  return {host_copy(temperature_),  host_copy(top_k_), host_copy(top_p_),
+          host_copy(min_p_),        host_copy(seed_),  host_copy(sample_index_),
+          host_copy(output_index_)};
 }
 
 SamplingColumns greedy_sampling(std::int64_t count) {

@@ -4,12 +4,24 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 namespace trtspec {
 
 // A new one, its values not yet written. Past torch's dispatcher, which takes longer than what a
 // step writes to it.
 inline at::Tensor host_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::Tensor(at::detail::empty_cpu(sizes, dtype));
+}
+
+// A new one of these values.
+template <class T>
+at::Tensor host_copy(const std::vector<T>& values) {
+  at::Tensor tensor = host_tensor({std::ssize(values)}, c10::CppTypeToScalarType<T>::value);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
+  return tensor;
 }
 
 }  // namespace trtspec
