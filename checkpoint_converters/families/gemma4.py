@@ -23,7 +23,14 @@ from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.norm_spec import NormSpec
 
 _L = "model.layers.{i}."
-_TURNING = 0.25  # of a head without a window, where config.json does not say
+_ROPES = {
+    "full_attention": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1000000.0,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
 
 _NAMES = GEMMA_DECODER.renamed(
     {
@@ -43,9 +50,14 @@ _NAMES = GEMMA_DECODER.renamed(
 
 def gemma4_layers(hf: HfConfig) -> tuple[LayerSpec, ...]:
     """The layers, without K and V of others and per-layer embeddings."""
-    for key, value in (("use_bidirectional_attention", "all"), ("enable_moe_block", True)):
-        if hf.get(key) == value:
-            raise hf.refuse(f"{key} {value!r} is not supported".replace("True", "true"))
+    # vision: of images' tokens alone.
+    for key, known in (
+        ("use_bidirectional_attention", (None, False, "vision")),
+        ("enable_moe_block", (None, False)),
+    ):
+        if hf.get(key) not in known:
+            value = str(hf.get(key)).replace("True", "true")
+            raise hf.refuse(f"{key} {value!r} is not supported")
     norm = NormSpec(hf.get("rms_norm_eps", 1e-6))
     activation = read_activation(hf, "hidden_activation", "gelu_pytorch_tanh")
     layer = read_layer(hf, 4, head_dim=256, activation=activation, norm=norm)
@@ -56,6 +68,13 @@ def gemma4_layers(hf: HfConfig) -> tuple[LayerSpec, ...]:
     marks = (*marks[:-1], False)  # whatever is said of the last one
     window = read_window(hf, hf.get("sliding_window", 512))
     sliding = layer.with_mixer(rope=1, window=window)
+    told = hf.get("per_layer_config", {})
+    whole = {str(i) for i, mark in enumerate(marks) if not mark}
+    if not isinstance(told, Mapping) or set(told) - whole:
+        raise hf.refuse(
+            f"per_layer_config is {told!r:.80}; supported: an object for layers without a window "
+            f"({', '.join(sorted(whole, key=int))})"
+        )
     return tuple(
         sliding if mark else layer.with_mixer(rope=0, **_global(hf, i))
         for i, mark in enumerate(marks)
@@ -67,8 +86,13 @@ def _global(hf: HfConfig, layer: int) -> dict[str, Any]:
     for all of these."""
     same_values = hf.get("attention_k_eq_v", False)
     told = hf.get("per_layer_config")
-    if isinstance(told, Mapping):
+    if told is not None:
         own = told.get(str(layer), {})
+        unknown = sorted(set(own) - {"head_dim", "num_key_value_heads"})
+        if unknown:
+            raise hf.refuse(
+                f"per_layer_config of layer {layer} has unknown keys {', '.join(unknown)}"
+            )
         size, heads = own.get("head_dim"), own.get("num_key_value_heads")
     else:
         size = hf.get("global_head_dim", 512)
@@ -136,4 +160,5 @@ GEMMA4 = Family(
             others=(r"(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..+",),
         ),
     ),
+    defaults={"bos_token_id": 2, "eos_token_id": 1, "rope_parameters": _ROPES},
 )
