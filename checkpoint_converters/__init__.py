@@ -11,6 +11,7 @@ from checkpoint_converters.checkpoint import (
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.families.registry import PLAIN_LATENTS, PLAIN_MIXTURE
 from checkpoint_converters.guest import Guest
+from checkpoint_converters.quantised_copy import QuantisedLayer, require_copyable, write_quantised
 
 __all__ = [
     "PLAIN_LATENTS",
@@ -19,9 +20,12 @@ __all__ = [
     "DraftCheckpoint",
     "DraftFolder",
     "Guest",
+    "QuantisedLayer",
     "content_of",
     "fingerprint",
     "load_checkpoint",
     "read_config",
     "reading_notes",
+    "require_copyable",
+    "write_quantised",
 ]

@@ -212,7 +212,7 @@ def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -
         return ModelConfig(
             architecture=family.architecture,
             dtype=read_dtype(hf) or _dtype_of(family, headers),
-            **family.fields_of(hf),
+            **family.read_fields(hf),
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error

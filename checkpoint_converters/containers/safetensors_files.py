@@ -204,6 +204,11 @@ class LazyTensors(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._headers)
 
+    @property
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """What is known of each without reading it."""
+        return self._headers
+
     def in_floats(self) -> LazyTensors:
         """The same, with floats alone in place of each quantised weight."""
         parts = {n + suffix for n, header in self._headers.items() for suffix in header.beside()}

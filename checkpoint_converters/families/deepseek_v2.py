@@ -45,5 +45,4 @@ DEEPSEEK_V2 = Family(
     _fields,
     hf_mixture("shared_experts"),
     stacked=STACKED,
-    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -10,8 +10,9 @@ rounded by them here.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from checkpoint_converters.quantised.modules import FLOATS, Module
+from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import centred, unpack_words
 from checkpoint_converters.quantised.said import Said
@@ -19,7 +20,8 @@ from checkpoint_converters.quantised.scheme import Layer, Scheme
 from trtspec.config.storage import WeightStorage
 
 METHOD = "modelopt"
-ALGORITHMS = ("W8A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ")
+FOUR_BITS = "W4A16_AWQ"
+ALGORITHMS = ("W8A16", "W8A8_SQ_PER_CHANNEL", FOUR_BITS)
 _MIXED, _LAYERS = "MIXED_PRECISION", "quantized_layers"
 _SCALE, _INPUTS = "weight_scale", "pre_quant_scale"
 
@@ -55,7 +57,8 @@ def _read(module: Module) -> Layer:
         return Layer((rows, k), storage, lambda: _unpack(module, 8))
     n, groups = 2 * rows, module.part(_SCALE, FLOATS, 2).shape[1]
     module.require_shape(_SCALE, (n, groups))
-    storage = WeightStorage(4, module.group_size(_SCALE, k, groups), input_scales=scaled)
+    size, dtype = module.group_size(_SCALE, k, groups), scale_type(module.parts[_SCALE])
+    storage = WeightStorage(4, size, dtype, input_scales=scaled)
     return Layer((n, k), storage, lambda: _unpack(module, 4))
 
 
@@ -67,3 +70,18 @@ def _unpack(module: Module, bits: int) -> Numbers:
     scales = module.finite(_SCALE).view(len(values), -1)
     inputs = module.finite(_INPUTS) if module.has(_INPUTS) else None
     return Numbers(values, scales.to(torch.float32), input_scales=inputs)
+
+
+def four_bit_layer(
+    codes: Tensor, scales: Tensor, input_scales: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a layer of 4 bits, by their roles, as `read_modelopt` reads them.
+
+    Args:
+        codes: ``[N, K] i8`` from -8 to 7; N is even.
+        scales: ``[N, G]`` floats, of groups of K / G inputs.
+        input_scales: ``[K]`` floats, or None.
+    """
+    halves = (codes & 15).to(torch.uint8)
+    parts = {"weight": halves[0::2] | halves[1::2] << 4, _SCALE: scales}
+    return parts if input_scales is None else {**parts, _INPUTS: input_scales}

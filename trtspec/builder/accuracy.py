@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from checkpoint_converters import Checkpoint
+from trtspec.builder.checkpoints import load_target
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
+from trtspec.engine.weight_formats import network_formats
 from trtspec.errors import CheckpointError
 from trtspec.formats.base import Rounding
 from trtspec.formats.registry import IN_PANELS
@@ -62,28 +66,57 @@ def rounding_report(module: nn.Module) -> str:
     )
 
 
-def text_report(engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint) -> str:
+def text_report(
+    engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint, floats: Path | None = None
+) -> str:
     """What rounding does to the target's next-token probabilities, in one line. The same ids run
     through the target with rounded weights and with the checkpoint's own, on the modules that
-    engines are compiled from."""
+    engines are compiled from. ``floats``: the checkpoint that this one was quantised from, to
+    compare with in its place, and with what plain rounding makes of it."""
     size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
             f"effect on its probabilities not measured: {size / 2**30:.1f} GiB of float weights "
             f"are more than {MAX_COMPARED_BYTES >> 30} GiB"
         )
-    exact = CausalLM(engine.target, built_dtype(engine), engine.capture_layers)
-    exact.load_weights(checkpoint)
+    dtype = built_dtype(engine)
+    source = checkpoint if floats is None else load_target(floats)
+    exact = CausalLM(source.config if floats else engine.target, dtype, engine.capture_layers)
+    exact.load_weights(source)
     ids, what = fixed_ids(checkpoint.path, engine.target)
     ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
+    stored = engine.target.storage if floats is None else None
+    against = f"{stored.name} weights as floats" if stored else "float weights"
+    said = f"against {against}, over {len(ids)} {what}, {_distance(theirs, ours)}"
+    said += f", perplexity {_perplexity(ours, ids):.4g} (of floats {_perplexity(theirs, ids):.4g})"
+    if floats is None:
+        return said
+    build, kept = engine.build, engine.target.storage
+    if kept is not None:
+        build = replace(build, weight_group_size=kept.usual.group_size)
+    plain = CausalLM(source.config, dtype, formats=network_formats(build, None))
+    plain.load_weights(source)
+    nearest = log_probabilities(plain, ids)
+    return (
+        f"{said}; rounded to the nearest they would be at {_distance(theirs, nearest)}, perplexity "
+        f"{_perplexity(nearest, ids):.4g}"
+    )
+
+
+def _distance(theirs: Tensor, ours: Tensor) -> str:
+    """Of log probabilities ``[T, V]`` from the exact ones."""
     divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
     agreement = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
-    stored = engine.target.storage
-    source = f"{stored.name} weights as floats" if stored else "float weights"
     return (
-        f"against {source}, over {len(ids)} {what}, KL divergence {divergence:.2e} nats a token, "
-        f"the same most probable token at {agreement:.1%}"
+        f"KL divergence {divergence:.2e} nats a token, the same most probable token at "
+        f"{agreement:.1%}"
     )
+
+
+def _perplexity(log_probabilities: Tensor, ids: Tensor) -> float:
+    """Of each token but the first, behind those before it."""
+    found = log_probabilities[:-1].gather(1, ids[1:, None])
+    return float(torch.exp(-found.mean())) if len(ids) > 1 else 1.0
 
 
 def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
@@ -105,18 +138,31 @@ def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
 @torch.no_grad()
 def log_probabilities(model: CausalLM, ids: Tensor) -> Tensor:
     """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``."""
-    count = len(ids)
-    blocks = -(-count // _BLOCK)
-    caches = new_kv_caches(model.config, blocks, _BLOCK, model.dtype)
-    positions = torch.arange(count)
-    rows = PackedRows(
-        positions=positions,
-        slot_mapping=positions,
-        block_tables=torch.arange(blocks, dtype=torch.int32)[None],
-        query_start=torch.tensor([0, count], dtype=torch.int32),
-        context_lens=torch.tensor([0], dtype=torch.int32),
-        is_tree=torch.tensor([False]),
-        tree_mask=torch.zeros(count, 1, dtype=torch.int64),
-    )
-    logits = model(ids, rows, positions, *caches)[0]
+    rows, *caches = whole_texts(model, [len(ids)])
+    logits = model(ids, rows, torch.arange(len(ids)), *caches)[0]
     return torch.log_softmax(logits.double(), dim=-1)
+
+
+def whole_texts(
+    model: CausalLM, lengths: Sequence[int]
+) -> tuple[PackedRows, list[Tensor], list[Tensor]]:
+    """The rows of texts of so many tokens, each from its beginning, one behind the other, and
+    caches for them."""
+    blocks = [-(-length // _BLOCK) for length in lengths]
+    first = [sum(blocks[:i]) for i in range(len(blocks))]
+    tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)
+    for table, begin, count in zip(tables, first, blocks, strict=True):
+        table[:count] = torch.arange(begin, begin + count)
+    own = [torch.arange(length) for length in lengths]
+    slots = [begin * _BLOCK + each for begin, each in zip(first, own, strict=True)]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    rows = PackedRows(
+        positions=torch.cat(own),
+        slot_mapping=torch.cat(slots),
+        block_tables=tables,
+        query_start=ends.to(torch.int32),
+        context_lens=torch.zeros(len(lengths), dtype=torch.int32),
+        is_tree=torch.zeros(len(lengths), dtype=torch.bool),
+        tree_mask=torch.zeros(sum(lengths), 1, dtype=torch.int64),
+    )
+    return rows, *new_kv_caches(model.config, sum(blocks), _BLOCK, model.dtype)

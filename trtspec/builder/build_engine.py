@@ -81,7 +81,7 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
     if kept.is_rounded:
         logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
         with progress(f"compare {kept.name} weights with floats"):
-            cost = text_report(engine, target, checkpoint)
+            cost = text_report(engine, target, checkpoint, plan.floats)
         logger.info("%s weights of the target: %s", kept.name, cost)
     del target
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):

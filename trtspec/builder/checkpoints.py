@@ -11,8 +11,11 @@ from checkpoint_converters import (
     DraftCheckpoint,
     DraftFolder,
     Guest,
+    QuantisedLayer,
     load_checkpoint,
     read_config,
+    require_copyable,
+    write_quantised,
 )
 from trtspec.config.model import ModelConfig
 from trtspec.speculative.base import DraftMethod
@@ -22,11 +25,15 @@ from trtspec.speculative.registry import methods
 __all__ = [
     "PLAIN_LATENTS",
     "PLAIN_MIXTURE",
+    "Checkpoint",
+    "QuantisedLayer",
     "describe_draft",
     "load_target",
     "read_draft",
     "read_own_draft",
+    "require_copyable",
     "target_config",
+    "write_quantised",
 ]
 
 

@@ -55,7 +55,8 @@ class BuildPlan:
     """A resolved build: sources, the engine's contract and the reasons for each choice.
 
     drafts: the checkpoints of `EngineConfig.drafts`, in their order. speculation: what was asked
-    for; where the method was left open, the one chosen.
+    for; where the method was left open, the one chosen. floats: the checkpoint that the target's
+    was quantised from for this build, to be compared with.
     """
 
     target_dir: Path
@@ -63,6 +64,7 @@ class BuildPlan:
     engine: EngineConfig
     reasons: tuple[str, ...]
     speculation: DecodingConfig | None = None
+    floats: Path | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -120,11 +122,12 @@ def plan_build(
     speculative: DecodingConfig | None = None,
     skip_tokenizer_init: bool = False,
     verify: bool = False,
+    floats: Path | None = None,
 ) -> BuildPlan:
     """Resolve and check a build without reading weights beyond what a fingerprint needs.
 
     A tokenizer may be missing; with ``skip_tokenizer_init`` it may be damaged, too. ``verify``:
-    hash all files again, whatever is remembered of them.
+    hash all files again, whatever is remembered of them. ``floats``: see `BuildPlan`.
 
     Raises:
         CheckpointError: a checkpoint, or its tokenizer, that cannot be read.
@@ -216,7 +219,7 @@ def plan_build(
         facts.append(speculative_to_dict(together))
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative)
+    return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative, floats)
 
 
 @cache

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.backends.base import Backend
 from trtspec.backends.registry import backend_named, backends
 from trtspec.builder.build_engine import build_engine
-from trtspec.builder.plan import plan_build
+from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.decoding import DecodingConfig
+from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError, TrtspecError
-from trtspec.formats.registry import weight_only_kinds
+from trtspec.formats.registry import format_kinds, weight_only_kinds
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import methods_taking
+from trtspec.train.awq import AWQ_BITS, quantise_by_awq
+
+RTN, AWQ = QUANTIZERS = ("rtn", "awq")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -37,6 +41,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("--output_dir", type=Path, required=True, help="engine folder to write")
     add("--dtype", default="auto", help=help_texts.DTYPE)
     add_weight_flags(add)
+    add(
+        "--quantize",
+        help=f"how float weights become those of --weight_dtype: {one_of(QUANTIZERS, RTN)}; rtn "
+        "rounds to the nearest, awq (int4; extra train) first scales inputs so that outputs over "
+        "a text change least",
+    )
+    add(
+        "--calibration_text",
+        type=Path,
+        help="file of plain text that awq reads (default: what the target writes itself)",
+    )
     add(
         "--use_weight_only",
         action="store_true",
@@ -201,6 +216,55 @@ def weight_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def quantizer(args: argparse.Namespace, weights: Mapping[str, Any]) -> str:
+    """The one of `QUANTIZERS` that the flags ask for; ConfigError for flags that contradict each
+    other. ``weights``: see `weight_options`."""
+    asked, kind = args.quantize or RTN, weights.get("weight_dtype")
+    if asked not in QUANTIZERS:
+        known = ", ".join(QUANTIZERS)
+        raise ConfigError(
+            f"--quantize {asked!r} is not supported{nearest(asked, QUANTIZERS)} "
+            f"(supported: {known})"
+        )
+    made = next(known.name for known in format_kinds().values() if known.bits == AWQ_BITS)
+    if asked == AWQ and kind != made:
+        raise ConfigError(
+            f"--quantize {AWQ} was given with --weight_dtype {kind or 'auto'}; it makes {made}: "
+            f"give --weight_dtype {made}, or --quantize {RTN}"
+        )
+    if args.quantize is not None and kind not in format_kinds():
+        kinds = " or ".join(format_kinds())
+        raise ConfigError(
+            f"--quantize {asked} was given without --weight_dtype {kinds}; give both or neither"
+        )
+    if args.calibration_text is not None and asked != AWQ:
+        raise ConfigError(
+            f"--calibration_text {args.calibration_text} was given without --quantize {AWQ}, which "
+            "alone reads a text; give both or neither"
+        )
+    return asked
+
+
+def quantised(
+    plan: BuildPlan,
+    config: BuildConfig,
+    speculative: DecodingConfig | None,
+    args: argparse.Namespace,
+) -> BuildPlan:
+    """What the same flags plan with the target's weights as AWQ quantises them."""
+    group_size = plan.engine.build.weight_group_size
+    assert group_size is not None, "a resolved build says it"
+    folder = quantise_by_awq(plan.target_dir, group_size, args.calibration_text)
+    return plan_build(
+        folder,
+        replace(config, weight_group_size=None),  # kept are the groups that its weights have
+        speculative,
+        args.skip_tokenizer_init,
+        args.verify,
+        plan.target_dir,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     log_to_stderr()
@@ -215,13 +279,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.report and backend.report is None:
             able = " or ".join(each.name for each in backends().values() if each.report)
             raise ConfigError(f"--report needs --backend {able}, not {backend.name}")
+        way = quantizer(args, weights)
+        speculative = speculative_options(args)
         plan = plan_build(
-            args.checkpoint_dir,
-            config,
-            speculative_options(args),
-            args.skip_tokenizer_init,
-            args.verify,
+            args.checkpoint_dir, config, speculative, args.skip_tokenizer_init, args.verify
         )
+        if way == AWQ and not args.dry_run:
+            plan = quantised(plan, config, speculative, args)
         print(plan.describe())
         if not args.dry_run:
             folder = build_engine(plan, args.output_dir, force=args.force)

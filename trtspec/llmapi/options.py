@@ -36,6 +36,11 @@ _FOREIGN = {
     "trust_remote_code": Foreign("no code is ever loaded from a checkpoint", (None, False)),
     "quantization": Foreign(_WEIGHTS, (None,)),
     "quant_config": Foreign(_WEIGHTS, (None,)),
+    "quantize": Foreign(
+        "weights are quantised by AWQ when an engine is built: run trtspec-build --quantize awq, "
+        "and give the engine folder",
+        (None, "rtn"),
+    ),
     "load_format": Foreign("checkpoints are safetensors", (None, "auto", "safetensors")),
     "revision": Foreign("download the revision and give its folder", (None,)),
     "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),

@@ -11,7 +11,7 @@ from trtspec.models.experts import ExpertLinear
 from trtspec.models.latent_attention import HeadMatrices
 from trtspec.models.linear import Linear
 
-_FUSED = {
+FUSED = {
     "qkv": ("q", "k", "v"),
     "qk": ("q", "k"),
     "kv": ("k", "v"),
@@ -59,7 +59,7 @@ def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
             buffer.copy_(read_tensor(tensors, f"layers.{buffer_name}"))
     for module_name, module in layers.named_modules():
         parent, _, fused = module_name.rpartition(".")
-        parts = _FUSED.get(fused, (fused,))
+        parts = FUSED.get(fused, (fused,))
         if isinstance(module, ExpertLinear):
             load_experts(module, tensors, f"layers.{parent}", parts)
         elif isinstance(module, Linear):

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 from torch.nn.functional import cross_entropy
 
 from trtspec.builder.tokenizer import has_tokenizer
+from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.prompts import load_tokenizer
@@ -41,6 +43,16 @@ RECORDED = "recorded"
 _CHECKED_TEXTS = 4
 
 
+class Writer(Protocol):
+    """A target that writes texts."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+
 @dataclass(frozen=True)
 class DataSource:
     """kind: `RECORDED`, or how the target's texts begin. prompts: where they are given. key: of the
@@ -52,7 +64,7 @@ class DataSource:
     prompts: tuple[str, ...] = ()
 
 
-def find_source(options: TrainOptions, target: TrainingTarget, layers: Sequence[int]) -> DataSource:
+def find_source(options: TrainOptions, target: Writer, layers: Sequence[int]) -> DataSource:
     """What the options mean for this target.
 
     Raises:
@@ -136,7 +148,7 @@ def recorded_paths(folder: Path) -> list[Path]:
 
 def write_texts(
     options: TrainOptions,
-    target: TrainingTarget,
+    target: Writer,
     source: DataSource,
     layers: Sequence[int],
     store: TextStore,
