@@ -29,12 +29,12 @@ struct LinearCall {
   at::Tensor x, packed, bias, norm, residual, out;
   LinearParams params;
 
-  LinearCall(const char* op, const LinearArguments& given, at::ScalarType weight_type) {
+  LinearCall(const char* op, const LinearArguments& given) {
     check_dim(op, "packed", given.packed, 3);
     const int64_t panels = (given.out_features + kPanel - 1) / kPanel;
     const int64_t depth = given.packed.size(1);
     check_shape(op, "packed", given.packed, {panels, depth, kPanel});
-    set(op, given, weight_type, depth);
+    set(op, given, given.x.scalar_type(), depth);
   }
 
   // Of weights in codes.
@@ -94,31 +94,8 @@ at::Tensor run_linear(const at::Tensor& x, const at::Tensor& packed,
                       const std::optional<at::Tensor>& norm, double eps, bool gated,
                       const std::optional<at::Tensor>& residual) {
   const LinearCall call(
-      "linear", {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual},
-      x.scalar_type());
+      "linear", {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual});
   trtspec::linear(call.params);
-  return call.out;
-}
-
-at::Tensor run_linear_int8(const at::Tensor& x, const at::Tensor& packed,
-                           const at::Tensor& scales, const std::optional<at::Tensor>& bias,
-                           int64_t out_features, int64_t group_size,
-                           std::optional<at::ScalarType> out_dtype,
-                           const std::optional<at::Tensor>& norm, double eps, bool gated,
-                           const std::optional<at::Tensor>& residual) {
-  const char* op = "linear_int8";
-  TORCH_CHECK(group_size == 0 || group_size == 32 || group_size == 64 || group_size == 128, op,
-              ": group_size must be 0, 32, 64 or 128, got ", group_size);
-  const LinearCall call(
-      op, {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual}, at::kChar);
-  const int64_t depth = packed.size(1), group = group_size > 0 ? group_size : depth;
-  TORCH_CHECK(depth > 0, op, ": x must have input features, got shape ", x.sizes());
-  check_shape(op, "scales", scales, {packed.size(0), (depth + group - 1) / group, kPanel});
-  check_dtype(op, "scales", scales, at::kFloat);
-  const at::Tensor factors = scales.contiguous();
-  trtspec::linear_int8({.linear = call.params,
-                        .scales = factors.const_data_ptr<float>(),
-                        .group_size = group_size});
   return call.out;
 }
 
@@ -203,26 +180,11 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear(
   });
 }
 
-extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_int8(
-    AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* bias,
-    int64_t out_features, int64_t group_size, int32_t* out_dtype, AtenTensorHandle* norm,
-    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
-  return run_shim(result, [&] {
-    return run_linear_int8(tensor(x), tensor(packed), tensor(scales), optional_tensor(bias),
-                           out_features, group_size, optional_dtype(out_dtype),
-                           optional_tensor(norm), eps, gated != 0, optional_tensor(residual));
-  });
-}
-
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(
       "linear(Tensor x, Tensor packed, Tensor? bias, int out_features, "
       "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
       "Tensor? residual=None) -> Tensor");
-  m.def(
-      "linear_int8(Tensor x, Tensor packed, Tensor scales, Tensor? bias, int out_features, "
-      "int group_size, ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., "
-      "bool gated=False, Tensor? residual=None) -> Tensor");
   m.def(
       "linear_quantised(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? offsets, "
       "Tensor? bias, int out_features, int bits, int group_size, bool rounds_inputs, "
@@ -232,6 +194,5 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {
   m.impl("linear", &run_linear);
-  m.impl("linear_int8", &run_linear_int8);
   m.impl("linear_quantised", &run_linear_quantised);
 }

@@ -55,8 +55,8 @@ struct LayersCall {
       const int64_t blocks = (depth * coding.bits + 31) / 32;
       check_shape(kOp, given.name, packed, {experts, panels, blocks, width, 4});
     } else {
-      layers.kind = kind == at::kChar ? ExpertLayers::Kind::int8 : ExpertLayers::Kind::plain;
-      if (kind != at::kChar) check_dtype(kOp, given.name, packed, x.scalar_type());
+      layers.kind = ExpertLayers::Kind::plain;
+      check_dtype(kOp, given.name, packed, x.scalar_type());
       check_shape(kOp, given.name, packed, {experts, panels, depth, width});
     }
     first.linear.packed = packed.const_data_ptr();
@@ -67,7 +67,6 @@ struct LayersCall {
       const int64_t shape[] = {experts, panels, (depth + group - 1) / group, width};
       scales = given.scales->contiguous();
       check_shape(kOp, "scales", scales, shape);
-      if (kind == at::kChar) check_dtype(kOp, "scales", scales, at::kFloat);
       first.scale_dtype = kernel_dtype(kOp, "scales", scales.scalar_type());
       first.scales = scales.const_data_ptr();
       layers.scale_bytes = scales.stride(0) * scales.element_size();

@@ -1,5 +1,5 @@
 // A small product by the processor's dot product of pairs of bfloat16 (AVX512_BF16), the core of
-// linear_dot.cpp, linear_int8_dot.cpp and attention_dot.cpp. Only for sources compiled for it.
+// linear_dot.cpp and attention_dot.cpp. Only for sources compiled for it.
 #pragma once
 #include <immintrin.h>
 #include <trtspec/linear.hpp>

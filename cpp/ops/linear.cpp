@@ -95,21 +95,6 @@ void linear(const LinearParams& params) {
   });
 }
 
-void linear_int8(const LinearInt8Params& params) {
-  if (params.linear.rows <= 0 || params.linear.out_features <= 0) return;
-  with_prologue(params.linear, input_block(params.linear), [&](const LinearParams& linear) {
-    LinearInt8Params product = params;
-    product.linear = linear;
-#if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-    if (has_tiles(linear)) return amx::linear_int8_amx(product);
-    if (has_dot(linear)) return avx512_bf16::linear_int8_dot(product);
-#endif
-    with_floats(linear, [&](const float* x, std::int64_t stride) {
-      TRTSPEC_DISPATCH(linear_int8_kernel, product, x, stride);
-    });
-  });
-}
-
 void linear_quantised(const LinearQuantisedParams& params) {
   const LinearParams& given = params.linear;
   if (given.rows <= 0 || given.out_features <= 0) return;

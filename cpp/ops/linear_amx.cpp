@@ -83,8 +83,8 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
 
 void linear_amx(const LinearParams& params) {
   const TileInputs inputs = inputs_of(params);
-  run_panels<bf16>(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next,
-                                             std::int64_t first, std::int64_t rows, float* sums) {
+  run_panels<bf16>(params, [&](std::int64_t panel, std::int64_t next, std::int64_t first,
+                               std::int64_t rows, float* sums) {
     multiply_panel(params, panel, next, inputs.from(first, 0), rows, sums);
   });
 }

@@ -18,8 +18,8 @@ void linear_dot(const LinearParams& params) {
   const bf16* weights = static_cast<const bf16*>(params.packed);
   constexpr int kRowBytes = int(kPanel * sizeof(bf16));
   constexpr std::int64_t kStep = kStepBytes / kRowBytes;
-  run_bf16_panels(params, sizeof(bf16), [&](std::int64_t panel, std::int64_t next, const bf16* x,
-                                            std::int64_t rows, float* sums) {
+  run_bf16_panels(params, [&](std::int64_t panel, std::int64_t next, const bf16* x,
+                              std::int64_t rows, float* sums) {
     const bf16* w = weights + panel * depth * kPanel;
     for (std::int64_t k = 0; k == 0 || k < depth; k += kStep) {
       const std::int64_t n = depth - k < kStep ? depth - k : kStep;

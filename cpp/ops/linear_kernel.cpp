@@ -36,9 +36,8 @@ void multiply_panel(const LinearParams& params, std::int64_t panel, std::int64_t
 // `Value`: of what stands around the product.
 template <class Value, class Weight = Value>
 void run(const LinearParams& params, const float* x, std::int64_t x_stride) {
-  run_panels<Value>(params, sizeof(Value), [&](std::int64_t panel, std::int64_t next,
-                                                 std::int64_t first, std::int64_t rows,
-                                                 float* sums) {
+  run_panels<Value>(params, [&](std::int64_t panel, std::int64_t next, std::int64_t first,
+                                std::int64_t rows, float* sums) {
     multiply_panel<Weight>(params, panel, next, x + first * x_stride, x_stride, rows, sums);
   });
 }

@@ -17,9 +17,6 @@ TRTSPEC_DECLARE_KERNEL(void, linear_convert_kernel,
 TRTSPEC_DECLARE_KERNEL(void, linear_kernel,
                        (const LinearParams& params, const float* x, std::int64_t x_stride))
 
-TRTSPEC_DECLARE_KERNEL(void, linear_int8_kernel,
-                       (const LinearInt8Params& params, const float* x, std::int64_t x_stride))
-
 // Rows of codes whose sums fit in registers together.
 constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa >= Isa::avx2 ? 5 : 2; }
 
@@ -60,7 +57,6 @@ void linear_codes_vnni(const LinearQuantisedParams& params, const CodeInputs& in
 // as it is. Only where active_isa() is avx512_bf16 or better.
 namespace avx512_bf16 {
 void linear_dot(const LinearParams& params);
-void linear_int8_dot(const LinearInt8Params& params);
 void linear_codes_dot(const LinearQuantisedParams& params, const CodeInputs& inputs);
 }
 
@@ -71,7 +67,6 @@ namespace amx {
 constexpr std::int64_t kInputBlock = 32;
 constexpr std::int64_t kTileCodeRows = 5;  // from which on tiles multiply codes faster than vectors
 void linear_amx(const LinearParams& params);
-void linear_int8_amx(const LinearInt8Params& params);
 void linear_codes_amx(const LinearQuantisedParams& params, const CodeInputs& inputs);
 }
 

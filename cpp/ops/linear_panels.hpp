@@ -44,8 +44,7 @@ inline void finish_outputs(const LinearParams& params, std::int64_t panel, std::
 }
 
 template <class Weight, class Out, class Multiply>
-inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
-                       const Multiply& multiply) {
+inline void run_panels(const LinearParams& params, const Multiply& multiply) {
   const std::int64_t panels = (params.out_features + kPanel - 1) / kPanel;
   const double per_row = double(params.in_features) * double(params.out_features);
   const int threads = threads_for(per_row * double(params.rows < 4 ? 4 : params.rows), kGrain);
@@ -53,7 +52,8 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
   while (threads > 1 && panels * chunks < 4 * threads && params.rows / chunks >= 2 * kMinRows) {
     ++chunks;
   }
-  if (threads > 1) read_next(params.packed, panels * kPanel * params.in_features * weight_bytes);
+  constexpr std::int64_t kBytes = sizeof(Weight);
+  if (threads > 1) read_next(params.packed, panels * kPanel * params.in_features * kBytes);
   parallel_for(panels * chunks, threads, [&](std::int64_t task, int) {
     const std::int64_t panel = task / chunks;
     const std::int64_t chunk = task % chunks;
@@ -69,29 +69,26 @@ inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
 // multiply(panel, next_panel, first_row, rows, sums) for every panel of 64 outputs, and every part
 // of many rows: sums [rows][64] are then finished (bias, rounding) and stored. The next panel is
 // that whose weights are to be fetched meanwhile; it may lie behind the last one, where a prefetch
-// does no harm. A weight of the matrix takes `weight_bytes`, and those around the product are of
-// type Weight.
+// does no harm. Weights, and what stands around the product, are of type Weight.
 template <class Weight, class Multiply>
-inline void run_panels(const LinearParams& params, std::int64_t weight_bytes,
-                       const Multiply& multiply) {
+inline void run_panels(const LinearParams& params, const Multiply& multiply) {
   switch (params.out_dtype) {
     case DType::f32:
-      return run_panels<Weight, float>(params, weight_bytes, multiply);
+      return run_panels<Weight, float>(params, multiply);
     case DType::bf16:
-      return run_panels<Weight, bf16>(params, weight_bytes, multiply);
+      return run_panels<Weight, bf16>(params, multiply);
     case DType::f16:
-      return run_panels<Weight, f16>(params, weight_bytes, multiply);
+      return run_panels<Weight, f16>(params, multiply);
   }
 }
 
 // The same for rows of bfloat16 that are read as they are: multiply(panel, next_panel, x, rows,
 // sums).
 template <class Multiply>
-inline void run_bf16_panels(const LinearParams& params, std::int64_t weight_bytes,
-                            const Multiply& multiply) {
+inline void run_bf16_panels(const LinearParams& params, const Multiply& multiply) {
   const bf16* x = static_cast<const bf16*>(params.x);
-  run_panels<bf16>(params, weight_bytes, [&](std::int64_t panel, std::int64_t next,
-                                             std::int64_t first, std::int64_t rows, float* sums) {
+  run_panels<bf16>(params, [&](std::int64_t panel, std::int64_t next, std::int64_t first,
+                               std::int64_t rows, float* sums) {
     multiply(panel, next, x + first * params.in_features, rows, sums);
   });
 }

@@ -55,10 +55,6 @@ void multiply(const ExpertLayers& layers, std::int64_t expert, const void* x, st
   switch (layers.kind) {
     case ExpertLayers::Kind::plain:
       return linear(layer.linear);
-    case ExpertLayers::Kind::int8:
-      return linear_int8({.linear = layer.linear,
-                          .scales = static_cast<const float*>(layer.scales),
-                          .group_size = layer.group_size});
     case ExpertLayers::Kind::codes:
       return linear_quantised(layer);
   }

@@ -1,5 +1,5 @@
-// A small product by the processor's tiles (AMX), the core of linear_amx.cpp and
-// linear_int8_amx.cpp. Only for sources compiled for it.
+// A small product by the processor's tiles (AMX), the core of linear_amx.cpp and attention_amx.cpp.
+// Only for sources compiled for it.
 //
 // A tile has 16 rows of 64 bytes. One of inputs holds 32 of each of up to 16 rows of x; one of
 // weights 16 pairs of inputs for 16 outputs; their product adds to the sums of these rows and

@@ -1,4 +1,4 @@
-// linear and linear_int8 against plain loops, on every instruction set of this processor.
+// linear against plain loops, on every instruction set of this processor.
 #include <trtspec/isa.hpp>
 #include <trtspec/linear.hpp>
 
@@ -107,71 +107,6 @@ void check_around(std::int64_t rows, std::int64_t size) {
   }
 }
 
-struct Int8Weights {
-  std::int64_t depth, width, group_size;
-  std::vector<std::int8_t> packed;
-  std::vector<float> scales;
-  std::int64_t groups;
-
-  Int8Weights(std::int64_t k, std::int64_t n, std::int64_t group) : depth(k), width(n) {
-    group_size = group;
-    const std::int64_t panels = (n + trtspec::kPanel - 1) / trtspec::kPanel;
-    groups = group == 0 ? 1 : (k + group - 1) / group;
-    packed.resize(std::size_t(panels * k * trtspec::kPanel));
-    scales.resize(std::size_t(panels * groups * trtspec::kPanel));
-    for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = std::int8_t(i * 2654435761u >> 7);
-    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f + 0.01f * value(i + 9);
-  }
-
-  double at(std::int64_t n, std::int64_t k) const {
-    const std::int64_t panel = n / trtspec::kPanel, column = n % trtspec::kPanel;
-    const std::int64_t group = group_size == 0 ? 0 : k / group_size;
-    const auto weight = packed[std::size_t((panel * depth + k) * trtspec::kPanel + column)];
-    return double(scales[std::size_t((panel * groups + group) * trtspec::kPanel + column)]) *
-           weight;
-  }
-
-  std::vector<float> multiply(const void* x, std::int64_t rows, trtspec::DType dtype) const {
-    std::vector<float> out(std::size_t(rows * width));
-    trtspec::linear_int8({.linear = {.x = x,
-                                     .packed = packed.data(),
-                                     .bias = nullptr,
-                                     .out = out.data(),
-                                     .rows = rows,
-                                     .in_features = depth,
-                                     .out_features = width,
-                                     .dtype = dtype,
-                                     .out_dtype = trtspec::DType::f32},
-                          .scales = scales.data(),
-                          .group_size = group_size});
-    return out;
-  }
-};
-
-// Inputs of bfloat16, as such and as floats.
-void check_int8(std::int64_t rows, std::int64_t depth, std::int64_t width, std::int64_t group) {
-  const Int8Weights weights(depth, width, group);
-  std::vector<trtspec::bf16> narrow(std::size_t(rows * depth));
-  std::vector<float> x(narrow.size());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = wide(narrow[i] = rounded(value(i)));
-  const std::vector<float> got = weights.multiply(x.data(), rows, trtspec::DType::f32);
-  const std::vector<float> other = weights.multiply(narrow.data(), rows, trtspec::DType::bf16);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t n = 0; n < width; ++n) {
-      double want = 0;
-      for (std::int64_t k = 0; k < depth; ++k) {
-        want += double(x[std::size_t(r * depth + k)]) * weights.at(n, k);
-      }
-      CHECK_NEAR(got[std::size_t(r * width + n)], want, 1e-4);
-      CHECK_NEAR(other[std::size_t(r * width + n)], want, 1e-4);
-    }
-    const auto alone = weights.multiply(narrow.data() + r * depth, 1, trtspec::DType::bf16);
-    CHECK(std::memcmp(alone.data(), other.data() + r * width, 4 * std::size_t(width)) == 0);
-    const auto floats = weights.multiply(x.data() + r * depth, 1, trtspec::DType::f32);
-    CHECK(std::memcmp(floats.data(), got.data() + r * width, 4 * std::size_t(width)) == 0);
-  }
-}
-
 }  // namespace
 
 int main() {
@@ -184,11 +119,6 @@ int main() {
     check_size(50, 33, 7);
     check_around(1, 130);
     check_around(40, 333);
-    for (const std::int64_t group : {0, 32, 128}) {
-      check_int8(3, 290, 70, group);
-      check_int8(9, 129, 64, group);
-      check_int8(30, 136, 7, group);
-    }
   }
   return check_result();
 }

@@ -18,42 +18,21 @@ using trtspec::kPanel;
 
 std::size_t panels_of(std::int64_t width) { return std::size_t((width + kPanel - 1) / kPanel); }
 
-// A linear layer with bfloat16 or int8 weights: those that groups of inputs scale, 0: all together.
+// A linear layer with bfloat16 weights.
 struct Layer {
-  std::int64_t depth, width, group_size;
-  bool is_int8;
-  std::vector<bf16> wide_weights, bias;
-  std::vector<std::int8_t> bytes;
-  std::vector<float> scales;
+  std::int64_t depth, width;
+  std::vector<bf16> weights, bias;
 
-  Layer(std::int64_t k, std::int64_t n, bool int8, std::int64_t group = 0)
-      : depth(k), width(n), group_size(group), is_int8(int8) {
-    const std::size_t count = panels_of(n) * std::size_t(k * kPanel);
-    if (int8) {
-      bytes.resize(count);
-      for (std::size_t i = 0; i < count; ++i) bytes[i] = std::int8_t(i * 2654435761u >> 7);
-      scales.resize(panels_of(n) * std::size_t(groups() * kPanel));
-      for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f + 0.01f * value(i + 9);
-    } else {
-      wide_weights.resize(count);
-      for (std::size_t i = 0; i < count; ++i) wide_weights[i] = rounded(value(i + 77));
-    }
+  Layer(std::int64_t k, std::int64_t n) : depth(k), width(n) {
+    weights.resize(panels_of(n) * std::size_t(k * kPanel));
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = rounded(value(i + 77));
     for (std::int64_t i = 0; i < n; ++i) bias.push_back(rounded(value(std::size_t(i + 5))));
-  }
-
-  std::int64_t groups() const {
-    return group_size == 0 ? 1 : (depth + group_size - 1) / group_size;
   }
 
   double at(std::int64_t n, std::int64_t k) const {
     const std::int64_t panel = n / kPanel, column = n % kPanel;
-    if (!is_int8) {  // in pairs
-      const std::int64_t pair = (panel * depth + k / 2 * 2) * kPanel;
-      return wide(wide_weights[std::size_t(pair + 2 * column + k % 2)]);
-    }
-    const auto place = std::size_t((panel * depth + k) * kPanel + column);
-    const std::int64_t group = group_size == 0 ? 0 : k / group_size;
-    return double(scales[std::size_t((panel * groups() + group) * kPanel + column)]) * bytes[place];
+    const std::int64_t pair = (panel * depth + k / 2 * 2) * kPanel;
+    return wide(weights[std::size_t(pair + 2 * column + k % 2)]);
   }
 
   std::vector<float> multiply(const bf16* x, std::int64_t rows) const {
@@ -64,22 +43,15 @@ struct Layer {
       const std::int64_t row = i / depth, k = i % depth;
       blocks[std::size_t((k / kBlock * rows + row) * kBlock + k % kBlock)] = x[i];
     }
-    const trtspec::LinearParams params{.x = blocks.data(),
-                                       .packed = is_int8 ? static_cast<const void*>(bytes.data())
-                                                         : wide_weights.data(),
-                                       .bias = bias.data(),
-                                       .out = out.data(),
-                                       .rows = rows,
-                                       .in_features = depth,
-                                       .out_features = width,
-                                       .dtype = trtspec::DType::bf16,
-                                       .out_dtype = trtspec::DType::f32};
-    if (is_int8) {
-      trtspec::amx::linear_int8_amx(
-          {.linear = params, .scales = scales.data(), .group_size = group_size});
-    } else {
-      trtspec::amx::linear_amx(params);
-    }
+    trtspec::amx::linear_amx({.x = blocks.data(),
+                              .packed = weights.data(),
+                              .bias = bias.data(),
+                              .out = out.data(),
+                              .rows = rows,
+                              .in_features = depth,
+                              .out_features = width,
+                              .dtype = trtspec::DType::bf16,
+                              .out_dtype = trtspec::DType::f32});
     return out;
   }
 };
@@ -109,14 +81,11 @@ int main() {
   // One tile of rows, two, and many; steps that the inputs fill, and that they do not; outputs that
   // are no multiple of a panel; by one thread, and by more.
   for (const std::int64_t rows : {1, 5, 16, 17, 32, 33, 50}) {
-    check_layer(Layer(32, 7, false), rows);
-    check_layer(Layer(288, 130, false), rows);
-    check_layer(Layer(1056, 200, false), rows);
-    for (const std::int64_t group : {0, 32, 64, 128}) {
-      check_layer(Layer(160, 70, true, group), rows);
-    }
+    check_layer(Layer(32, 7), rows);
+    check_layer(Layer(288, 130), rows);
+    check_layer(Layer(1056, 200), rows);
   }
-  check_layer(Layer(256, 64, false), 200);
-  check_layer(Layer(1024, 520, true, 64), 18);
+  check_layer(Layer(256, 64), 200);
+  check_layer(Layer(1024, 520), 18);
   return check_result();
 }

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from trtspec.ops import moe, moe_reference, pack_linear
-from trtspec.ops.linear_int8 import pack_linear_int8, quantize_int8
 from trtspec.ops.linear_quantised import pack_codes, pack_groups, round_weights
 from trtspec.ops.moe import ACTIVATIONS, Coding, ExpertWeights, Gating
 
@@ -21,9 +20,9 @@ EXPERTS, TOP_K, HIDDEN, INNER = 7, 3, 96, 72
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 CODINGS = {
     "plain": Coding(),
-    "int8": Coding(group_size=32),
     "codes4": Coding(4, 32, rounds_inputs=True),
     "codes8": Coding(8, 0),
+    "codes8 in groups": Coding(8, 32, rounds_inputs=True),
 }
 SILU = Gating()
 
@@ -38,11 +37,8 @@ def layers(kind: str, outputs: int, depth: int, dtype: torch.dtype, seed: int) -
     coding = CODINGS[kind]
     if kind == "plain":
         return ExpertWeights(torch.stack([pack_linear(w) for w in weights]), bias=bias)
-    if kind == "int8":
-        pairs = [pack_linear_int8(*quantize_int8(w, coding.group_size)) for w in weights]
-    else:
-        rounded = [round_weights(w.float(), coding.bits, coding.group_size) for w in weights]
-        pairs = [(pack_codes(codes, coding.bits), pack_groups(s)) for codes, s in rounded]
+    rounded = [round_weights(w.float(), coding.bits, coding.group_size) for w in weights]
+    pairs = [(pack_codes(codes, coding.bits), pack_groups(s)) for codes, s in rounded]
     packed, scales = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     zeros = None
     if kind == "codes4":

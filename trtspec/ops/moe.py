@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trtspec.ops.linear import linear_reference, pack_linear, unpack_linear
+from trtspec.ops.linear import linear_reference
 from trtspec.ops.linear_quantised import QuantisedWeights, linear_quantised_reference
 
 ACTIVATIONS = ("silu", "quick_gelu", "gelu_tanh", "relu", "relu2")
@@ -20,8 +20,8 @@ class ExpertWeights(NamedTuple):
     """One linear layer of each of E experts.
 
     packed: [E, ...], each as a linear op of trtspec takes it; which op its dtype tells: that of x
-    (`linear`), int8 in the same panels, or uint8 (`linear_quantised`). scales, zeros, offsets:
-    [E, ...] of the last two, where there are any. bias: [E, outputs], dtype of x, or None.
+    (`linear`), or uint8 (`linear_quantised`). scales, zeros, offsets: [E, ...] of the latter, where
+    there are any. bias: [E, outputs], dtype of x, or None.
     """
 
     packed: Tensor
@@ -160,11 +160,6 @@ def _product(
     if packed.dtype == x.dtype:
         return linear_reference(x, packed, bias, outputs, dtype)
     assert scales is not None, "whole numbers have scales"
-    if packed.dtype == torch.int8:
-        size = coding.group_size or x.shape[1]
-        factors = unpack_linear(scales, outputs).repeat_interleave(size, 1)[:, : x.shape[1]]
-        weight = pack_linear(unpack_linear(packed, outputs).float() * factors)
-        return linear_reference(x, weight, bias, outputs, dtype)
     return linear_quantised_reference(
         x,
         QuantisedWeights(packed, scales, zeros, offsets),

@@ -43,17 +43,6 @@ struct LinearParams {
 // the other rows or on the number of threads.
 void linear(const LinearParams& params);
 
-// The same with weights of one byte: W[n][k] = packed[..][k][..] * scales[..][k / group_size][..].
-struct LinearInt8Params {
-  LinearParams linear;      // packed: int8; in_features at least 1
-  const float* scales;      // [ceil(out_features / 64), groups, 64]
-  std::int64_t group_size;  // input features that share a scale: 32, 64 or 128; 0: all, one group
-};
-
-// Each output is, over the groups in their order, one chain of float multiply-adds of scale times
-// the group's own chain over its k, which is that of `linear`; plus the bias, rounded once.
-void linear_int8(const LinearInt8Params& params);
-
 constexpr std::int64_t kCodeOutputs = 16;  // output features of codes that are packed together
 
 // The same with weights in codes of 4 or 8 bits: W = (code - zero) * scale + offset.
@@ -73,7 +62,9 @@ struct LinearQuantisedParams {
 
 // With rounds_inputs the inputs of a row, in groups of group_size or 128, whichever is less, are
 // rounded to 127ths of their largest magnitude; products are summed as whole numbers over a group,
-// and the groups in their order by float multiply-adds. Otherwise as linear_int8.
+// and the groups in their order by float multiply-adds. Otherwise each output is, over the groups in
+// their order, one chain of float multiply-adds of scale times the group's own chain over its k;
+// plus the bias, rounded once.
 void linear_quantised(const LinearQuantisedParams& params);
 
 }  // namespace trtspec

@@ -11,9 +11,9 @@ enum class Activation { silu, quick_gelu, gelu_tanh, relu, relu2 };
 
 // The same linear layer of every expert, their weights one behind the other.
 struct ExpertLayers {
-  enum class Kind { plain, int8, codes };
+  enum class Kind { plain, codes };
   Kind kind;
-  LinearQuantisedParams first;  // that of expert 0; without x, out and rows; of int8 the scales f32
+  LinearQuantisedParams first;  // that of expert 0; without x, out and rows
   std::int64_t packed_bytes;    // from one expert's to the next
   std::int64_t scale_bytes;     // offsets lie as the scales
   std::int64_t zero_bytes;

@@ -44,7 +44,6 @@ _SHIMMED = (
     "head_products",
     "latent_tree_attention",
     "linear",
-    "linear_int8",
     "linear_quantised",
     "moe",
     "paged_tree_attention",
