@@ -191,6 +191,7 @@ def test_preemption_where_blocks_are_let_go(
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "alone": {"max_batch_size": 1},
     "chunked": {"max_num_tokens": 9, "max_batch_size": 2},
     "tight": TIGHT,
     "without_reuse": {"kv_cache_config": {"enable_block_reuse": False}},
@@ -206,6 +207,7 @@ def test_every_method_and_way(families: TinyModels, case: str, method: str, way:
     with open_llm(families.folder(case), drafts(families, case, method), **WAYS[way]) as llm:
         for _ in range(2):
             assert texts(llm) == expected
+        assert llm.get_metrics()["num_draft_tokens"] > 0
         assert_no_leak(llm)
 
 
