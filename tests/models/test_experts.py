@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
+from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeTopKRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from trtspec.config.ffn_spec import ExpertsSpec
 from trtspec.config.storage import WeightStorage
@@ -37,7 +41,9 @@ THEIRS = SimpleNamespace(
     n_group=4,
     topk_group=2,
     norm_topk_prob=True,
+    topk_method="group_limited_greedy",
 )
+SCALED = replace(SPEC, normalised=False, weight_scale=1.7)
 SIGMOID = replace(SPEC, router="sigmoid", choice_bias=True, weight_scale=1.7)
 ROUTERS: dict[str, tuple[ExpertsSpec, Any, dict[str, Any]]] = {
     "softmax": (SPEC, MixtralTopKRouter, {}),
@@ -45,6 +51,18 @@ ROUTERS: dict[str, tuple[ExpertsSpec, Any, dict[str, Any]]] = {
         replace(SPEC, normalised=False),
         Qwen2MoeTopKRouter,
         {"norm_topk_prob": False},
+    ),
+    "softmax, Qwen3": (SPEC, Qwen3MoeTopKRouter, {}),
+    "softmax, DeepSeek-V2": (SCALED, DeepseekV2TopkRouter, {"topk_method": "greedy"}),
+    "softmax in groups": (
+        replace(SCALED, num_groups=4, top_groups=2),
+        DeepseekV2TopkRouter,
+        {},
+    ),
+    "softmax of the chosen, without a bias": (
+        replace(SPEC, router="softmax_of_chosen"),
+        GraniteMoeTopKRouter,
+        {},
     ),
     "softmax of the chosen": (
         replace(SPEC, router="softmax_of_chosen", router_bias=True),
@@ -58,6 +76,11 @@ ROUTERS: dict[str, tuple[ExpertsSpec, Any, dict[str, Any]]] = {
         {"n_group": 1, "topk_group": 1, "norm_topk_prob": False},
     ),
     "sigmoid in groups": (replace(SIGMOID, num_groups=4, top_groups=2), Glm4MoeTopkRouter, {}),
+    "sigmoid in groups, DeepSeek-V3": (
+        replace(SIGMOID, num_groups=4, top_groups=2),
+        DeepseekV3TopkRouter,
+        {},
+    ),
 }
 
 
