@@ -37,9 +37,21 @@ def test_one_is_no_hybrid(spellings: list[str]) -> None:
 @pytest.mark.parametrize("draft", available_drafts("trtspec-tiny", []), ids=lambda d: d.method)
 def test_chains_of_any_draft_race_the_controller(draft: FoundDraft) -> None:
     settings = controller.settings(draft, [1, 3], 0.5)
-    assert list(settings) == ["K=1", "K=3", "adaptive"]
-    for length, (name, options) in zip((1, 3, 3), settings.items(), strict=True):
+    assert list(settings) == ["K=1", "K=3", "adaptive", "auto"]
+    methods = [draft.method] * 3 + ["auto"]
+    for length, method, (name, options) in zip(
+        (1, 3, 3, 3), methods, settings.items(), strict=True
+    ):
         config = parse_speculative_config(options)
-        assert config is not None and config.method == draft.method
+        assert config is not None and config.method == method
         assert config.simulate_acceptance == tuple(0.5 ** (i + 1) for i in range(length))
-        assert config.adaptive == (name == controller.ADAPTIVE)
+        assert config.adaptive == (name in controller.LEARNING)
+
+
+def test_shares_of_a_race() -> None:
+    """A setting that was out early is not the best; shares are those of the same round."""
+    rounds = {"none": [10.0, 20.0], "K=1": [30.0], "adaptive": [9.0, 19.0], "auto": [11.0, 20.0]}
+    line, shares = controller.report(8, 0.5, rounds)
+    assert line.split()[:4] == ["8", "0.50", "15.0", "30.0"] and "none" in line
+    wanted = {"adaptive / best": 0.925, "adaptive / none": 0.925, "auto / none": 1.05}
+    assert shares == pytest.approx(wanted)

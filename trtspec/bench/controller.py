@@ -3,12 +3,12 @@
     python -m trtspec.bench.controller --model M --draft D [--batches 1 4 16] [--rates 0.1 0.5 0.9]
 
 One engine folder serves all settings: no speculation, chains of fixed lengths cut from one rollout,
-and `adaptive=True`. A rate is the chance that a draft is accepted once the one before it was
-(`simulate_acceptance`), so the text means nothing. In every round each setting runs once, in an
-order drawn anew, so that a machine that drifts from second to second treats all alike. Speeds are
-medians over the rounds, of which a batch of 1 has more; the best fixed setting is that of the
-highest, and adaptive's share of it the median of its shares in the same round. Fixed settings that
-are behind after some rounds take no part in the others.
+`adaptive=True`, and `auto` with the same draft. A rate is the chance that a draft is accepted once
+the one before it was (`simulate_acceptance`), so the text means nothing. In every round each
+setting runs once, in an order drawn anew, so that a machine that drifts from second to second
+treats all alike. Speeds are medians over the rounds, of which a batch of 1 has more; the best fixed
+setting is that of the highest. Shares are medians of the shares in the same round. Fixed settings
+that are behind after some rounds take no part in the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 
-ADAPTIVE = "adaptive"
+ADAPTIVE, AUTO = "adaptive", "auto"
+LEARNING = (ADAPTIVE, AUTO)
+_ALL_ROUNDS = (BASELINE, *LEARNING)
 _LEAST = {1: 0.75, 5: 0.9, 15: 0.95}
 """A fixed setting that is below this share of the best after so many rounds is out."""
 
@@ -48,7 +50,10 @@ def settings(
         }
 
     fixed = {f"K={length}": config(length) for length in lengths}
-    return {**fixed, ADAPTIVE: {**config(longest), "adaptive": True}}
+    adaptive = config(longest)
+    # Without a model: beside the draft that the engine's folder holds.
+    auto = {"method": "auto", "simulate_acceptance": adaptive["simulate_acceptance"]}
+    return {**fixed, ADAPTIVE: {**adaptive, "adaptive": True}, AUTO: auto}
 
 
 def tokens_per_second(rival: Rival) -> list[float]:
@@ -69,15 +74,15 @@ def measure_cell(
     warm_up = SamplingParams(max_tokens=args.warm_up, seed=0, ignore_eos=True)
     for rival in rivals:
         rival.seconds.clear()
-        is_adaptive = rival.name == ADAPTIVE
+        learns = rival.name in LEARNING
         short = SamplingParams(max_tokens=8, seed=0, ignore_eos=True)
-        rival.llm.generate(list(prompts), warm_up if is_adaptive else short, use_tqdm=False)
+        rival.llm.generate(list(prompts), warm_up if learns else short, use_tqdm=False)
     left, rng = list(rivals), Random(0)
     for i in range(rounds_of(len(prompts), args.rounds)):
         if i in _LEAST:
             speeds = {c.name: median(tokens_per_second(c)) for c in left}
             least = _LEAST[i] * max(speeds.values())
-            left = [c for c in left if c.name == ADAPTIVE or speeds[c.name] >= least]
+            left = [c for c in left if c.name in _ALL_ROUNDS or speeds[c.name] >= least]
         # By the seeds, other drafts are accepted of every request in every round.
         params = [
             SamplingParams(max_tokens=args.max_tokens, seed=1000 * i + j, ignore_eos=True)
@@ -88,15 +93,24 @@ def measure_cell(
     return {c.name: tokens_per_second(c) for c in rivals}
 
 
-def report(batch: int, rate: float, speeds: Mapping[str, Sequence[float]]) -> tuple[str, float]:
-    """A line of the table, and adaptive's speed as a share of the best fixed setting's."""
+def report(
+    batch: int, rate: float, speeds: Mapping[str, Sequence[float]]
+) -> tuple[str, Mapping[str, float]]:
+    """A line of the table; adaptive's speed as a share of the best other setting's, and those of
+    adaptive and auto as shares of no speculation, by name."""
     medians = {name: median(rounds) for name, rounds in speeds.items()}
-    own = speeds[ADAPTIVE]
-    lasted = [name for name in medians if name != ADAPTIVE and len(speeds[name]) == len(own)]
-    best = max(lasted, key=lambda name: medians[name])
-    share = median(a / b for a, b in zip(own, speeds[best], strict=True))
+    whole = len(speeds[ADAPTIVE])
+    others = [name for name in medians if name not in LEARNING and len(speeds[name]) == whole]
+    best = max(others, key=lambda name: medians[name])
+
+    def share(name: str, other: str) -> float:
+        return median(a / b for a, b in zip(speeds[name], speeds[other], strict=True))
+
+    shares = {f"{ADAPTIVE} / best": share(ADAPTIVE, best)}
+    shares.update({f"{name} / {BASELINE}": share(name, BASELINE) for name in LEARNING})
     numbers = " ".join(f"{speed:8.1f}" for speed in medians.values())
-    return f"{batch:5} {rate:5.2f} {numbers}   {best:>5} {share:6.3f}", share
+    ratios = " ".join(f"{value:{len(name)}.3f}" for name, value in shares.items())
+    return f"{batch:5} {rate:5.2f} {numbers}   {best:>5}  {ratios}", shares
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--lengths", type=int, nargs="*", default=[1, 2, 3, 5], help="of the fixed settings")
     add("--prompt_tokens", type=int, default=16)
     add("--max_tokens", type=int, default=64)
-    add("--warm_up", type=int, default=96, help="tokens by which adaptive learns before the rounds")
+    add("--warm_up", type=int, default=96, help="tokens to learn by before the rounds")
     add("--rounds", type=int, default=5, help="of batches of 2 and more; of 1, twice as many")
     args = parser.parse_args(argv)
 
@@ -128,19 +142,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"tokens/s, {args.max_tokens} tokens a request, medians of rounds: {rounds}")
     names = [BASELINE, *settings(draft, args.lengths, 0.5)]
     head = " ".join(f"{name:>8}" for name in names)
-    print(f"batch  rate {head}    best  adaptive / best", flush=True)
-    least = 1.0
+    ratios = f"{ADAPTIVE} / best", *(f"{name} / {BASELINE}" for name in LEARNING)
+    print(f"batch  rate {head}    best  {' '.join(ratios)}", flush=True)
+    least = dict.fromkeys(ratios, float("inf"))
     for rate in args.rates:
         configs = settings(draft, args.lengths, rate)
         rivals = [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
         for batch in args.batches:
             speeds = measure_cell([baseline, *rivals], prompts[:batch], args)
-            line, share = report(batch, rate, speeds)
-            least = min(least, share)
+            line, shares = report(batch, rate, speeds)
+            least = {name: min(known, shares[name]) for name, known in least.items()}
             print(line, flush=True)
         for rival in rivals:
             rival.llm.shutdown()
-    print(f"adaptive / best is at least {least:.3f}")
+    print(f"at least: {', '.join(f'{name} {share:.3f}' for name, share in least.items())}")
     baseline.llm.shutdown()
     return 0
 
