@@ -199,7 +199,12 @@ class ProfiledUnion(UnionDrafter):
         self.target_cost.profile(target, max_rows)
 
 
-def union_of(world: World, drafters: Sequence[ChainDrafter], adapts: bool = True) -> ProfiledUnion:
+def union_of(
+    world: World,
+    drafters: Sequence[ChainDrafter],
+    adapts: bool = True,
+    has_own_rule: bool = False,
+) -> ProfiledUnion:
     """Ready to serve, its costs unknown."""
     most = max(drafter.length for drafter in drafters)
     needs = DrafterNeeds(
@@ -212,7 +217,9 @@ def union_of(world: World, drafters: Sequence[ChainDrafter], adapts: bool = True
         if drafter.rolls_first_step:
             members[i] = Member(str(drafter.name), drafter, drafter)  # type: ignore[arg-type]
             members[i].profile(48)
-    return ProfiledUnion(members, needs, adapts=adapts, clock=world.clock)
+    return ProfiledUnion(
+        members, needs, adapts=adapts, has_own_rule=has_own_rule, clock=world.clock
+    )
 
 
 def mixture_cost(rows: int) -> float:

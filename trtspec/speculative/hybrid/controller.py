@@ -189,7 +189,7 @@ class Controller:
         is_settled = is_usual and self._in_use == set(best)
         if is_usual:
             self._in_use = frozenset(best)
-        if is_usual and is_close and self._around(load).needs_plain:
+        if is_usual and best and is_close and self._around(load).needs_plain:
             return (), ()
         in_use = {choice.engine: choice for choice in best}
         chosen, tried = [], []

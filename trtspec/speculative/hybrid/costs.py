@@ -22,6 +22,7 @@ _CURVE_WEIGHT = 0.02
 _SLOWNESS_WEIGHT = 0.1
 _LEAST_SLOWNESS, _MOST_SLOWNESS = 0.5, 1.5  # beyond, the profile was made on a busy machine
 _PROFILED_WEIGHT = 0.1  # of a profiled point, in observed calls
+_PROFILED_TRUST = 2.0  # observed calls of a size after which these count as much as its profile
 _WIDEST_GAP = 1.6  # ratio of neighbouring points; a size observed in a wider gap becomes a point
 _OUTLIER = 3.0  # times the expected seconds; a longer call counts as that long
 _OUTDATED = 8  # observations between two drawings of the curve
@@ -54,9 +55,11 @@ class CostCurve:
     draft.
 
     The curve has a running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), made non-decreasing and
-    read by linear interpolation. The first observed calls of a size outweigh its profile. A machine
-    that is shared, or gets warm, changes the speed of all calls at once: `Slowness` follows it, so
-    that sizes without recent calls are judged by the present speed too.
+    read by linear interpolation. A few observed calls of a size outweigh its profile, the first one
+    alone does not: where that falls into a burst of other work, a size that is then left alone
+    would seem dear for long. A machine that is shared, or gets warm, changes the speed of all calls
+    at once: `Slowness` follows it, so that sizes without recent calls are judged by the present
+    speed too.
     """
 
     def __init__(self, slowness: Slowness | None = None) -> None:
@@ -154,7 +157,7 @@ class CostCurve:
         between = (1 - share) * seconds[low] + share * seconds[high]
         for place, part in ((high, share), (low, 1 - share if width else 0.0)):
             self._seen[place] += part
-            weight = max(_CURVE_WEIGHT, 1 / max(self._seen[place], 1.0))
+            weight = max(_CURVE_WEIGHT, 1 / (self._seen[place] + _PROFILED_TRUST))
             seconds[place] += weight * part * (own - between)
 
     def _draw(self, size: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
-_PLAIN_FIRST, _PLAIN_AFTER = 8, 256
-"""Steps with drafts after which one without is due to compare them with: the first, and later."""
+_PLAIN_FIRST, _PLAIN_GROWTH, _PLAIN_AFTER = 8, 4, 256
+"""Steps with drafts after which one without is due to compare them with: the first time, how many
+times as many each time, and at most. The first one may fall into a burst of other work."""
 
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _PROMPT_MEMORY = 512.0  # steps that the rows of prompts in a step are an average of
@@ -57,7 +58,10 @@ class Around:
     @property
     def needs_plain(self) -> bool:
         """Whether the last step without drafts was too long ago, or there was none."""
-        return self._drafting >= (_PLAIN_AFTER if self._steps[False] else _PLAIN_FIRST)
+        due = _PLAIN_FIRST
+        for _ in range(min(self._steps[False], 3)):
+            due *= _PLAIN_GROWTH
+        return self._drafting >= min(due, _PLAIN_AFTER)
 
     def seconds(self, drafting: bool) -> float:
         """The expected seconds. A step without drafts counts as free until there was one, so that
