@@ -52,7 +52,7 @@ def settings(
     fixed = {f"K={length}": config(length) for length in lengths}
     adaptive = config(longest)
     # Without a model: beside the draft that the engine's folder holds.
-    auto = {"method": "auto", "simulate_acceptance": adaptive["simulate_acceptance"]}
+    auto = {"method": AUTO, "simulate_acceptance": adaptive["simulate_acceptance"]}
     return {**fixed, ADAPTIVE: {**adaptive, "adaptive": True}, AUTO: auto}
 
 
