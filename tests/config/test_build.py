@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec.builder.resolve import resolve_build
-from trtspec.config.build_config import BuildConfig
+from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import NetworkStorage, WeightStorage
@@ -103,7 +103,7 @@ def test_defaults_are_resolved_with_reasons() -> None:
     resolved, reasons = resolve_build(BuildConfig(), MODEL)
     assert resolved == BuildConfig(
         *("bfloat16", 8, 512, 2048, 16, "aoti"),
-        **dict.fromkeys(("weight_dtype", "head_weight_dtype", "activation_dtype"), "bfloat16"),
+        **dict.fromkeys((w for w in WEIGHT_OPTIONS if w != "weight_group_size"), "bfloat16"),
         weight_group_size=0,
     )
     assert [r.split(":")[0] for r in reasons] == [

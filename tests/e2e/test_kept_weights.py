@@ -149,8 +149,17 @@ def test_blocks_keep_their_numbers(tmp_path: Path, kind: str) -> None:
     assert kept.config.head.tied == ("output.weight" not in model.tensors)
     assert kept.lm_head.format.name == kept.layers[0].mlp.down.format.name == bits
     assert isinstance(kept.layers[0].attn.qkv.format, JoinedFormat)
-    assert kept.embed is not None  # rows stay floats beside a head of codes
     ids = IDS % 40
+    if kept.config.head.tied:  # the rows are the head's
+        assert kept.embed is None
+        rows = kept.lm_head.gather_rows(ids)
+    else:
+        assert kept.embed is not None and kept.embed.format.name == bits
+        rows = kept.embed(ids)
+    table = floats.embed
+    exact_rows = floats.lm_head.gather_rows(ids) if table is None else table(ids)
+    closeness = {"Q4_0": 0.0, "Q5_0": 0.0, "Q8_0": 0.0}.get(kind, 2e-2)
+    torch.testing.assert_close(rows, exact_rows, rtol=0, atol=closeness)
     found, exact = (log_probabilities(each, ids) for each in (kept, floats))
     rounded = kind not in ("Q4_0", "Q5_0", "Q8_0")  # products of scales, or offsets, to float16
     torch.testing.assert_close(found, exact, rtol=0, atol=0.02 if rounded else 2e-3)

@@ -23,6 +23,7 @@ from trtspec.log import logger
 from trtspec.models.attention import PackedRows
 from trtspec.models.block_map import matrix_bytes
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.embedding import Embedding
 from trtspec.models.experts import ExpertLinear
 from trtspec.models.linear import Linear
 from trtspec.ops import native as native  # registers the custom ops
@@ -51,7 +52,7 @@ for the morning.
 def rounding_report(module: nn.Module) -> str:
     """How far the rounded weights of a loaded network are from its checkpoint's, in one line: root
     mean squares of the difference over that of the weights."""
-    kinds = (Linear, ExpertLinear)
+    kinds = (Linear, ExpertLinear, Embedding)
     layers = {n: m.rounding for n, m in module.named_modules() if isinstance(m, kinds)}
     layers = {name: rounding for name, rounding in layers.items() if rounding.weight}
     if not layers:

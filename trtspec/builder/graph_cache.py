@@ -50,7 +50,7 @@ def graph_key(engine: EngineConfig, name: str) -> str:
     device = "cpu" if engine.backend.is_portable else build.device
     facts: list[object] = [engine.backend.name, device, build.dtype, asdict(engine.layout)]
     facts += [_shape(engine.target.to_dict()), build.weight_dtype, build.weight_group_size]
-    facts += [build.head_weight_dtype, build.activation_dtype]
+    facts += [build.head_weight_dtype, build.embedding_weight_dtype, build.activation_dtype]
     facts += [graph.name, graph.facts]
     draft = draft_of(engine, graph)
     if draft is None:

@@ -13,7 +13,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
-from trtspec.formats.choose import kept_storage, resolve_weights
+from trtspec.formats.choose import check_tied, kept_storage, resolve_weights
 
 PREFILL_ROWS = 2048
 
@@ -54,6 +54,8 @@ def resolve_build(
     kept = kept_storage(config, model.storage, place, dtype)
     config, choice = resolve_weights(config, dtype, model.storage, place)
     reasons += choice
+    if kept is None:
+        check_tied(config, model.head.tied)
 
     rows = speculative.num_rows if speculative else 1
     slots = None

@@ -27,6 +27,10 @@ def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:
             "help": "--weight_dtype of the matrix to the vocabulary (default: the same, 8 bits "
             "where that has fewer)"
         },
+        "embedding_weight_dtype": {
+            "help": "--weight_dtype of the tables of embeddings (default: floats, or as the "
+            "checkpoint stores them); one tied to a head of the same is read out of it"
+        },
         "activation_dtype": {
             "help": f"in what quantised weights are multiplied: {one_of(activation_dtypes())}; "
             "auto (default): inputs rounded to 8 bits, else --dtype"

@@ -14,7 +14,13 @@ DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
 
-WEIGHT_OPTIONS = ("weight_dtype", "weight_group_size", "head_weight_dtype", "activation_dtype")
+WEIGHT_OPTIONS = (
+    "weight_dtype",
+    "weight_group_size",
+    "head_weight_dtype",
+    "embedding_weight_dtype",
+    "activation_dtype",
+)
 """Those about how weights are kept and multiplied."""
 
 _DTYPE_ALIASES = {
@@ -54,7 +60,8 @@ class BuildConfig:
     layers keep their weights: auto (that of the checkpoint), a format of `trtspec.formats` by name,
     or dtype. weight_group_size: how many input features of an output share a scale of a format that
     has scales; 0: all of them; None: as many as is usual for it. head_weight_dtype: that of the
-    matrix to the vocabulary; auto: as the others, or of more bits. activation_dtype: in what
+    matrix to the vocabulary; auto: as the others, or of more bits. embedding_weight_dtype: that of
+    the tables of embeddings; auto: as the checkpoint has them. activation_dtype: in what
     products with quantised weights are computed: int8 (inputs are rounded to 8 bits, each row by
     itself), dtype, or auto, the former where the format has such products.
     `resolve_build` replaces auto and None.
@@ -71,11 +78,14 @@ class BuildConfig:
     weight_dtype: str = "auto"
     weight_group_size: int | None = None
     head_weight_dtype: str = "auto"
+    embedding_weight_dtype: str = "auto"
     activation_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
-        for name in ("weight_dtype", "head_weight_dtype", "activation_dtype"):
+        for name in (
+            *("weight_dtype", "head_weight_dtype", "embedding_weight_dtype", "activation_dtype"),
+        ):
             asked = getattr(self, name)
             object.__setattr__(self, name, _DTYPE_ALIASES.get(_plain_name(asked), asked))
         if not 1 <= self.max_batch_size <= MAX_BATCH_SIZE:

@@ -11,13 +11,17 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.storage import NetworkStorage
 from trtspec.formats.choose import formats_of
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.causal_lm import head_weight
+from trtspec.models.causal_lm import EMBEDDING, head_weight
 
 
 def target_formats(target: ModelConfig, build: BuildConfig) -> NetworkFormats:
     """How the target of a resolved build keeps its weights."""
     own = network_formats(build, target.storage)
-    return replace(own, target_head=own.of_head(head_weight(target)))
+    return replace(
+        own,
+        target_head=own.of_head(head_weight(target)),
+        target_embedding=own.of_embedding(EMBEDDING),
+    )
 
 
 def draft_formats(
@@ -29,7 +33,10 @@ def draft_formats(
     """How a draft keeps its weights: as ``weights`` says, or as its target does; those stay as they
     are that ``storage`` names."""
     own = network_formats(build if weights is None else weights.within(build), storage)
-    return replace(own, target_head=target_formats(target, build).target_head)
+    of_target = target_formats(target, build)
+    return replace(
+        own, target_head=of_target.target_head, target_embedding=of_target.target_embedding
+    )
 
 
 def network_formats(build: BuildConfig, storage: NetworkStorage | None) -> NetworkFormats:

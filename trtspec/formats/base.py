@@ -181,9 +181,11 @@ class WeightFormat(ABC):
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         """The weight ``[N, K] f32`` that the buffers stand for: the format's reference."""
 
-    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
-        """Rows ``W[ids]`` as ``[T, K]``, of a format that is not rounded: the embedding of a model
-        that ties it to its head."""
+    def rows(
+        self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
+    ) -> Tensor:
+        """Rows ``W[ids]`` as ``[T, K]`` of ``dtype``, that of the network: of an embedding, which
+        may be tied to a head. No others are dequantised."""
         raise NotImplementedError(f"weights in format {self.name} are not looked up by rows")
 
     @abstractmethod

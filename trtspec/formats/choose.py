@@ -30,7 +30,12 @@ def formats_of(
     head = layers
     if build.head_weight_dtype != build.weight_dtype:
         head = _made(build, build.head_weight_dtype, None, in_panels)
-    return NetworkFormats(layers, head, head, storage, _rounds_inputs(build))
+    name = build.embedding_weight_dtype
+    rows = head if name == build.head_weight_dtype else _made(build, name, None, in_panels)
+    embedding = rows if rows.is_rounded else None
+    # Engines that were built before say auto, and have floats.
+    keeps, rounds = name != "auto", _rounds_inputs(build)
+    return NetworkFormats(layers, head, head, storage, rounds, "", embedding, embedding, keeps)
 
 
 def _made(build: BuildConfig, name: str, group: int | None, in_panels: bool) -> WeightFormat:
@@ -105,16 +110,33 @@ def resolve_weights(
         head = (kind.head or kind.name) if kind else layers
         if head != layers:
             reasons.append(f"head_weight_dtype {head}: heads lose more by fewer bits")
-    for flag, name in (("weight_dtype", layers), ("head_weight_dtype", head)):
+    rows = build.embedding_weight_dtype
+    _check_name("embedding_weight_dtype", rows, dtype)
+    rows = dtype if rows == "auto" else rows
+    named = ("weight_dtype", layers), ("head_weight_dtype", head), ("embedding_weight_dtype", rows)
+    for flag, name in named:
         _check_place(flag, name, place)
     chosen = replace(
         build,
         weight_dtype=layers,
         weight_group_size=(kind.group_size if kind else 0) if group is None else group,
         head_weight_dtype=head,
+        embedding_weight_dtype=rows,
     )
     activation = _activation(build.activation_dtype, dtype, (layers, head), kept)
     return replace(chosen, activation_dtype=activation), reasons
+
+
+def check_tied(build: BuildConfig, tied: bool) -> None:
+    """ConfigError for a resolved build whose embedding would be rounded beside the floats of a
+    head that it is tied to, out of which it is read for nothing."""
+    rows, head, kinds = build.embedding_weight_dtype, build.head_weight_dtype, format_kinds()
+    if tied and rows in kinds and head not in kinds:
+        raise ConfigError(
+            f"embedding_weight_dtype {rows}: the model ties its embedding to its head, whose "
+            f"weights are {head}, and reads it there; give head_weight_dtype {rows} too, or leave "
+            "embedding_weight_dtype out"
+        )
 
 
 def _check_name(flag: str, asked: str, dtype: str) -> None:

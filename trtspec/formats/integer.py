@@ -27,6 +27,7 @@ from trtspec.ops.linear_quantised import (
     OUTPUTS,
     QuantisedWeights,
     dequantise,
+    dequantised_rows,
     inputs_per_block,
     linear_quantised,
     num_groups,
@@ -234,6 +235,12 @@ class IntegerFormat(WeightFormat):
 
     def reads_chosen_experts(self, device: str) -> bool:
         return True
+
+    def rows(
+        self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
+    ) -> Tensor:
+        weights, scheme = QuantisedWeights(**buffers), self.scheme
+        return dequantised_rows(weights, scheme.bits, scheme.group_size, ids, k).to(dtype)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         weights = QuantisedWeights(**buffers)

@@ -20,7 +20,8 @@ class NetworkFormats:
     target, which a draft may borrow (of a target, its own). storage: how weights lie in the
     checkpoint that are kept so, whatever the others are; rounds_inputs: whether products with these
     round their inputs. within: the beginning of the names, as a checkpoint has them, of what is
-    built: ``layers.0.attn.``.
+    built: ``layers.0.attn.``. embedding, target_embedding: of tables of embeddings, its own and its
+    target's; None: floats. keeps_rows: whether these, too, are kept as storage says.
     """
 
     layers: WeightFormat
@@ -29,6 +30,9 @@ class NetworkFormats:
     storage: NetworkStorage | None = None
     rounds_inputs: bool = False
     within: str = ""
+    embedding: WeightFormat | None = None
+    target_embedding: WeightFormat | None = None
+    keeps_rows: bool = False
 
     @classmethod
     def uniform(cls, weights: WeightFormat) -> NetworkFormats:
@@ -47,6 +51,11 @@ class NetworkFormats:
     def of_head(self, name: str) -> WeightFormat:
         """That of a head of its own, which is made of this weight."""
         return self._one(name, self.head)
+
+    def of_embedding(self, name: str) -> WeightFormat | None:
+        """That of a table of embeddings of its own, which is made of this weight; None: floats."""
+        kept = self._kept(name) if self.keeps_rows else None
+        return self.embedding if kept is None else kept
 
     def of_experts(self, count: int, parts: Sequence[str]) -> WeightFormat:
         """That of these weights of so many experts, named ``{expert}.{part}``, which is one.
@@ -69,23 +78,40 @@ class NetworkFormats:
         """That of the rounded weights."""
         if self.storage is not None:
             return self.storage.name
-        return self.layers.name if self.layers.is_rounded else self.head.name
+        return next((each.name for each in self._own if each.is_rounded), self.layers.name)
 
     @property
     def is_rounded(self) -> bool:
-        """Whether any layer of its own may have rounded weights."""
-        return self.storage is not None or self.layers.is_rounded or self.head.is_rounded
+        """Whether any layer or table of its own may have rounded weights."""
+        return self.storage is not None or any(each.is_rounded for each in self._own)
 
     def describe(self, dtype: str) -> str:
         """A network of ``dtype`` with such weights, in a few words."""
         said = self.layers.describe(dtype)
         if self.head != self.layers:
             said = f"{said}, heads {self.head.describe(dtype)}"
+        if self.embedding is not None:
+            said = f"{said}, embeddings {self.embedding.name}"
         if self.storage is None:
             return said
         kept = (kept_as(scheme, self.rounds_inputs) for scheme in self.storage.schemes)
         return f"{said}, as stored {', '.join(kind.describe(dtype) for kind in kept)}"
 
     def _one(self, name: str, otherwise: WeightFormat) -> WeightFormat:
+        kept = self._kept(name)
+        return otherwise if kept is None else kept
+
+    def _kept(self, name: str) -> WeightFormat | None:
         scheme = self.storage.scheme(self.within + name) if self.storage is not None else None
-        return otherwise if scheme is None else kept_as(scheme, self.rounds_inputs)
+        return None if scheme is None else kept_as(scheme, self.rounds_inputs)
+
+    @property
+    def _own(self) -> list[WeightFormat]:
+        rows = [] if self.embedding is None else [self.embedding]
+        return [self.layers, self.head, *rows]
+
+
+def reads_head(tied: bool, head: WeightFormat, embedding: WeightFormat | None) -> bool:
+    """Whether rows of an embedding are read out of the head that it is tied to: where these are
+    floats, or rounded as the embedding is to be."""
+    return tied and (not head.is_rounded or head == embedding)

@@ -81,7 +81,9 @@ class PanelFormat(PlainFormat):
     def reads_chosen_experts(self, device: str) -> bool:
         return True
 
-    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
+    def rows(
+        self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
+    ) -> Tensor:
         return packed_rows(buffers["packed"], ids)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
@@ -132,7 +134,9 @@ class RowFormat(PlainFormat):
     def reads_chosen_experts(self, device: str) -> bool:
         return device == "cuda"
 
-    def rows(self, buffers: Mapping[str, Tensor], ids: Tensor) -> Tensor:
+    def rows(
+        self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
+    ) -> Tensor:
         return buffers["weight"][ids]
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:

@@ -61,7 +61,8 @@ class LLMConfig:
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
-    ``head_weight_dtype`` and ``activation_dtype`` describe the engine to build (see BuildConfig).
+    ``head_weight_dtype``, ``embedding_weight_dtype`` and ``activation_dtype`` describe the engine
+    to build (see BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
     seeds drawn for requests without one reproducible. ``backend_options`` (or
     ``tensorrt_config``): of the backend, as a mapping or as its config object.
@@ -95,6 +96,7 @@ class LLMConfig:
     weight_dtype: str | None = None
     weight_group_size: int | None = None
     head_weight_dtype: str | None = None
+    embedding_weight_dtype: str | None = None
     activation_dtype: str | None = None
     verify_checkpoint: bool = False
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
-from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.attention import Rows
@@ -29,6 +29,9 @@ from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.per_layer import PerLayerEmbedding
 from trtspec.models.rope import LayerRotary
+
+EMBEDDING = "embed"
+"""The name of the weight, less ``.weight``, that the embedding is filled from."""
 
 
 class WeightSource(Protocol):
@@ -54,7 +57,7 @@ class CausalLM(nn.Module):
     these names (P stands for the buffers of a layer's `WeightFormat` and, where the spec says so,
     ``bias``):
 
-    ``embed.weight [V, H]`` (absent when tied to a head that is not rounded),
+    ``embed.P``, of floats ``embed.weight [V, H]`` (absent when read out of a tied head),
     ``rotary.inv_freq [rotary_dim / 2]`` (always float32; ``rotary.others.{j}.inv_freq`` where
     layers have other tables), of each layer ``layers.{i}.attn.qkv.P``, ``attn.o.P``,
     ``mlp.gate_up.P`` (without a gate ``mlp.up.P``), ``mlp.down.P`` and those of its norms that
@@ -65,9 +68,9 @@ class CausalLM(nn.Module):
     behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
-    embedding rows out of ``lm_head``, unless that is rounded. All but ``inv_freq`` and rounded
-    weights with their scales have the model's dtype: choose it at construction; ``.to(dtype)``
-    would round the frequencies.
+    embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
+    but ``inv_freq`` and rounded weights with their scales have the model's dtype: choose it at
+    construction; ``.to(dtype)`` would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
@@ -90,8 +93,9 @@ class CausalLM(nn.Module):
         require_blocks(config)
         hidden, vocab = config.hidden_size, config.vocab_size
         head_format = formats.of_head(head_weight(config))
-        ties = config.head.tied and not head_format.is_rounded
-        self.embed = None if ties else Embedding(vocab, hidden, dtype)
+        rows = formats.of_embedding(EMBEDDING)
+        ties = reads_head(config.head.tied, head_format, rows)
+        self.embed = None if ties else Embedding(vocab, hidden, dtype, format=rows)
         self.rotary = LayerRotary(config)
         self.layers = nn.ModuleList(
             DecoderLayer(spec, hidden, dtype, formats=formats.at(f"layers.{i}"))
@@ -194,7 +198,7 @@ class CausalLM(nn.Module):
             )
         tensors = checkpoint.tensors
         if self.embed is not None:
-            self.embed.weight.copy_(read_tensor(tensors, "embed.weight"))
+            self.embed.load(tensors, f"{EMBEDDING}.weight")
         load_linear(self.lm_head, tensors, [head_weight(self.config)])
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"norm.{name}"))

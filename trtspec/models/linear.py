@@ -38,6 +38,7 @@ class Linear(nn.Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
+        self.dtype = dtype
         self.format = format
         self.rounding = Rounding()
         storage = format.storage(out_features, in_features, dtype)
@@ -83,9 +84,8 @@ class Linear(nn.Module):
         return {name: getattr(self, name) for name in self._weight_names}
 
     def gather_rows(self, ids: Tensor) -> Tensor:
-        """Rows ``W[ids]`` as ``[T, K]``, for a model whose head is its embedding too. Rounded
-        weights have none."""
-        return self.format.rows(self.weights, ids)
+        """Rows ``W[ids]`` as ``[T, K]``, for a model whose head is its embedding too."""
+        return self.format.rows(self.weights, ids, self.in_features, self.dtype)
 
     def load(self, weights: Sequence[StoredWeight], biases: Sequence[Tensor] = ()) -> None:
         """Fill from weights ``[n_i, K]`` (sum of n_i = N) in output order, and their biases.

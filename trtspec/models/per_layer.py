@@ -22,7 +22,7 @@ from trtspec.models.norm import make_norm
 
 class PerLayerEmbedding(nn.Module):
     """What all layers are given of a token, see `PerLayerSpec`. Names in the ``state_dict``:
-    ``embed.weight [V, L * P]``, ``projection.P``, ``norm.weight``."""
+    ``embed.P``, of floats ``embed.weight [V, L * P]``, ``projection.P``, ``norm.weight``."""
 
     def __init__(
         self, config: ModelConfig, spec: PerLayerSpec, dtype: torch.dtype, formats: NetworkFormats
@@ -30,7 +30,8 @@ class PerLayerEmbedding(nn.Module):
         super().__init__()
         self.spec = spec
         rows = config.num_layers * spec.size
-        self.embed = Embedding(config.vocab_size, rows, dtype)
+        table = formats.at("per_layer").of_embedding("embed")
+        self.embed = Embedding(config.vocab_size, rows, dtype, format=table)
         projected = formats.at("per_layer").of({"projection": rows})
         self.projection = Linear(config.hidden_size, rows, dtype, format=projected)
         self.norm = make_norm(spec.norm, spec.size, dtype)
@@ -46,7 +47,7 @@ class PerLayerEmbedding(nn.Module):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill it from a checkpoint's tensors; CheckpointError if it lacks one."""
-        self.embed.weight.copy_(read_tensor(tensors, PER_LAYER + EMBEDDING))
+        self.embed.load(tensors, PER_LAYER + EMBEDDING)
         load_linear(self.projection, tensors, [PER_LAYER + "projection"])
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"{PER_LAYER}norm.{name}"))

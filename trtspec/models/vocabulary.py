@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
-from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.block_map import Matrix
+from trtspec.models.causal_lm import EMBEDDING
 from trtspec.models.embedding import Embedding
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
@@ -58,8 +59,10 @@ class TargetParts(nn.Module):
     ) -> None:
         super().__init__()
         hidden, vocab = target.hidden_size, target.vocab_size
-        tied = target.head.tied and not formats.target_head.is_rounded
-        self.embed = Embedding(vocab, hidden, dtype) if embed and not tied else None
+        rows = formats.target_embedding
+        tied = reads_head(target.head.tied, formats.target_head, rows)
+        own = embed and not tied
+        self.embed = Embedding(vocab, hidden, dtype, format=rows) if own else None
         needs_head = head or (embed and tied)
         head_format = formats.target_head
         self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if needs_head else None
@@ -76,7 +79,7 @@ class TargetParts(nn.Module):
 class DraftVocabulary(nn.Module):
     """The base of draft networks that may borrow from their target.
 
-    Names in the ``state_dict``: ``embed.weight`` and ``lm_head.*`` of its own, ``token_map [V_d]
+    Names in the ``state_dict``: ``embed.*`` and ``lm_head.*`` of its own, ``token_map [V_d]
     i64`` (the target's id of each row of the head, where it has fewer), and ``target.*`` for what
     is borrowed: those are the target's own tensors.
     """
@@ -97,7 +100,10 @@ class DraftVocabulary(nn.Module):
         # A head cut by a token map is a copy of some of the target's rows.
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
-        self.embed = Embedding(config.decoder.vocab_size, hidden, dtype) if own_embedding else None
+        self.embed: Embedding | None = None
+        if own_embedding:
+            table = formats.of_embedding(EMBEDDING)
+            self.embed = Embedding(config.decoder.vocab_size, hidden, dtype, format=table)
         head_format = formats.of_head("head") if config.own_head else formats.target_head
         self.lm_head = Linear(hidden, rows, dtype, format=head_format) if has_head else None
         borrows = {"embed": not own_embedding, "head": not has_head}
@@ -118,6 +124,11 @@ class DraftVocabulary(nn.Module):
         assert head is not None
         logits: Tensor = head(hidden, torch.float32)
         return logits
+
+    def load_embedding(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill an embedding of its own; CheckpointError if the tensor is missing."""
+        if self.embed is not None:
+            self.embed.load(tensors, f"{EMBEDDING}.weight")
 
     def load_head(self, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
         """Fill a head of its own, once ``token_map`` is filled. ``target`` holds the target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,11 +146,31 @@ def dequantise(
 ) -> Tensor:
     """The weight [N, K] float32, by which x itself is multiplied: input scales are in it, and its
     inputs are in the layer's order."""
+    codes = unpack_codes(weights.packed, bits, out_features, in_features)
+    return _floats(weights, codes, lambda each: unpack_groups(each, out_features), group_size)
+
+
+def dequantised_rows(
+    weights: QuantisedWeights, bits: int, group_size: int, ids: Tensor, in_features: int
+) -> Tensor:
+    """Rows ids [T] i64 of what `dequantise` gives, bit for bit, [T, K] float32; no others are
+    read."""
+    panel, output = ids // OUTPUTS, ids % OUTPUTS
+    packed = weights.packed[panel, :, output]
+    if bits == 4:
+        packed = torch.cat([packed & 15, packed >> 4], dim=-1)
+    codes = packed.flatten(1)[:, :in_features].to(torch.int16) - (1 << bits - 1)
+    return _floats(weights, codes, lambda each: each[panel, :, output], group_size)
+
+
+def _floats(
+    weights: QuantisedWeights, codes: Tensor, take: Callable[[Tensor], Tensor], group_size: int
+) -> Tensor:
+    """What codes [N, K] stand for, with scales, zeros and offsets [N, G] as ``take`` finds them."""
 
     def spread_out(values: Tensor) -> Tensor:
-        return spread(unpack_groups(values, out_features).float(), in_features, group_size)
+        return spread(take(values).float(), codes.shape[1], group_size)
 
-    codes = unpack_codes(weights.packed, bits, out_features, in_features)
     weight = (codes if weights.table is None else weights.table[codes.int() + 8]).float()
     if weights.zeros is not None:
         weight = weight - spread_out(weights.zeros)

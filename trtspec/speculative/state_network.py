@@ -53,6 +53,7 @@ class StateNetwork(DraftVocabulary):
             )
         tensors = checkpoint.tensors
         load_linear(self.fc, tensors, ["fc"])
+        self.load_embedding(tensors)
         for name, buffer in self.named_buffers():
             if name.startswith(self.own_buffers):
                 buffer.copy_(read_tensor(tensors, name))

@@ -216,7 +216,7 @@ class DFlashDraft(StateNetwork):
     and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix.
     """
 
-    own_buffers = ("hidden_norm.", "norm.", "embed.", "token_map")
+    own_buffers = ("hidden_norm.", "norm.", "token_map")
 
     config: DFlashConfig
 

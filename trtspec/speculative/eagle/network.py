@@ -76,7 +76,7 @@ class EagleDraft(StateNetwork):
 
     own_buffers = (
         *("fc_input_norm.", "fc_norm.", "embedding_norm.", "state_norm.", "norm."),
-        *("embed.", "token_map", "mask_hidden"),
+        *("token_map", "mask_hidden"),
     )
 
     config: EagleConfig
