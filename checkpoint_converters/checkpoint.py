@@ -212,7 +212,7 @@ def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -
         return ModelConfig(
             architecture=family.architecture,
             dtype=read_dtype(hf) or _dtype_of(family, headers),
-            **family.read_fields(hf),
+            **family.fields_of(hf),
         )
     except ConfigError as error:
         raise hf.refuse(str(error)) from error

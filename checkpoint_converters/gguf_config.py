@@ -21,6 +21,8 @@ HEAD = "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 SHORT_FACTORS = "rope_factors_short.weight"
 LONG_FACTORS = "rope_factors_long.weight"
+_STILL = 1e20
+"""By so much, or more, the frequency of a pair that does not turn is divided."""
 
 _FIELDS = {
     "max_position_embeddings": "context_length",
@@ -81,14 +83,24 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
                 f"{' or '.join(map(repr, allowed))}"
             )
     values: dict[str, Any] = {ARCHITECTURE: architecture}
-    values |= {ours: file.integer(key(theirs)) for ours, theirs in _FIELDS.items()}
-    layers = values["num_hidden_layers"]
+    layers = file.integer(key("block_count"))
+    values |= {
+        ours: _by_layer(file, key(theirs), layers)
+        if ours in keys.by_layer
+        else file.integer(key(theirs))
+        for ours, theirs in _FIELDS.items()
+    }
     if layers > len(file.tensors):
         raise file.refuse(
             f"{key('block_count')} is {layers}, more than its {len(file.tensors)} tensors"
         )
     heads = values["num_attention_heads"]
-    values["num_key_value_heads"] = file.integer(key("attention.head_count_kv"), heads)
+    kv_heads = key("attention.head_count_kv")
+    values["num_key_value_heads"] = (
+        _by_layer(file, kv_heads, layers)
+        if "num_key_value_heads" in keys.by_layer
+        else file.integer(kv_heads, heads)
+    )
     epsilon, ours = keys.epsilon
     values[ours] = file.number(key(epsilon))
     head_dim = _head_dim(file, architecture, values)
@@ -111,6 +123,16 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
         if number:  # llama.cpp, too, takes 0 for not given
             values[ours] = number
     return values if keys.derives is None else values | keys.derives(file, values)
+
+
+def _by_layer(file: GgufFile, key: str, layers: int) -> Any:
+    """A number, or a list of one for each layer."""
+    found = file.get(key)
+    if not isinstance(found, list):
+        return file.integer(key)
+    if len(found) != layers or not all(type(number) is int for number in found):
+        raise file.refuse(f"{key} is {found!r:.60}, neither a number nor a list of {layers}")
+    return found
 
 
 def _head_dim(file: GgufFile, architecture: str, values: dict[str, Any]) -> int:
@@ -146,6 +168,8 @@ def _rotated_part(
 def _rope(file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys) -> dict[str, Any]:
     prefix = f"{architecture}.rope."
     theta = file.number(f"{prefix}freq_base", 10000.0)
+    if keys.marks_turning:
+        return {"rope_theta": theta, "rope_type": "proportional", **_turning(file, head_dim)}
     if ROPE_FACTORS in file.tensors:
         return {"rope_theta": theta, "rope_type": "llama3", **_llama_3(file, theta, head_dim)}
     if keys.longrope and LONG_FACTORS in file.tensors:
@@ -167,6 +191,26 @@ def _rope(file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys) -> d
     }
     said = {name: value for name, value in given.items() if value is not None}
     return {"rope_theta": theta, "rope_type": kind, **said}
+
+
+def _turning(file: GgufFile, head_dim: int) -> dict[str, float]:
+    """The part of a head that turns: its pairs have a factor of 1, which all others divide by far
+    more than any text has positions."""
+    if ROPE_FACTORS not in file.tensors:
+        raise file.refuse(f"it has no tensor {ROPE_FACTORS}; convert it anew")
+    found = file.tensors[ROPE_FACTORS].read().float().tolist()
+    turning = found.count(1.0)
+    still = found[turning:]
+    if (
+        len(found) != head_dim // 2
+        or found[:turning].count(1.0) != turning
+        or (still and min(still) < _STILL)
+    ):
+        raise file.refuse(
+            f"the factors in {ROPE_FACTORS} are {_some(found)}; supported: for {head_dim // 2} "
+            f"pairs, some 1 and then numbers from {_STILL:g} on"
+        )
+    return {"partial_rotary_factor": 2 * turning / head_dim}
 
 
 def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:

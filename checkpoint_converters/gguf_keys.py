@@ -22,8 +22,10 @@ class GgufKeys:
     for numbers that are taken over; a zero means, as in llama.cpp, that it is not set.
     window_period: of so many layers the last one has no window, where the file gives one without
     saying which layers do; 0: the family has none. default_window: where the file gives none.
-    longrope: whether it may hold two tensors of factors. derives: further values of config.json,
-    of the file and of those that were read.
+    longrope: whether it may hold two tensors of factors. marks_turning: whether its tensor of
+    factors says which part of a head turns. by_layer: config.json's keys whose number may be a list
+    of one for each layer, for ``derives`` to read. derives: further values of config.json, of the
+    file and of those that were read.
     """
 
     epsilon: tuple[str, str] = RMS_EPSILON
@@ -32,6 +34,8 @@ class GgufKeys:
     default_window: int = 0
     partial_rotation: bool = False
     longrope: bool = False
+    marks_turning: bool = False
+    by_layer: tuple[str, ...] = ()
     derives: Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]] | None = None
 
     @property

@@ -115,6 +115,9 @@ def read_ropes_by_kind(
     given = config.get("rope_parameters")
     common = {k: v for k, v in config.items() if not k.startswith("rope_")}
     if isinstance(given, dict) and any(kind in given for kind in kinds):
+        unknown = sorted(set(given) - set(kinds))
+        if unknown:
+            raise refuse(f"rope_parameters has unknown keys {', '.join(unknown)}")
         bases = (theta, sliding_theta or theta)
         tables = (
             {"rope_theta": base, **(given.get(kind) or {})}

@@ -56,4 +56,5 @@ COHERE = Family(
     _fields,
     HF_DECODER,
     gguf=GgufNames("command-r", GGUF_DECODER, keys=KEYS),
+    defaults={"bos_token_id": 5, "eos_token_id": 255001, "rope_theta": 500000.0},
 )

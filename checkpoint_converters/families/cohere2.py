@@ -31,4 +31,5 @@ COHERE2 = Family(
     _fields,
     HF_DECODER,
     gguf=GgufNames("cohere2", GGUF_DECODER, keys=replace(KEYS, window_period=4)),
+    defaults={"bos_token_id": 5, "eos_token_id": 255001},
 )

@@ -45,4 +45,5 @@ DEEPSEEK_V2 = Family(
     _fields,
     hf_mixture("shared_experts"),
     stacked=STACKED,
+    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

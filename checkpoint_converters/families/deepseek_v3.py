@@ -39,4 +39,11 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, layers, ropes=(rope,))
 
 
-DEEPSEEK_V3 = Family("DeepseekV3ForCausalLM", "deepseek_v3", _fields, _NAMES, stacked=STACKED)
+DEEPSEEK_V3 = Family(
+    "DeepseekV3ForCausalLM",
+    "deepseek_v3",
+    _fields,
+    _NAMES,
+    stacked=STACKED,
+    defaults={"bos_token_id": 0, "eos_token_id": 1},
+)

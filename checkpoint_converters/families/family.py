@@ -48,6 +48,8 @@ class Family:
     outputs, by their names without ``.weight``, and the parts in order. ``composites``: checkpoints
     that hold the model beside towers for images. ``stacked``: tensors that hold all experts of a
     layer, by their names. ``also``: other names of tensors, with those that the map has for them.
+    ``defaults``: what transformers means where config.json does not have a key, beside what
+    ``read_fields`` knows; an absent end token would never end a text.
     """
 
     architecture: str
@@ -61,6 +63,11 @@ class Family:
     composites: tuple[Composite, ...] = ()
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def fields_of(self, hf: HfConfig) -> dict[str, Any]:
+        """What ``read_fields`` gives of a file. A GGUF file's own reader knows what it means."""
+        return self.read_fields(hf if hf.is_gguf else hf.replacing(self.defaults))
 
     def within(self, composite: Composite) -> Family:
         """The family as such a checkpoint holds it, whose other tensors it leaves out."""

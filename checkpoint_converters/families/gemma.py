@@ -53,4 +53,5 @@ GEMMA = Family(
     _fields,
     HF_DECODER,
     gguf=GgufNames("gemma", GGUF_DECODER, norms_plus_one=True),
+    defaults={"bos_token_id": 2, "eos_token_id": 1},
 )

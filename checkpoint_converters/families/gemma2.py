@@ -79,4 +79,5 @@ GEMMA2 = Family(
     _fields,
     GEMMA_DECODER,
     gguf=GgufNames("gemma2", GGUF_DECODER, keys=_KEYS, norms_plus_one=True),
+    defaults={"bos_token_id": 2, "eos_token_id": 1},
 )

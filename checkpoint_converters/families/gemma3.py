@@ -54,4 +54,5 @@ GEMMA3 = Family(
     GEMMA_DECODER,
     gguf=GgufNames("gemma3", GGUF_DECODER, keys=_KEYS, norms_plus_one=True),
     composites=(Composite("Gemma3ForConditionalGeneration", defaults=_DEFAULTS),),
+    defaults={"bos_token_id": 2, "eos_token_id": 1},
 )

@@ -58,4 +58,5 @@ GLM = Family(
     HF_DECODER,
     fused=FUSED_GATE_UP,
     gguf=glm_in_gguf("chatglm"),
+    defaults={"eos_token_id": [151329, 151336, 151338]},
 )

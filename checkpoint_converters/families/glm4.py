@@ -25,5 +25,11 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 GLM4 = Family(
-    "Glm4ForCausalLM", "glm4", _fields, _NAMES, fused=FUSED_GATE_UP, gguf=glm_in_gguf("glm4")
+    "Glm4ForCausalLM",
+    "glm4",
+    _fields,
+    _NAMES,
+    fused=FUSED_GATE_UP,
+    gguf=glm_in_gguf("glm4"),
+    defaults={"eos_token_id": [151329, 151336, 151338]},
 )

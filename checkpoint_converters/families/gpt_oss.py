@@ -31,6 +31,15 @@ _NAMES = HF_DECODER.renamed(
         "layers.{i}.attn.sinks": "model.layers.{i}.self_attn.sinks",
     }
 )
+_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 _ALPHA = 1.702  # of the experts' activation, by which they were trained
 
 
@@ -69,4 +78,5 @@ GPT_OSS = Family(
         _M + "experts.down_proj": Stacked(("down",), transposed=True),
         _M + "experts.down_proj_bias": Stacked(("down",), "bias"),
     },
+    defaults={"rope_parameters": _ROPE, "rope_theta": _ROPE["rope_theta"]},
 )

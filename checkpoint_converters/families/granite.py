@@ -71,4 +71,5 @@ GRANITE = Family(
     _fields,
     HF_DECODER,
     gguf=GgufNames("granite", GGUF_DECODER, paired=PAIRED, keys=_KEYS),
+    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -34,4 +34,5 @@ GRANITE_MOE = Family(
         _B + "experts.down_proj": _DOWN,
     },
     also={_B + "router.weight": _ROUTER},
+    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -25,4 +25,5 @@ LLAMA = Family(
     draft_defaults={},
     # Mistral's models go by this name too: llama.cpp runs them without their window.
     gguf=GgufNames("llama", GGUF_DECODER, paired=PAIRED),
+    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -36,4 +36,5 @@ MISTRAL = Family(
     _fields,
     HF_DECODER,
     composites=(Composite("Mistral3ForConditionalGeneration"),),
+    defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -37,4 +37,5 @@ MIXTRAL = Family(
     _NAMES,
     stacked=STACKED,
     also={"model.layers.{i}.mlp.gate.weight": _B + "gate.weight"},
+    defaults={"bos_token_id": 1, "eos_token_id": 2, "rope_theta": 1000000.0},
 )

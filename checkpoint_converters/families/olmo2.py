@@ -40,4 +40,11 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 IN_GGUF = GgufNames("olmo2", GGUF_DECODER)
 
-OLMO2 = Family("Olmo2ForCausalLM", "olmo2", _fields, OLMO_DECODER, gguf=IN_GGUF)
+OLMO2 = Family(
+    "Olmo2ForCausalLM",
+    "olmo2",
+    _fields,
+    OLMO_DECODER,
+    gguf=IN_GGUF,
+    defaults={"eos_token_id": 50279},
+)

@@ -28,4 +28,11 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 _IN_GGUF = replace(IN_GGUF, sign=WINDOW, keys=GgufKeys(window_period=4))
 
-OLMO3 = Family("Olmo3ForCausalLM", "olmo3", _fields, OLMO_DECODER, gguf=_IN_GGUF)
+OLMO3 = Family(
+    "Olmo3ForCausalLM",
+    "olmo3",
+    _fields,
+    OLMO_DECODER,
+    gguf=_IN_GGUF,
+    defaults={"eos_token_id": 50279},
+)

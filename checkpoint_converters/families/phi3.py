@@ -62,4 +62,5 @@ PHI3 = Family(
     HF_DECODER,
     fused={**FUSED_QKV, **FUSED_GATE_UP},
     gguf=_IN_GGUF,
+    defaults={"bos_token_id": 1, "eos_token_id": 32000},
 )

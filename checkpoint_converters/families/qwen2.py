@@ -31,5 +31,15 @@ QWEN2 = Family(
     qwen2_fields,
     HF_DECODER,
     gguf=GgufNames("qwen2", GGUF_DECODER),
-    composites=(Composite("Qwen2_5_VLForConditionalGeneration"),),
+    composites=(
+        Composite(
+            "Qwen2_5_VLForConditionalGeneration",
+            defaults={
+                "rope_theta": 1000000.0,
+                "rms_norm_eps": 1e-5,
+                "bos_token_id": 151643,
+                "eos_token_id": 151645,
+            },
+        ),
+    ),
 )

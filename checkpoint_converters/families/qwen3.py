@@ -35,5 +35,5 @@ QWEN3 = Family(
     HF_DECODER,
     draft_defaults={"head_dim": _HEAD_DIM},
     gguf=GgufNames("qwen3", GGUF_DECODER),
-    composites=(Composite("Qwen3VLForConditionalGeneration"),),
+    composites=(Composite("Qwen3VLForConditionalGeneration", defaults={"rope_theta": 500000.0}),),
 )

@@ -56,4 +56,5 @@ SMOLLM3 = Family(
     _fields,
     HF_DECODER,
     gguf=GgufNames("smollm3", GGUF_DECODER, paired=PAIRED),
+    defaults={"bos_token_id": 128000, "eos_token_id": 128001, "rope_theta": 2000000.0},
 )

@@ -61,4 +61,5 @@ STARCODER2 = Family(
     _fields,
     _NAMES,
     gguf=GgufNames("starcoder2", GGUF_DECODER, keys=_KEYS),
+    defaults={"bos_token_id": 50256, "eos_token_id": 50256},
 )

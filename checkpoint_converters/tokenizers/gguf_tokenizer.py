@@ -156,22 +156,37 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
 
 
 def _sentence_piece(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
-    """BPE over characters, in which ``<0x0A>`` and the like spell what has no token."""
+    """BPE over characters by the scores of tokens."""
+    return _of_characters(vocabulary, _merges_by_score(vocabulary), spaced=True), True
+
+
+def _gemma4(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """BPE over characters by merges, line by line."""
+    tokenizer = _of_characters(vocabulary, vocabulary.merges, spaced=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("\n+"), "isolated")
+    return tokenizer, True
+
+
+def _of_characters(
+    vocabulary: _Vocabulary, merges: Sequence[tuple[str, str]], spaced: bool
+) -> Tokenizer:
+    """BPE over characters, in which ``<0x0A>`` and the like spell what has no token. ``spaced``:
+    whether a space comes before a text where the file does not say."""
     model = models.BPE(
         vocabulary.ids,
-        _merges_by_score(vocabulary),
+        list(merges),
         unk_token=vocabulary.token("unknown"),
         fuse_unk=True,
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
-    begins_with_space = vocabulary.file.get("tokenizer.ggml.add_space_prefix", True)
+    begins_with_space = vocabulary.file.get("tokenizer.ggml.add_space_prefix", spaced)
     first = [normalizers.Prepend(_SPACE)] if begins_with_space else []
     tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", _SPACE)])
     strip = [decoders.Strip(" ", 1, 0)] if begins_with_space else []
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     tokenizer.decoder = decoders.Sequence(steps)
-    return tokenizer, True
+    return tokenizer
 
 
 def _merges_by_score(vocabulary: _Vocabulary) -> Sequence[tuple[str, str]]:
@@ -226,4 +241,4 @@ def _chat_template(file: GgufFile) -> str | dict[str, str] | None:
     return named if template is None else {"default": template, **named}
 
 
-_MAKERS = {"gpt2": _byte_level, "llama": _sentence_piece}
+_MAKERS = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _gemma4}

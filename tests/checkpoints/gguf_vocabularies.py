@@ -59,3 +59,16 @@ def sentence_piece(**changes: Any) -> dict[str, Any]:
         "eos_token_id": 2,
     }
     return said(**values | changes)
+
+
+LINES = [*PIECES, "\n", "\n\n"]
+MERGES = ["h e", "t he", "▁ the", "▁ c", "a t", "▁c at", "▁ ▁", "c h", "ch a", "h at", "\n \n"]
+
+
+def merged_characters(**changes: Any) -> dict[str, Any]:
+    """Some pieces with merges of their own, and all bytes."""
+    changed = {"model": "gemma4", "merges": MERGES, "scores": None}
+    values = sentence_piece(**changed)
+    values["tokenizer.ggml.tokens"] = [*values["tokenizer.ggml.tokens"], "\n", "\n\n"]
+    values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"], NORMAL, NORMAL]
+    return values | said(**changes)

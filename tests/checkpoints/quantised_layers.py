@@ -39,6 +39,14 @@ class Codes:
     def symmetric(self) -> Codes:
         return replace(self, zeros=torch.full_like(self.zeros, 1 << (self.bits - 1)))
 
+    def of(self, weight: Tensor) -> Codes:
+        """In the same groups, the symmetric ones that are nearest to a weight ``[N, K]``."""
+        half, in_group = 1 << (self.bits - 1), self.group.expand(weight.shape)
+        most = torch.zeros(self.scales.shape).scatter_reduce(1, in_group, weight.abs(), "amax")
+        scales = torch.where(most > 0, most / (half - 1), 1.0).half()
+        steps = torch.round(weight / scales.float()[:, self.group]).clamp(1 - half, half - 1)
+        return replace(self.symmetric(), numbers=steps.long() + half, scales=scales)
+
     def by_output(self) -> Codes:
         """With one scale for each output."""
         return replace(
@@ -131,11 +139,19 @@ class Case:
 
     def layer(self, n: int, k: int) -> tuple[dict[str, Tensor], Tensor]:
         """The tensors of a layer by role, and the weight ``[N, K] f32`` that they stand for."""
-        codes = self.codes(n, k)
+        return self._packed(self.codes(n, k))
+
+    def rounded(self, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The same of a weight ``[N, K] f32`` that is rounded, symmetrically."""
+        n, k = weight.shape
+        return self._packed(self.codes(n, k).of(weight / factors(k) if self.inputs else weight))
+
+    def _packed(self, codes: Codes) -> tuple[dict[str, Tensor], Tensor]:
         if not self.inputs:
             return self.pack(codes), codes.floats
         pack: Any = self.pack
-        return pack(codes, factors(k)), codes.floats * factors(k)
+        inputs = factors(codes.numbers.shape[1])
+        return pack(codes, inputs), codes.floats * inputs
 
 
 def factors(k: int) -> Tensor:

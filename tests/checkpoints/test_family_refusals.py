@@ -28,6 +28,7 @@ BASE: dict[str, Any] = {
 LONG = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}
 
 MORE: dict[str, dict[str, Any]] = {
+    "Gemma4": {"vocab_size_per_layer_input": 20},
     "Qwen2Moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -52,6 +53,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
     ("Gemma2", {"attn_logit_softcapping": -1.0}, "soft_cap is -1.0; it must be above 0"),
     ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "ntk"}}}, "rope type 'ntk'"),
+    (
+        "Gemma3",
+        {"rope_parameters": {"sliding_attention": {}, "chunked_attention": {}}},
+        "rope_parameters has unknown keys chunked_attention",
+    ),
+    ("Gemma4", {"use_bidirectional_attention": "al"}, "use_bidirectional_attention 'al'"),
+    ("Gemma4", {"enable_moe_block": True}, "enable_moe_block 'true'"),
+    ("Gemma4", {"per_layer_config": {"0": {"head_dim": 8}}}, r"without a window \(3\)"),
+    ("Gemma4", {"per_layer_config": {"3": {"heads": 8}}}, "layer 3 has unknown keys heads"),
     ("Cohere2", {"sliding_window": 0}, "sliding_window is 0; it must be at least 1"),
     ("Cohere2", {"logit_scale": -2.0}, "scale of the logits is -2.0"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from .gguf_vocabularies import (
     BEGIN,
     CONTROL,
     END,
+    LINES,
+    MERGES,
     NORMAL,
     PIECES,
     TEXT,
     TOOL,
     byte_level,
+    merged_characters,
     said,
     sentence_piece,
 )
@@ -139,6 +143,39 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return spaced, read_tokenizer(write(folder, sentence_piece(**changes)))
 
 
+def merged(text: str) -> list[int]:
+    """Of all neighbours that a merge joins the first of the list, the leftmost of several; never
+    over the border of a run of line breaks."""
+    ids = {piece: i + 259 for i, piece in enumerate(LINES)}
+    ranks = {pair: rank for rank, pair in enumerate(MERGES)}
+    found: list[int] = []
+    for run in re.findall(r"\n+|[^\n]+", text.replace(" ", "▁")):
+        symbols = list(run)
+        while True:
+            pairs = [f"{a} {b}" for a, b in pairwise(symbols)]
+            known = [(ranks[pair], i) for i, pair in enumerate(pairs) if pair in ranks]
+            if not known:
+                break
+            _, at = min(known)
+            symbols[at : at + 2] = ["".join(symbols[at : at + 2])]
+        for symbol in symbols:
+            found += [ids[symbol]] if symbol in ids else [b + 3 for b in symbol.encode()]
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text("thecas i'\n😀", min_size=1, max_size=20))
+@example(text="the cat\n\n\n  that hat\n")
+def test_merged_characters(lines: Any, text: str) -> None:
+    assert ids_of(lines, text) == [1, *merged(text)]
+    assert lines.decode(ids_of(lines, text)[1:]) == text
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return read_tokenizer(write(tmp_path_factory.mktemp("lines"), merged_characters()))
+
+
 def test_a_space_follows_every_special_token(tmp_path: Path) -> None:
     tokenizer = read_tokenizer(write(tmp_path, sentence_piece()))
     assert ids_of(tokenizer, "cat</s>the") == [1, *best_pairs("cat"), 2, *best_pairs("the")]
@@ -215,7 +252,10 @@ def test_without_a_tokenizer(model: str | None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (byte_level(model="t5"), r"tokenizer\.ggml\.model 't5' is not supported; .*: gpt2, llama;"),
+        (
+            byte_level(model="t5"),
+            "model 't5' is not supported; .*: gpt2, llama, gemma4;",
+        ),
         (byte_level(pre="spam"), r"pre-tokenizer 'spam' \(tokenizer\.ggml\.pre\) is not known; kn"),
         (byte_level(pre=None), "pre-tokenizer None .* is missing, as in files of before May 2024"),
         (byte_level(merges=None), r"do not say tokenizer\.ggml\.merges, a list of texts"),

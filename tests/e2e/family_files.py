@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,36 @@ def _longrope(writer: Any, config: Any) -> None:
         writer.add_tensor(f"{gguf.TENSOR_NAMES[tensor]}.weight", factors)
 
 
+def _gemma4(writer: Any, config: Any) -> None:
+    """Heads, wide MLPs and ropes of both kinds of layers."""
+    _pattern(writer, config)
+    layers, shared = config.num_hidden_layers, config.num_kv_shared_layers
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.use_double_wide_mlp:
+        inner = config.intermediate_size
+        wide = [inner * (1 + (i >= layers - shared)) for i in range(layers)]
+        writer.add_feed_forward_length(wide)
+    own, rope = config.per_layer_config[1], config.rope_parameters
+    if config.attention_k_eq_v:
+        both = own.num_key_value_heads, config.num_key_value_heads
+        slides = [kind == "sliding_attention" for kind in config.layer_types]
+        writer.add_head_count_kv([both[mark] for mark in slides])
+    whole = own.head_dim
+    writer.add_key_length(whole)
+    writer.add_value_length(whole)
+    writer.add_key_length_swa(config.head_dim)
+    writer.add_value_length_swa(config.head_dim)
+    writer.add_rope_dimension_count(whole)
+    writer.add_rope_dimension_count_swa(config.head_dim)
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    turning = int(whole * rope["full_attention"]["partial_rotary_factor"] / 2)
+    factors = np.array([1.0] * turning + [1e30] * (whole // 2 - turning), np.float32)
+    writer.add_tensor("rope_freqs.weight", factors)
+
+
 _SCALAR = {"query_pre_attn_scalar": 24}
 _SLIDING, _FULL = ["sliding_attention"], ["full_attention"]
 _EVERY_SIXTH = {
@@ -109,6 +140,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "gemma": Conversion("GEMMA", plus_one=True),
     "gemma2": Conversion("GEMMA2", _caps, _SCALAR, plus_one=True),
     "gemma3": Conversion("GEMMA3", _window, {**_SCALAR, **_EVERY_SIXTH}, plus_one=True),
+    "gemma4": Conversion("GEMMA4", _gemma4),
+    "gemma4_keys": Conversion("GEMMA4", _gemma4),
     "cohere": Conversion("COMMAND_R", _logit_scale),
     "cohere_plus": Conversion("COMMAND_R", _logit_scale),
     "cohere2": Conversion("COHERE2", _scaled_window, _EVERY_FOURTH),
@@ -125,7 +158,8 @@ def write_family(
 ) -> Path:
     """The file of a model; ``kind``: of its matrices, whose values the model gets. ``more``: what
     it says in the end, by key behind the architecture."""
-    conversion, config = CONVERSIONS[case], model.config
+    conversion, config = CONVERSIONS[case], copy.deepcopy(model.config)
+    config.allow_global_per_layer_attribute_access = True  # where they differ, `says` has them
     arch = getattr(gguf.MODEL_ARCH, conversion.architecture)
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_context_length(config.max_position_embeddings)
@@ -150,8 +184,10 @@ def write_family(
         add = {bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}[type(value)]
         add(f"{writer.arch}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, parameter in model.named_parameters():
-        theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    scales = {n: value for n, value in model.named_buffers() if n.endswith("layer_scalar")}
+    for name, parameter in {**dict(model.named_parameters()), **scales}.items():
+        suffix = ".weight" if name in scales else ""
+        theirs = names.get_name(name + suffix, try_suffixes=(".weight", ".bias"))
         assert theirs, name
         is_matrix = parameter.dim() == 2 and not name.endswith("norm.weight")
         ggml = gguf.GGMLQuantizationType[kind if is_matrix else "F32"]

@@ -19,27 +19,32 @@ LEFT_OUT = ("layers.0.mlp.up_proj", "layers.1.self_attn.v_proj", "lm_head", "emb
 
 
 def quantised(
-    source: Path, case: Case, root: Path, left_out: Collection[str] = LEFT_OUT
+    source: Path,
+    case: Case,
+    root: Path,
+    left_out: Collection[str] = LEFT_OUT,
+    rounds: bool = False,
 ) -> tuple[Path, Path]:
-    """Copies of ``source``, whose ``*.weight`` matrices are random ones of the scheme but for those
-    ``left_out``, by the ends of their layers' names, and those that groups do not fit: quantised,
-    and in float32."""
+    """Copies of ``source``, whose ``*.weight`` matrices are random ones of the scheme, or with
+    ``rounds`` its own rounded, but for those ``left_out``, by the ends of their layers' names, and
+    those that groups do not fit: quantised, and in float32."""
+    (weights,) = source.glob("*.safetensors")
     packed: dict[str, Tensor] = {}
     floats: dict[str, Tensor] = {}
-    for name, tensor in load_file(source / "model.safetensors").items():
+    for name, tensor in load_file(weights).items():
         layer = name.removesuffix(".weight")
         fits = tensor.dim() == 2 and tensor.shape[1] % quantised_layers.GROUP == 0
         if layer == name or not fits or layer.endswith(tuple(left_out)):
             packed[name] = floats[name] = tensor
             continue
-        parts, weight = case.layer(*tensor.shape)
+        parts, weight = case.rounded(tensor) if rounds else case.layer(*tensor.shape)
         # Of the size that the layer had, so that a network's outputs stay of their size.
         floats[name] = weight
         packed |= {f"{layer}.{role}": part.contiguous() for role, part in parts.items()}
     folders = root / "quantised", root / "floats"
     for folder, tensors in zip(folders, (packed, floats), strict=True):
         shutil.copytree(source, folder)
-        save_file(tensors, folder / "model.safetensors")
+        save_file(tensors, folder / weights.name)
     file = folders[0] / "config.json"
     said = json.loads(file.read_text()) | {"quantization_config": case.config}
     file.write_text(json.dumps(said))

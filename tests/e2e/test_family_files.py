@@ -22,7 +22,11 @@ PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 
 
 # Fused tensors, in blocks too.
-CASES = [*((case, "F32", {}) for case in CONVERSIONS), ("phi3", "Q8_0", {"intermediate_size": 96})]
+CASES = [
+    *((case, "F32", {}) for case in CONVERSIONS),
+    ("phi3", "Q8_0", {"intermediate_size": 96}),
+    ("gemma4", "Q8_0", {"intermediate_size": 96, "hidden_size_per_layer_input": 32}),
+]
 
 
 @pytest.mark.parametrize(("case", "kind", "changes"), CASES)
@@ -64,6 +68,19 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("glm4", {"nextn_predict_layers": 1}, "nextn_predict_layers is 1, which is not supported"),
     ("glm", {"rope.dimension_count": 18}, "rope.dimension_count is 18; heads have 16"),
     ("gemma", {"attention.sliding_window": 9}, "attention.sliding_window is 9, which is not supp"),
+    ("gemma4", {"attention.head_count_kv": [2, 2]}, r"\[2, 2\], neither a number nor a list of 6"),
+    (
+        "gemma4",
+        {"attention.head_count_kv": [2, 2, 1, 2, 2, 2]},
+        r"\[2, 2, 1, .*: one number for each kind",
+    ),
+    (
+        "gemma4",
+        {"feed_forward_length": [88] * 3 + [100] * 3},
+        "feed_forward_length is 100 in layers that share K and V, 88 in others",
+    ),
+    ("gemma4", {"rope.dimension_count_swa": 12}, "dimension_count_swa is 12, heads have 24; supp"),
+    ("gemma4", {"expert_count": 4}, "expert_count is 4, which is not supported; supported: 0"),
     ("gemma2", {"rope.dimension_count": 12}, "dimension_count is 12, heads have 24; supported: t"),
 ]
 

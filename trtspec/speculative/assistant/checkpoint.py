@@ -65,7 +65,7 @@ def _body(hf: HfConfig, headers: Headers) -> tuple[Family, ModelConfig]:
         raise hf.refuse(f"{_TEXT} is of model_type {kind!r}; supported: {', '.join(known)}")
     family, dtype = known[kind], read_dtype(hf) or read_dtype(text) or "float32"
     try:
-        fields = family.read_fields(text)
+        fields = family.fields_of(text)
         return family, ModelConfig(architecture=architectures(hf)[0], dtype=dtype, **fields)
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
