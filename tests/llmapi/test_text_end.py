@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from trtspec import LLM, SamplingParams
 from trtspec.llmapi.outputs import CompletionOutput
 
+from ..e2e.helpers import TinyModels, open_llm, tokens
 from .conftest import TextModel
 
 TEXT = "the cat sat"
@@ -138,3 +142,14 @@ def test_logprobs(text_model: TextModel, llm: LLM, any_llm: LLM, temperature: fl
     assert [entry.logprob for entry in none.logprobs] == [e.logprob for e in output.logprobs]
     assert not any(entry.top for entry in none.logprobs)
     assert any_llm.generate(prompt, replace(params, logprobs=None)).outputs[0].logprobs is None
+
+
+def test_an_end_outside_the_vocabulary(models: TinyModels, tmp_path: Path) -> None:
+    """Whether config.json says it or its family's default is meant."""
+    folder = tmp_path / "model"
+    shutil.copytree(models.folder("llama"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [999]}))
+    with open_llm(folder) as llm:
+        (output,) = llm.generate([[5, 6, 7]], SamplingParams(max_tokens=6, min_tokens=4))
+    assert len(tokens([output])[0]) == 6

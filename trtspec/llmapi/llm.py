@@ -94,7 +94,9 @@ class LLM:
         self.speculation = wanted
         self.limits = limits
         end = further_end(tokenizer, engine.target)  # the tokenizer may be another than the build's
-        self._ends = engine.target.eos_token_ids + (() if end is None else (end,))
+        ends = (*engine.target.eos_token_ids, *(() if end is None else (end,)))
+        # Others are never said, and no row of logits has a place for them.
+        self._ends = tuple(token for token in ends if token < engine.target.vocab_size)
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
