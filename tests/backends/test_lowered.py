@@ -139,7 +139,7 @@ def test_prefill_decode_and_verify(pair: Pair) -> None:
 @pytest.mark.slow
 def test_float16(models: TinyModels, tmp_path: Path) -> None:
     """Prefill, decode and verify of a target in half precision."""
-    pair = Pair(*METHODS["eagle3"](models, tmp_path), dtype="float16")
+    pair = Pair(*METHODS["plain"](models, tmp_path), dtype="float16")
     first, second = random_prompt(730, 70), random_prompt(731, 20)
     pair.check((0, first, 0, None), (2, second, 0, None))
     pair.check((0, [5], 70, None), (2, [6], 20, random_tree(3, 9)))

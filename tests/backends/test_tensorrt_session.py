@@ -111,6 +111,7 @@ def test_calls_of_both_profiles(folder: Path, fake: FakeTensorRT) -> None:
     assert pair.session.num_graphs == fake.cuda.num_launches == 0
 
 
+@pytest.mark.slow
 def test_calls_are_captured_and_replayed(folder: Path, fake: FakeTensorRT) -> None:
     pair = Pair(folder, graph_batches=(2, 4))
     for start in (0, 5, 10):  # other values at other addresses

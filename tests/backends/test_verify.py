@@ -152,7 +152,11 @@ def random_tree(seed: int, count: int) -> TokenTree:
 
 @pytest.fixture(
     scope="module",
-    params=[("mistral_window", "plugins"), ("llama", "plugins"), ("mistral_window", "kernels")],
+    params=[
+        pytest.param(("mistral_window", "plugins"), marks=pytest.mark.matrix),
+        ("llama", "plugins"),
+        ("mistral_window", "kernels"),
+    ],
     ids="-".join,
 )
 def pair(

@@ -93,6 +93,7 @@ def test_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rate.flops_per_second == pytest.approx(rate.bytes_per_second * rate.rows)
 
 
+@pytest.mark.slow
 def test_linear_rates_count_the_weights_once() -> None:
     ((rows, rate, flops),) = linear_rates("cpu", torch.float32, 64, (2,), 0.0)
     assert rows == 2 and flops == pytest.approx(rate)

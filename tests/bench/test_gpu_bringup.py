@@ -95,6 +95,7 @@ def test_results_of_another_device_are_not_taken(tmp_path: Path) -> None:
     assert runner.read_result(place(tmp_path), MADE_UP[0]) is None
 
 
+@pytest.mark.slow
 def test_processes_that_die_or_take_too_long(tmp_path: Path) -> None:
     for name in ("parts", "logs"):
         (tmp_path / name).mkdir()

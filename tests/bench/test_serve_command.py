@@ -46,6 +46,7 @@ def test_a_run_prints_and_saves(tmp_path: Path, capsys: Captured) -> None:
     assert "s3cret" not in path.read_text() and "--api-key '***'" in result["command"]
 
 
+@pytest.mark.slow
 def test_a_sweep_compared_and_drawn(tmp_path: Path, capsys: Captured) -> None:
     pytest.importorskip("matplotlib")
     a, b, c, drawn = (tmp_path / name for name in ("a.json", "b.json", "c.json", "all.png"))

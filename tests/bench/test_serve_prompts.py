@@ -29,6 +29,7 @@ def test_random_words_are_those_of_their_seed() -> None:
     assert all(set(text) <= set("abcdefghijklmnopqrstuvwxyz ") for text in texts)
 
 
+@pytest.mark.slow
 def test_code_is_held_out_and_every_piece_is_new() -> None:
     texts = choose_prompts("stdlib", 150, 1, 300, seed=0).sets[0]
     assert [len(text) for text in texts] == [300] * 150 and len(set(texts)) == 150

@@ -105,6 +105,7 @@ def test_what_it_is_made_of(site: Path, keys: Callable[[], Keys]) -> None:
     assert keys() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["GUEST"], indirect=True)
 def test_what_may_lie_in_a_target_counts_for_all(site: Path, keys: Callable[[], Keys]) -> None:
     before = keys()

@@ -109,6 +109,7 @@ def test_what_is_not_imported_does_not(copy: Path, key_of: Callable[[], str], fo
     assert key_of() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

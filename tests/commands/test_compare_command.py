@@ -239,6 +239,7 @@ def test_forward_refusals(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor(pair: tuple[str, str], prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model", pair[0], "--draft", pair[1], "--methods", "draft_model:2", *EAGER]
     flags += ["--dataset", prompts, "--max_tokens", "10"]

@@ -60,6 +60,7 @@ def test_json_lines(model: Path, tmp_path: Path) -> None:
     assert len(samples) == 2 and samples[0]["output_len"] == 128
 
 
+@pytest.mark.slow
 def test_standard_library(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(find_model("trtspec-tiny"))
     samples = prepare(tmp_path / "out.json", "--num_requests", 3, "--input_len", 20)

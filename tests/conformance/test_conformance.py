@@ -99,6 +99,7 @@ def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
     return text
 
 
+@pytest.mark.slow
 def test_the_toy_model_makes_text_that_depends_on_nothing_but_the_prompt(
     traces: list[Trace],
 ) -> None:

@@ -80,6 +80,7 @@ def test_parallel_drafts(
     assert metrics["acceptance_length"] > 1.2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("options", ["plain", "tight"])
 def test_static_tree(program: Program, static_engine: Path, tmp_path: Path, options: str) -> None:
     """EAGLE-1."""

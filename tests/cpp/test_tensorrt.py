@@ -69,15 +69,15 @@ def run_both(
 @pytest.mark.parametrize(
     ("name", "given", "options"),
     [
-        ("chain", NONE, "plain"),
+        pytest.param("chain", NONE, "plain", marks=pytest.mark.matrix),
         ("chain", NGRAM, "few_slots"),
-        ("chain", (), "few_slots"),
+        pytest.param("chain", (), "few_slots", marks=pytest.mark.matrix),
         ("tree", (), "plain"),
-        ("eagle3", (), "plain"),
+        pytest.param("eagle3", (), "plain", marks=pytest.mark.matrix),
         ("eagle3", ("--max_draft_len", 2), "without_reuse"),
-        ("static", (), "plain"),
+        pytest.param("static", (), "plain", marks=pytest.mark.matrix),
         ("pard", (), "plain"),
-        ("p_eagle", (), "plain"),
+        pytest.param("p_eagle", (), "plain", marks=pytest.mark.matrix),  # below, in chunks
         ("modules", (), "plain"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value[1:2])),

@@ -26,7 +26,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return made
 
 
-@pytest.mark.parametrize("way", ["chain", "tree", "hybrid"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("chain", marks=pytest.mark.slow),
+        "tree",
+        pytest.param("hybrid", marks=pytest.mark.slow),
+    ],
+)
 def test_text_is_unchanged(models: TinyModels, way: str) -> None:
     """With chunked prefills, preemption and kept prefixes."""
     folder = models.folder("gemma4")

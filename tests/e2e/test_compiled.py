@@ -44,11 +44,11 @@ PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SA
 # with them beyond that does not ask whose they are.
 USUAL = ("shallow", "chunked", "padded")
 # These are made of parts that others of NAMES compile too: P-EAGLE guesses as PARD does and reads
-# states as EAGLE does, MTP modules draft as EAGLE heads do (several, in one rollout, as in the
-# lowered graphs), Medusa's static tree is one call of the heads whose dynamic tree is compiled, and
-# DDTree makes such a tree of what DFlash guesses. Their graphs are recorded, their texts compared
-# without a compiler.
-SELDOM = ("p_eagle", "mtp", "modules", "medusa", "ddtree")
+# states as EAGLE does, EAGLE-1 rolls out as EAGLE-3 does, MTP modules draft as EAGLE heads do
+# (several, in one rollout, as in the lowered graphs), Medusa's heads make one call, and DDTree
+# makes a tree of what DFlash guesses. Their graphs are recorded, their texts compared without a
+# compiler.
+SELDOM = ("static", "p_eagle", "mtp", "modules", "medusa", "medusa_dynamic", "ddtree")
 
 
 def marked(name: str, often: bool = True) -> list[pytest.MarkDecorator]:
@@ -57,7 +57,7 @@ def marked(name: str, often: bool = True) -> list[pytest.MarkDecorator]:
 
 EACH = [pytest.param(name, marks=marked(name)) for name in NAMES]
 CROSS = [
-    pytest.param(name, way, marks=marked(name, way in USUAL or name == "static"))
+    pytest.param(name, way, marks=marked(name, way in USUAL or name == "eagle3"))
     for name in NAMES
     for way in WAYS
 ]
@@ -171,6 +171,7 @@ def refuse(*args: object) -> None:
     raise AssertionError("compiled again")
 
 
+@pytest.mark.matrix
 def test_compiled_once(
     engines: dict[str, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

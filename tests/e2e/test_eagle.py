@@ -125,6 +125,7 @@ def test_a_prompt_of_one_token(heads: Heads) -> None:
     assert output.metrics.num_steps - output.metrics.num_drafts >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_aborts_in_the_middle(heads: Heads, method: str) -> None:
     """After any step: of requests that generate, of half-fed prompts and of waiting ones."""

@@ -69,6 +69,7 @@ def good() -> float:
         return accepted(llm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 def test_it_is_often_right(shape: dict[str, Any]) -> None:
     lengths = []
@@ -80,6 +81,7 @@ def test_it_is_often_right(shape: dict[str, Any]) -> None:
     assert min(lengths) > 1.6
 
 
+@pytest.mark.slow
 def test_counts_do_not_depend_on_feeding() -> None:
     """Cold, warm, alone and in chunks."""
 
@@ -94,6 +96,7 @@ def test_counts_do_not_depend_on_feeding() -> None:
         assert figures(llm, prompts()) == cold
 
 
+@pytest.mark.slow
 def test_wrong_layers(tmp_path: Path) -> None:
     """The embeddings and the first two layers, where two of the head's three lie deeper."""
     folder = Path(shutil.copytree(find_model(HEAD), tmp_path / "head"))

@@ -105,7 +105,8 @@ IN_TURN = ("chain", "suffix", "dflash", "medusa")
 NOT_IN_THE_FAST_LOOP = {
     # Others have their parts.
     *("olmo2", "phi3", "glm", "gemma", "gemma3", "gemma4_keys", "cohere", "cohere_plus"),
-    *("deepseek_v2", "qwen3_moe", "granite_moe"),
+    *("deepseek_v2", "qwen2_moe", "qwen3_moe", "glm4_moe", "granite_moe"),
+    *("olmo3", "starcoder2", "granite"),
     # They take long; test_assistant.py has Gemma 4, tests/ops the sinks.
     *("gemma4", "gpt_oss"),
 }

@@ -82,6 +82,7 @@ def test_chunked_prefill(models: TinyModels, case: str, method: str) -> None:
     assert max(rows) <= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "method"), PAIRS)
 def test_prefix_reuse(models: TinyModels, case: str, method: str) -> None:
     """A second call finds the blocks of the first: those of its prompt and of its output."""

@@ -47,6 +47,7 @@ def test_guesses_are_those_of_transformers(tmp_path: Path) -> None:
     assert found == {count: guesses[count - 2] for count in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["deepseek_v3", "glm4_moe"])
 def test_text_is_unchanged(tmp_path: Path, case: str) -> None:
     """By one module at every depth, chain or tree, and by one for each depth."""

@@ -50,7 +50,10 @@ def plain() -> list[list[list[int]]]:
     return run(None)[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[] if way == "chain" else pytest.mark.slow) for way in WAYS],
+)
 def test_text_is_unchanged(plain: list[list[list[int]]], way: str) -> None:
     texts, metrics = run(WAYS[way])
     assert texts == plain
@@ -59,6 +62,7 @@ def test_text_is_unchanged(plain: list[list[list[int]]], way: str) -> None:
         assert metrics["acceptance_rate"] > 0.5
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_rounded_target() -> None:
     options = {"weight_dtype": "int8"}
     texts, metrics = run(WAYS["chain"], **options)

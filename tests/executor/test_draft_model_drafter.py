@@ -165,6 +165,7 @@ def few_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtspec.speculative.token_drafter.MOST_BEHIND", MOST_BEHIND)
 
 
+@pytest.mark.slow
 def test_rows_are_right_whenever_they_are_fed() -> None:
     events: Counter[str] = Counter()
     for seed in range(200):

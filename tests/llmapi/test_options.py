@@ -51,6 +51,7 @@ def expected(models: TinyModels) -> list[list[int]]:
     return [models.greedy("llama", prompt) for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 def test_speculative_configs_of_both_worlds(models: TinyModels) -> None:
     folder, draft = models.folder("llama"), str(models.draft("llama"))
     configs: list[Any] = [
@@ -142,6 +143,7 @@ def test_no_such_model(models: TinyModels, tmp_path: Path) -> None:
         LLM(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_an_engine_folder_speculates_with_its_draft(
     models: TinyModels, engines: dict[str, Path]
 ) -> None:

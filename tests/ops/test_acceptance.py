@@ -85,6 +85,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(batches())
 def test_accept_equals_the_reference(batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:

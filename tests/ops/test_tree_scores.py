@@ -168,26 +168,33 @@ def test_cells(chances: list[float]) -> None:
 
 
 def walk(tree: TokenTree, tokens: list[int], verified: TokenTree | None) -> dict[int, bool]:
-    """Outcomes by definition."""
-    allowed = None
-    if verified is not None:
-        allowed = {verified.path_tokens(n) for n in range(len(verified))}
+    """Outcomes by definition. Of siblings with one token, acceptance takes the first."""
+
+    def children(of: TokenTree, parent: int) -> list[int]:
+        return [n for n in range(len(of)) if of.parents[n] == parent]
+
+    def first(of: TokenTree, parent: int, token: int) -> list[int]:
+        return [n for n in children(of, parent) if of.tokens[n] == token][:1]
+
     known: dict[int, bool] = {}
-    at = -1
+    at, inside = -1, -1
     for token in tokens:
-        children = [
+        seen = [
             n
-            for n in range(len(tree))
-            if tree.parents[n] == at and (allowed is None or tree.path_tokens(n) in allowed)
+            for n in children(tree, at)
+            if verified is None or first(verified, inside, tree.tokens[n])
         ]
-        right = [n for n in children if tree.tokens[n] == token][:1]
-        known.update({n: n in right for n in children})
+        right = [n for n in first(tree, at, token) if n in seen]
+        known.update({n: n in right for n in seen})
         if not right:
             break
-        at = right[0]
+        (at,) = right
+        if verified is not None:
+            (inside,) = first(verified, inside, token)
     return known
 
 
+@pytest.mark.slow
 @given(scored_trees(), st.lists(st.integers(0, 2), max_size=6), st.none() | st.integers(0, 14))
 @settings(max_examples=150, deadline=None)
 def test_outcomes(tree: TokenTree, tokens: list[int], cut: int | None) -> None:
