@@ -96,8 +96,8 @@ def modules_engine(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def onnx_engines(build: Build, parallel_folder: Path, right_heads: RightHeads) -> dict[str, Path]:
-    """What runs on backend onnx: the drafts of the engines above, as graphs of one pass, and a tree
-    of a draft model."""
+    """What runs on backend onnx, each built when first asked for: the drafts of the engines above,
+    as graphs of one pass, and a tree of a draft model."""
     heads = right_heads
     tree = {"method": "draft_model", "num_speculative_tokens": 3, "topk": 3}
     wanted: dict[str, tuple[str | Path, str | Path, dict[str, Any]]] = {
@@ -106,9 +106,16 @@ def onnx_engines(build: Build, parallel_folder: Path, right_heads: RightHeads) -
         "eagle3": ("trtspec-tiny", "trtspec-tiny-eagle3", TREE),
         "static": (heads.target, heads.eagle1, {"method": "eagle", **STATIC}),
     }
-    engines = {name: build(*pair, backend="onnx") for name, pair in wanted.items()}
-    parallel = {method: _parallel(build, parallel_folder, method, "onnx") for method in PARALLEL}
-    return {**engines, **parallel}
+
+    class Built(dict[str, Path]):
+        def __missing__(self, name: str) -> Path:
+            if name in PARALLEL:
+                folder = _parallel(build, parallel_folder, name, "onnx")
+            else:
+                folder = build(*wanted[name], backend="onnx")
+            return self.setdefault(name, folder)
+
+    return Built()
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,9 @@ def test_without_a_draft(
 
 
 @pytest.mark.parametrize("options", ["plain", "few_slots"])
-@pytest.mark.parametrize("draft", ["chain", "tree", "eagle3"])
+@pytest.mark.parametrize(
+    "draft", ["chain", pytest.param("tree", marks=pytest.mark.matrix), "eagle3"]
+)
 def test_drafts_of_the_embedded_target(
     program: Program, onnx_engines: dict[str, Path], tmp_path: Path, draft: str, options: str
 ) -> None:

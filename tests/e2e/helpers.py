@@ -169,7 +169,7 @@ def assert_way(
         "ngram": (ngram(6), {}),
         "shallow": (shallow, {}),
         "chunked": (None, {"max_num_tokens": 9}),
-        "preempted": (None, {"kv_cache_config": {"max_tokens": 112}}),
+        "preempted": (None, {"kv_cache_config": {"max_tokens": 96}}),
         "without_reuse": (None, {"kv_cache_config": {"enable_block_reuse": False}}),
         "padded": (None, {"cuda_graph_config": True}),
         "padded_none": (False, {"cuda_graph_config": True}),

@@ -43,12 +43,10 @@ PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SA
 # What is compiled into a draft shows where calls are padded, cut or small; what the executor does
 # with them beyond that does not ask whose they are.
 USUAL = ("shallow", "chunked", "padded")
-# These are made of parts that others of NAMES compile too: P-EAGLE guesses as PARD does and reads
-# states as EAGLE does, EAGLE-1 rolls out as EAGLE-3 does, MTP modules draft as EAGLE heads do
-# (several, in one rollout, as in the lowered graphs), Medusa's heads make one call, and DDTree
-# makes a tree of what DFlash guesses. Their graphs are recorded, their texts compared without a
-# compiler.
-SELDOM = ("static", "p_eagle", "mtp", "modules", "medusa", "medusa_dynamic", "ddtree")
+# Of draft models and of heads one each is compiled for every change: EAGLE-1 and MTP modules roll
+# out as EAGLE-3 does, PARD and P-EAGLE guess with what draft models and heads are made of, Medusa's
+# heads and DDTree's network make one call. Their graphs are recorded, and run without a compiler.
+SELDOM = ("static", "pard", "p_eagle", "mtp", "modules", "medusa", "medusa_dynamic", "ddtree")
 
 
 def marked(name: str, often: bool = True) -> list[pytest.MarkDecorator]:
