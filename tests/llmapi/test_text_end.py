@@ -14,7 +14,7 @@ import torch
 from trtspec import LLM, SamplingParams
 from trtspec.llmapi.outputs import CompletionOutput
 
-from ..e2e.helpers import TinyModels, open_llm, tokens
+from ..e2e.helpers import TinyModels, ngram, open_llm, tokens
 from .conftest import TextModel
 
 TEXT = "the cat sat"
@@ -148,8 +148,9 @@ def test_an_end_outside_the_vocabulary(models: TinyModels, tmp_path: Path) -> No
     """Whether config.json says it or its family's default is meant."""
     folder = tmp_path / "model"
     shutil.copytree(models.folder("llama"), folder)
+    (folder / "generation_config.json").unlink()  # which would say it first
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [999]}))
-    with open_llm(folder) as llm:
-        (output,) = llm.generate([[5, 6, 7]], SamplingParams(max_tokens=6, min_tokens=4))
+    with open_llm(folder, ngram(3)) as llm:
+        (output,) = llm.generate([[5, 6, 7] * 3], SamplingParams(max_tokens=6, min_tokens=4))
     assert len(tokens([output])[0]) == 6
