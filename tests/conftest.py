@@ -65,11 +65,12 @@ def right_heads(tmp_path_factory: pytest.TempPathFactory) -> RightHeads:
 
 @pytest.fixture(scope="session")
 def rounded_engine(right_heads: RightHeads, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same target with an EAGLE-3 head that drafts one token, both with int4 weights,
-    heads of int8 and inputs rounded, and computing in float32."""
+    """The same target with an EAGLE-3 head that drafts one token, both with int4 weights, heads
+    and the embedding of int8 and inputs rounded, and computing in float32."""
     from .compiled_engines import build_one
 
     draft = str(right_heads.eagle3)
     config = {"method": "eagle3", "model": draft, "num_speculative_tokens": 1}
     limits = {"max_batch_size": 8, "max_seq_len": 128}
-    return build_one(tmp_path_factory, right_heads.target, config, weight_dtype="int4", **limits)
+    formats = {"weight_dtype": "int4", "embedding_weight_dtype": "int8"}
+    return build_one(tmp_path_factory, right_heads.target, config, **formats, **limits)
