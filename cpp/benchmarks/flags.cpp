@@ -32,11 +32,35 @@ std::optional<T> read_number(std::string_view text) {
   return value;
 }
 
+// The parts of a text between separators.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::optional<std::vector<std::int64_t>> read_integers(std::string_view text) {
+  std::vector<std::int64_t> values;
+  for (const std::string_view part : split(text, ',')) {
+    const auto value = read_number<std::int64_t>(part);
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
+}
+
 }  // namespace
 
 FlagReader::FlagReader(std::vector<std::string> names, std::vector<std::string> switches,
-                       std::map<std::string, std::string, std::less<>> aliases)
-    : names_(std::move(names)), switches_(std::move(switches)), aliases_(std::move(aliases)) {}
+                       Texts aliases, Texts elsewhere)
+    : names_(std::move(names)),
+      switches_(std::move(switches)),
+      aliases_(std::move(aliases)),
+      elsewhere_(std::move(elsewhere)) {}
 
 void FlagReader::parse(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
@@ -49,6 +73,9 @@ void FlagReader::parse(int argc, const char* const* argv) {
     std::replace(name.begin(), name.end(), '-', '_');
     const std::string written = name;
     if (const auto alias = aliases_.find(name); alias != aliases_.end()) name = alias->second;
+    if (const auto found = elsewhere_.find(name); found != elsewhere_.end()) {
+      throw UsageError("--" + written + " is Python's only: " + found->second);
+    }
     std::string value = "true";
     if (!is_switch(name) && std::find(names_.begin(), names_.end(), name) == names_.end()) {
       refuse_unknown(written);
@@ -116,16 +143,40 @@ std::optional<double> FlagReader::number(std::string_view name) const {
 std::optional<std::vector<std::int64_t>> FlagReader::integers(std::string_view name) const {
   const auto given = text(name);
   if (!given) return std::nullopt;
-  std::vector<std::int64_t> values;
-  for (std::size_t begin = 0; begin <= given->size();) {
-    const std::size_t end = std::min(given->find(',', begin), given->size());
-    const std::string_view item = std::string_view(*given).substr(begin, end - begin);
-    const auto value = read_number<std::int64_t>(item);
-    if (!value) refuse(name, "is not a list of integers with commas between them");
-    values.push_back(*value);
-    begin = end + 1;
-  }
+  const auto values = read_integers(*given);
+  if (!values) refuse(name, "is not a list of integers with commas between them");
   return values;
+}
+
+std::vector<std::vector<std::int64_t>> FlagReader::lists(std::string_view name) const {
+  std::vector<std::vector<std::int64_t>> found;
+  const auto given = text(name);
+  if (!given) return found;
+  for (const std::string_view part : split(*given, ';')) {
+    const auto values = read_integers(part);
+    if (!values) refuse(name, "is not lists of integers, as in 5;7,8");
+    found.push_back(*values);
+  }
+  return found;
+}
+
+std::vector<std::pair<std::int64_t, double>> FlagReader::pairs(std::string_view name) const {
+  std::vector<std::pair<std::int64_t, double>> found;
+  const auto given = text(name);
+  if (!given) return found;
+  for (const std::string_view part : split(*given, ',')) {
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const auto key = read_number<std::int64_t>(part.substr(0, colon));
+    const auto value = read_number<double>(part.substr(std::min(colon + 1, part.size())));
+    if (!key || !value || !std::isfinite(*value)) {
+      refuse(name, "is not pairs of an integer and a number, as in 5:-1.5,7:2");
+    }
+    for (const auto& pair : found) {
+      if (pair.first == *key) refuse(name, "names " + std::to_string(*key) + " twice");
+    }
+    found.emplace_back(*key, *value);
+  }
+  return found;
 }
 
 std::optional<bool> FlagReader::truth(std::string_view name) const {

@@ -24,10 +24,12 @@ class UsageError : public Error {
 // throw UsageError that names flag and value.
 class FlagReader {
  public:
+  using Texts = std::map<std::string, std::string, std::less<>>;
+
   // names: every flag that takes a value; switches: those that do not need one; aliases: other
-  // spellings of them.
-  FlagReader(std::vector<std::string> names, std::vector<std::string> switches,
-             std::map<std::string, std::string, std::less<>> aliases);
+  // spellings of them; elsewhere: flags that Python has alone, with what to do instead.
+  FlagReader(std::vector<std::string> names, std::vector<std::string> switches, Texts aliases,
+             Texts elsewhere);
 
   void parse(int argc, const char* const* argv);
 
@@ -40,6 +42,10 @@ class FlagReader {
   std::optional<double> number(std::string_view name) const;
   // Several integers, with commas between them.
   std::optional<std::vector<std::int64_t>> integers(std::string_view name) const;
+  // Several such lists, with semicolons between them; none without the flag.
+  std::vector<std::vector<std::int64_t>> lists(std::string_view name) const;
+  // Several pairs "integer:number", with commas between them, no integer twice; none without it.
+  std::vector<std::pair<std::int64_t, double>> pairs(std::string_view name) const;
   std::optional<bool> truth(std::string_view name) const;
 
  private:
@@ -49,8 +55,9 @@ class FlagReader {
 
   std::vector<std::string> names_;
   std::vector<std::string> switches_;
-  std::map<std::string, std::string, std::less<>> aliases_;
-  std::map<std::string, std::string, std::less<>> values_;
+  Texts aliases_;
+  Texts elsewhere_;
+  Texts values_;
 };
 
 }  // namespace trtspec::bench

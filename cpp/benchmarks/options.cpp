@@ -41,16 +41,37 @@ Limits (default: those of the build; only smaller ones are possible)
 
 Sampling
   --temperature T               0 is greedy (default 0)
-  --top_k K, --top_p P          filters (default: off)
+  --top_k K, --top_p P, --min_p P
+                                filters (default: off)
+  --repetition_penalty R        of tokens in prompt or output (default 1: off)
+  --presence_penalty P          once, of tokens in the output (default 0)
+  --frequency_penalty P         per occurrence in the output (default 0)
+  --logit_bias ID:B[,ID:B...]   what is added to the logits of tokens
+  --bad_words_ids ID[,ID...][;ID...]
+                                sequences of tokens that must not come
+  --min_tokens N                output tokens before one that ends a text may come (default 0)
+  --logprobs N                  in --responses_json, of each token the log probability by the raw
+                                model, and the N best tokens (at most 20) with theirs
   --random_seed S               request i is sampled with seed S + i (default 420)
   --eos_id ID[,ID...]           tokens that end a text (default -1: none, output_len tokens always)
 
 Speculation
-  --speculative METHOD          none, ngram, draft_model, self, eagle, eagle3, mtp, pard or p_eagle
-                                (default: what the engine was built for)
-  --max_draft_len N             draft tokens on one path (default: as built; ngram 5)
+  --speculative METHOD          none, ngram, suffix, draft_model, self, eagle, eagle3, mtp, pard or
+                                p_eagle (default: what the engine was built for)
+  --max_draft_len N             draft tokens on one path (default: as built; ngram 5);
+                                suffix: in all (default: the depth of the tree)
   --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)
   --prompt_lookup_min N         ngram: shortest n (default 2)
+  --suffix_decoding_max_tree_depth N
+                                suffix: longest string counted, match and draft (default 24)
+  --suffix_decoding_max_cached_requests N, --suffix_decoding_max_cached_tokens N
+                                suffix: responses kept for later requests, and their tokens
+                                (default 10000 and 4194304; 0 requests: none, -1: no limit)
+  --suffix_decoding_max_spec_factor F, --suffix_decoding_max_spec_offset O
+                                suffix: drafts for a match of m tokens, F * m + O (default 1 and 0)
+  --suffix_decoding_min_token_prob P
+                                suffix: of the path down to a draft (default 0.1)
+  --suffix_decoding_tree[=B]    suffix: the likeliest nodes, else one path (default true)
 
 Output
   --streaming                   accepted for its users elsewhere: tokens come step by step here, and
@@ -65,19 +86,38 @@ Output
 namespace {
 
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+// What Python has and this program lacks.
+const FlagReader::Texts kElsewhere{
+    {"adaptive", "its controller weighs measured costs; choose --max_draft_len here"},
+    {"drafters", "a controller weighs the methods of a hybrid; name one with --speculative here"},
+    {"simulate_acceptance", "drafts are judged by the model alone here; leave it out"},
+    {"lossy_typical_acceptance", "acceptance is lossless here; leave it out"},
+    {"stop", "strings need a tokenizer; give the tokens that end a text as --eos_id"},
+    {"bad_words", "strings need a tokenizer; give token ids as --bad_words_ids"},
+    {"structured_outputs", "grammars need a tokenizer; use trtspec.LLM"},
+    {"n", "a sample has one output; repeat it in the data set, each draws with a seed of its own"},
+    {"async_scheduling", "a step has little host work here; leave it out"}};
 
 FlagReader read_flags(int argc, const char* const* argv) {
   FlagReader flags(
       {"engine_dir", "dataset", "max_num_samples", "warm_up", "request_rate", "concurrency",
        "max_batch_size", "max_num_tokens", "max_seq_len", "kv_cache_max_tokens",
-       "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p",
-       "random_seed", "eos_id", "speculative", "max_draft_len", "prompt_lookup_max",
-       "prompt_lookup_min", "onnxruntime", "tensorrt", "output_csv", "output_json",
+       "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p", "min_p",
+       "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words_ids",
+       "min_tokens", "logprobs", "random_seed", "eos_id", "speculative", "max_draft_len",
+       "prompt_lookup_max", "prompt_lookup_min", "suffix_decoding_max_tree_depth",
+       "suffix_decoding_max_cached_requests", "suffix_decoding_max_cached_tokens",
+       "suffix_decoding_max_spec_factor", "suffix_decoding_max_spec_offset",
+       "suffix_decoding_min_token_prob", "onnxruntime", "tensorrt", "output_csv", "output_json",
        "responses_json"},
-      {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming", "log_iteration_data"},
+      {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming", "log_iteration_data",
+       "suffix_decoding_tree"},
       {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
        {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
-       {"max_matching_ngram_size", "prompt_lookup_max"}});
+       {"max_matching_ngram_size", "prompt_lookup_max"}},
+      kElsewhere);
   flags.parse(argc, argv);
   return flags;
 }
@@ -105,8 +145,18 @@ void read_load(const FlagReader& flags, Options& options) {
 void read_sampling(const FlagReader& flags, Options& options) {
   SamplingOptions& sampling = options.sampling;
   sampling.temperature = flags.number("temperature").value_or(0.0);
-  sampling.top_k = flags.integer("top_k", -1, std::numeric_limits<std::int32_t>::max()).value_or(0);
+  sampling.top_k = flags.integer("top_k", -1, kMaxInt32).value_or(0);
   sampling.top_p = flags.number("top_p").value_or(1.0);
+  sampling.min_p = flags.number("min_p").value_or(0.0);
+  LogitsOptions& logits = sampling.logits;
+  logits.repetition_penalty = flags.number("repetition_penalty").value_or(1.0);
+  logits.presence_penalty = flags.number("presence_penalty").value_or(0.0);
+  logits.frequency_penalty = flags.number("frequency_penalty").value_or(0.0);
+  logits.logit_bias = flags.pairs("logit_bias");
+  logits.bad_words = flags.lists("bad_words_ids");
+  logits.min_tokens = flags.integer("min_tokens", 0, kMaxInt32).value_or(0);
+  sampling.logprobs = flags.integer("logprobs", 0, 20);
+  sampling.max_tokens = kMaxInt32;  // a sample has its own
   sampling.seed = flags.integer("random_seed", -kMax, kMax).value_or(420);
   try {
     sampling.check();
@@ -117,6 +167,34 @@ void read_sampling(const FlagReader& flags, Options& options) {
   if (eos_ids != std::vector<std::int64_t>{-1}) options.eos_ids = eos_ids;
   for (const std::int64_t id : options.eos_ids) {
     if (id < 0) throw UsageError("--eos_id " + std::to_string(id) + " must be -1 (none) or an id");
+  }
+}
+
+void read_suffix(const FlagReader& flags, Options& options) {
+  constexpr const char* kNames[] = {
+      "suffix_decoding_max_tree_depth",    "suffix_decoding_max_cached_requests",
+      "suffix_decoding_max_cached_tokens", "suffix_decoding_max_spec_factor",
+      "suffix_decoding_max_spec_offset",   "suffix_decoding_min_token_prob",
+      "suffix_decoding_tree"};
+  for (const char* name : kNames) {
+    if (flags.has(name) && options.method != Speculation::Method::suffix) {
+      throw UsageError(std::string("--") + name + " needs --speculative suffix");
+    }
+  }
+  SuffixDecoding& suffix = options.suffix;
+  suffix.max_tree_depth = static_cast<std::int32_t>(
+      flags.integer(kNames[0], 2, SuffixTree::kMaxDepth).value_or(suffix.max_tree_depth));
+  suffix.max_cached_requests =
+      flags.integer(kNames[1], -1, kMax).value_or(suffix.max_cached_requests);
+  suffix.max_cached_tokens = flags.integer(kNames[2], 0, kMax).value_or(suffix.max_cached_tokens);
+  suffix.max_spec_factor = flags.number(kNames[3]).value_or(suffix.max_spec_factor);
+  suffix.max_spec_offset = flags.number(kNames[4]).value_or(suffix.max_spec_offset);
+  suffix.min_token_prob = flags.number(kNames[5]).value_or(suffix.min_token_prob);
+  suffix.tree = flags.truth(kNames[6]).value_or(suffix.tree);
+  try {
+    suffix.check();
+  } catch (const Error& error) {
+    throw UsageError(error.what());
   }
 }
 
@@ -136,6 +214,7 @@ void read_speculation(const FlagReader& flags, Options& options) {
       throw UsageError(std::string("--") + name + " needs --speculative ngram");
     }
   }
+  read_suffix(flags, options);
   if (options.max_draft_len && options.method == Speculation::Method::none) {
     throw UsageError("--max_draft_len and --speculative none exclude each other");
   }
@@ -186,9 +265,12 @@ Speculation Options::speculation(const EngineFolder& folder) const {
   Speculation chosen = Speculation::of(folder);
   if (method && *method != chosen.method) {
     chosen.method = *method;
-    const bool ngram = *method == Speculation::Method::ngram;
-    chosen.max_draft_len = ngram ? Speculation::kDefaultNgramLength : 1;
+    using Method = Speculation::Method;
+    chosen.max_draft_len = *method == Method::ngram    ? Speculation::kDefaultNgramLength
+                           : *method == Method::suffix ? suffix.max_tree_depth
+                                                       : 1;
   }
+  chosen.suffix = suffix;
   if (max_draft_len && chosen.method == Speculation::Method::none) {
     throw Error("--max_draft_len " + std::to_string(*max_draft_len) + ": " + folder.path +
                 " was built without a draft; name a method with --speculative");

@@ -36,6 +36,7 @@ struct Options {
   std::optional<std::int64_t> max_draft_len;
   std::optional<std::int32_t> min_ngram;
   std::optional<std::int32_t> max_ngram;
+  SuffixDecoding suffix;
 
   std::optional<std::string> output_csv;
   std::optional<std::string> output_json;

@@ -47,6 +47,16 @@ void write_speculation(JsonWriter& json, const Speculation& speculation) {
     json.key("prompt_lookup_min").value(std::int64_t{speculation.min_ngram});
     json.key("prompt_lookup_max").value(std::int64_t{speculation.max_ngram});
   }
+  if (speculation.method == Speculation::Method::suffix) {
+    const SuffixDecoding& suffix = speculation.suffix;
+    json.key("suffix_decoding_max_tree_depth").value(std::int64_t{suffix.max_tree_depth});
+    json.key("suffix_decoding_max_cached_requests").value(suffix.max_cached_requests);
+    json.key("suffix_decoding_max_cached_tokens").value(suffix.max_cached_tokens);
+    json.key("suffix_decoding_max_spec_factor").value(suffix.max_spec_factor);
+    json.key("suffix_decoding_max_spec_offset").value(suffix.max_spec_offset);
+    json.key("suffix_decoding_min_token_prob").value(suffix.min_token_prob);
+    json.key("suffix_decoding_tree").value(suffix.tree);
+  }
   json.end_object();
 }
 
@@ -87,6 +97,19 @@ void write_engine(JsonWriter& json, const Setting& setting) {
   json.end_object();
 }
 
+void write_logits_options(JsonWriter& json, const LogitsOptions& options) {
+  json.key("repetition_penalty").value(options.repetition_penalty);
+  json.key("presence_penalty").value(options.presence_penalty);
+  json.key("frequency_penalty").value(options.frequency_penalty);
+  json.key("logit_bias").begin_object();
+  for (const auto& [token, bias] : options.logit_bias) json.key(std::to_string(token)).value(bias);
+  json.end_object();
+  json.key("bad_words_ids").begin_array();
+  for (const auto& word : options.bad_words) json.value(std::span<const std::int64_t>(word));
+  json.end_array();
+  json.key("min_tokens").value(options.min_tokens);
+}
+
 void write_flags(JsonWriter& json, const Options& options) {
   json.key("command_line").begin_array();
   for (const std::string& word : options.command_line) json.value(word);
@@ -105,6 +128,9 @@ void write_flags(JsonWriter& json, const Options& options) {
   json.key("temperature").value(options.sampling.temperature);
   json.key("top_k").value(options.sampling.top_k);
   json.key("top_p").value(options.sampling.top_p);
+  json.key("min_p").value(options.sampling.min_p);
+  write_logits_options(json, options.sampling.logits);
+  write_optional(json, "logprobs", options.sampling.logprobs);
   json.key("random_seed").value(options.sampling.seed);
   json.key("eos_id").value(std::span<const std::int64_t>(options.eos_ids));
   json.end_object();
@@ -142,6 +168,19 @@ void write_machine(JsonWriter& json, const Libraries& libraries) {
   json.end_object();
 }
 
+void write_logprobs(JsonWriter& json, const std::vector<TokenLogprobs>& logprobs) {
+  json.key("logprobs").begin_array();
+  for (const TokenLogprobs& entry : logprobs) {
+    json.begin_object();
+    json.key("token").value(entry.token);
+    json.key("logprob").value(entry.logprob);
+    json.key("top").begin_object();
+    for (const auto& [token, logprob] : entry.top) json.key(std::to_string(token)).value(logprob);
+    json.end_object().end_object();
+  }
+  json.end_array();
+}
+
 }  // namespace
 
 std::string report_json(const Setting& setting, const RunResult& result,
@@ -169,6 +208,7 @@ std::string responses_json(const RunResult& result) {
     json.key("tokens").value(std::span<const std::int64_t>(record.tokens));
     json.key("finish_reason").value(name_of(record.finish_reason));
     if (record.failed()) json.key("error").value(record.error);
+    if (!record.logprobs.empty()) write_logprobs(json, record.logprobs);
     json.key("metrics").begin_object();
     record.metrics.write(json);
     json.end_object();

@@ -23,8 +23,9 @@ struct Setting {
 // Figures, executor and speculation metrics, flags, engine and machine as one JSON object.
 std::string report_json(const Setting& setting, const RunResult& result,
                         const std::vector<Figure>& figures);
-// {"responses": [{"id", "input_len", "tokens", "finish_reason", "error", "metrics"}, ...]} in the
-// order of the samples.
+// {"responses": [{"id", "input_len", "tokens", "finish_reason", "error", "logprobs", "metrics"},
+// ...]} in the order of the samples; "error" and "logprobs" are left out where there are none. Of
+// each token these are {"token", "logprob", "top": {id: logprob, ...}}.
 std::string responses_json(const RunResult& result);
 
 }  // namespace trtspec::bench

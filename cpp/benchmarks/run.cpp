@@ -121,6 +121,7 @@ class Driver {
     if (seen_.insert(output.request_id).second) record.scheduled = began;
     if (record.tokens.empty() && !output.tokens.empty()) record.first_token = ended;
     record.tokens.insert(record.tokens.end(), output.tokens.begin(), output.tokens.end());
+    record.logprobs.insert(record.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
     if (output.finish_reason == FinishReason::none) return;
     record.finish = ended;
     record.finish_reason = output.finish_reason;
@@ -187,6 +188,7 @@ RunResult run_samples(EngineRuntime& runtime, const std::vector<Sample>& samples
   Driver(runtime, options, limits, 0)
       .run(warm, std::vector<double>(warm.size(), 0.0), kAll, /*log_iterations=*/false);
   runtime.executor().reset_metrics();
+  runtime.executor().forget_ended();
   const std::size_t concurrency =
       options.concurrency ? static_cast<std::size_t>(*options.concurrency) : kAll;
   return Driver(runtime, options, limits, options.warm_up)

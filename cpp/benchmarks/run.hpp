@@ -20,6 +20,7 @@ struct Record {
   double finish = 0.0;
   std::int64_t num_input_tokens = 0;
   std::vector<std::int64_t> tokens;
+  std::vector<TokenLogprobs> logprobs;  // of each token, where they were asked for
   FinishReason finish_reason = FinishReason::none;
   std::string error;  // why, if it failed
   SpeculativeMetrics metrics;

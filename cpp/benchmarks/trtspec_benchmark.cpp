@@ -32,6 +32,7 @@ void benchmark(const Options& options) {
   const SchedulerLimits limits = runtime_limits(folder.build, options.max_batch_size,
                                                 options.max_num_tokens, options.max_seq_len);
   const Speculation speculation = options.speculation(folder);
+  options.sampling.check_vocabulary(folder.target.vocab_size);
   const std::vector<Sample> samples =
       read_samples(options.dataset, options.max_num_samples,
                    {.vocab_size = folder.target.vocab_size, .max_seq_len = limits.max_seq_len});

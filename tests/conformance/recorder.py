@@ -7,6 +7,7 @@ every step, and ``{"end": ...}``. What a step holds is written in `Recorder.run`
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.suffix.drafter import SuffixDrafter
+from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
 from .scenario import Arrival, Scenario, random_scenario
@@ -136,6 +139,12 @@ class Recorder:
                         prompt_lookup_max=draft.max_ngram,
                     )
                 )
+            case "suffix":
+                assert draft.suffix is not None
+                options = {f"suffix_decoding_{k}": v for k, v in asdict(draft.suffix).items()}
+                return SuffixDrafter(
+                    SuffixDecodingConfig(max_draft_len=draft.max_draft_len, **options)
+                )
             case "draft_model":
                 return TokenDrafter(engine, cache, token_needs(DraftTargetDecodingConfig(**shape)))
             case "eagle":
@@ -148,7 +157,8 @@ class Recorder:
         Of a step: ``refused`` ids before it, and, if there is work: ``items`` (id, start, rows,
         is_generation, max_nodes, samples) and ``preempted`` ids as scheduled; block tables of the
         items in both caches before the drafts; ``drafts`` (tokens, parents) of the items, none if
-        drafting failed; ``outputs`` (id, tokens, finish reason or null); after the step,
+        drafting failed; ``outputs`` (id, tokens, finish reason or null); ``logprobs`` (id, and of
+        each token itself, its own and the best ones) where they were asked for; after the step,
         ``committed`` (id, target, draft) of the items' unfinished requests, ``free`` blocks of both
         caches and how many requests run and wait.
         """
@@ -168,24 +178,10 @@ class Recorder:
         return lines
 
     def _add(self, arrival: Arrival) -> bool:
-        params = SamplingParams(
-            max_tokens=arrival.max_tokens,
-            temperature=arrival.temperature,
-            top_k=arrival.top_k,
-            top_p=arrival.top_p,
-            min_p=arrival.min_p,
-            seed=arrival.seed,
-            stop_token_ids=tuple(arrival.stop_token_ids),
-            ignore_eos=arrival.ignore_eos,
-            detokenize=False,
-        )
-        eos = () if arrival.ignore_eos else tuple(arrival.eos_token_ids)
-        limit = self.scenario.max_seq_len
         try:
-            request = Request.create(
-                arrival.id, arrival.prompt, params, arrival.seed, limit, arrival.sample_index, eos
-            )
-            self.executor.add(request, StopChecker(params, eos, request.max_output_tokens))
+            request = request_of(arrival, self.scenario.max_seq_len)
+            stop = StopChecker(request.params, request.eos_token_ids, request.max_output_tokens)
+            self.executor.add(request, stop)
         except RequestError:
             return False
         self.requests[arrival.id] = request
@@ -202,6 +198,11 @@ class Recorder:
         return {
             **self.drafter.seen,
             "outputs": [[o.request.id, list(o.tokens), o.request.finish_reason] for o in outputs],
+            "logprobs": [
+                [o.request.id, [[e.token, e.logprob, list(e.top.items())] for e in o.logprobs]]
+                for o in outputs
+                if o.logprobs
+            ],
             "committed": [_committed(o, resources) for o in outputs if not o.request.is_finished],
             "free": [cache.num_free_blocks for cache in resources.all],
             "running": self.executor.num_running,
@@ -219,6 +220,31 @@ class Recorder:
         )  # fmt: skip
         own = {str(id): metrics.of(id).histogram for id in self.requests}
         return {**{name: figures[name] for name in names}, "of": own}
+
+
+def request_of(arrival: Arrival, max_seq_len: int) -> Request:
+    """RequestError if it is longer."""
+    params = SamplingParams(
+        max_tokens=arrival.max_tokens,
+        temperature=arrival.temperature,
+        top_k=arrival.top_k,
+        top_p=arrival.top_p,
+        min_p=arrival.min_p,
+        seed=arrival.seed,
+        repetition_penalty=arrival.repetition_penalty,
+        presence_penalty=arrival.presence_penalty,
+        frequency_penalty=arrival.frequency_penalty,
+        logit_bias=dict(arrival.logit_bias),
+        bad_words=tuple(map(tuple, arrival.bad_words)),
+        min_tokens=arrival.min_tokens,
+        stop_token_ids=tuple(arrival.stop_token_ids),
+        ignore_eos=arrival.ignore_eos,
+        logprobs=arrival.logprobs,
+        detokenize=False,
+    )
+    eos = () if arrival.ignore_eos else tuple(arrival.eos_token_ids)
+    seed, index = arrival.seed, arrival.sample_index
+    return Request.create(arrival.id, arrival.prompt, params, seed, max_seq_len, index, eos)
 
 
 def _committed(output: StepOutput, resources: ResourceManager) -> list[int]:
@@ -241,7 +267,7 @@ def record(scenario: Scenario) -> list[dict[str, Any]]:
 
 SMALL_TRACE = Path(__file__).resolve().parents[2] / "cpp/tests/runtime/trace.jsonl"
 """A trace for the C++ tests alone."""
-_SMALL_SEEDS = (396, 98, 311, 456, 486)
+_SMALL_SEEDS = (396, 98, 311, 456, 486, 2922)  # none with log probabilities: torch's may differ
 
 
 def small_trace() -> list[dict[str, Any]]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trtspec.config.tree import TreeShape
 
 
 @dataclass(frozen=True)
+class Suffix:
+    """Options of suffix decoding."""
+
+    max_tree_depth: int
+    max_cached_requests: int
+    max_cached_tokens: int
+    max_spec_factor: float
+    max_spec_offset: float
+    min_token_prob: float
+    tree: bool
+
+
+@dataclass(frozen=True)
 class Draft:
-    """kind: none, ngram, draft_model or eagle; the rest as far as the kind has it."""
+    """kind: none, ngram, suffix, draft_model or eagle; the rest as far as the kind has it."""
 
     kind: str
     topk: int = 0
@@ -20,6 +33,7 @@ class Draft:
     max_draft_len: int = 0
     min_ngram: int = 0
     max_ngram: int = 0
+    suffix: Suffix | None = None
 
     @property
     def has_cache(self) -> bool:
@@ -52,6 +66,13 @@ class Arrival:
     ignore_eos: bool
     eos_token_ids: list[int]
     stop_token_ids: list[int]
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = field(default_factory=list)
+    bad_words: list[list[int]] = field(default_factory=list)
+    min_tokens: int = 0
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,16 +162,57 @@ def _random_arrival(
     )
 
 
+def _random_suffix(rng: random.Random) -> Draft:
+    return Draft(
+        "suffix",
+        max_draft_len=rng.randint(1, 8),
+        suffix=Suffix(
+            max_tree_depth=rng.randint(2, 9),
+            max_cached_requests=rng.choice((10000, -1, 0, 1, 2)),
+            max_cached_tokens=rng.choice((1 << 22, 1 << 22, 0, 12)),
+            max_spec_factor=rng.choice((1.0, 1.0, 2.5, 0.0)),
+            max_spec_offset=rng.choice((0.0, 1.0, -1.0)),
+            min_token_prob=rng.choice((0.1, 0.0, 0.4)),
+            tree=rng.random() < 0.6,
+        ),
+    )
+
+
+def _changed(rng: random.Random, request: Arrival, vocab: int) -> Arrival:
+    """The request with options that change its logits, and perhaps with log probabilities."""
+
+    def some_tokens(most: int) -> list[int]:
+        return [rng.randrange(vocab) for _ in range(rng.randint(1, most))]
+
+    words = [some_tokens(3) for _ in range(rng.choice((0, 0, 1, 3)))]
+    biased = dict.fromkeys(some_tokens(2)) if rng.random() < 0.4 else {}
+    return replace(
+        request,
+        repetition_penalty=rng.choice((1.0, 1.3, 0.7)),
+        presence_penalty=rng.choice((0.0, 0.0, 1.7, -0.3)),
+        frequency_penalty=rng.choice((0.0, 0.0, 0.6, -0.2)),
+        logit_bias=[(token, rng.choice((-4.3, 0.7, 11.0))) for token in biased],
+        bad_words=words,
+        min_tokens=rng.choice((0, rng.randint(0, request.max_tokens))),
+        logprobs=rng.choice((None, 0, 3)),
+    )
+
+
 def random_scenario(seed: int) -> Scenario:
     """The same seed gives the same scenario."""
     rng = random.Random(seed)
     draft = _random_draft(rng)
+    more = random.Random(f"more of {seed}")  # what came later leaves the rest as it was
+    if draft.kind == "none" and more.random() < 0.6:
+        draft = _random_suffix(more)
     vocab = rng.choice((2, 3, 8, 20))
     max_prompt, max_output = rng.choice((1, 6, 10, 20)), rng.choice((2, 8, 16, 40))
     bases = [[rng.randrange(vocab) for _ in range(max_prompt)] for _ in range(2)]
     requests = [
         _random_arrival(rng, id, vocab, bases, max_output) for id in range(rng.randint(1, 8))
     ]
+    if more.random() < 0.3:
+        requests = [_changed(more, r, vocab) if more.random() < 0.7 else r for r in requests]
     batch = rng.randint(1, 5)
     block = rng.randint(1, 5)
     draft_block = rng.choice((block, block, block, 2, 3)) if draft.has_cache else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from torch import Tensor
 
 from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
+from trtspec.executor.bans import BadWords
 from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.penalties import Penalties
+from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.ops.sampling import sample
+from trtspec.speculative.suffix.drafter import SuffixDrafter
 
 from . import toy_engine
 from .conftest import Replay
-from .recorder import SMALL_TRACE, Recorder, record, small_trace
+from .recorder import SMALL_TRACE, Recorder, record, request_of, small_trace
 from .scenario import Arrival, Scenario, random_scenario
 from .toy_engine import ToyEngine
 
@@ -48,6 +52,7 @@ def events_of(trace: Trace) -> Counter[str]:
             events["chunk"] += not samples
             events[f"{kind} accepted"] += generates and len(tokens) > 1
             events[str(reason)] += 1
+        events["logprobs"] += sum(len(of) for _, of in line.get("logprobs", ()))
         for _, parents in line.get("drafts", ()):
             events["branched"] += any(b != a + 1 for a, b in pairwise(parents))
     requests = trace[0]["scenario"]["requests"]
@@ -66,7 +71,7 @@ def test_scenarios_reach_everything(traces: list[Trace]) -> None:
     events = sum(map(events_of, traces), Counter[str]())
     for event in (
         "preempted", "reused", "chunk", "aborted", "error", "stop", "length", "branched",
-        "ngram accepted", "draft_model accepted", "eagle accepted",
+        "ngram accepted", "suffix accepted", "draft_model accepted", "eagle accepted", "logprobs",
     ):  # fmt: skip
         assert events[event] >= 20, (event, events)
     assert events["refused"] >= 3
@@ -76,13 +81,18 @@ def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
     """What the model alone says, a token a call, up to where the text ends."""
     engine = Recorder(scenario).target
     blocks = torch.arange(min(scenario.num_blocks, scenario.blocks_per_sequence), dtype=torch.int32)
-    ends = {*arrival.stop_token_ids, *(() if arrival.ignore_eos else arrival.eos_token_ids)}
+    request = request_of(arrival, scenario.max_seq_len)
+    processors = RequestProcessors()
+    processors.begin(request)
     text: list[int] = []
     fed = 0
-    while len(text) < arrival.max_tokens and not ends.intersection(text[-1:]):
-        tokens = [*arrival.prompt, *text]
-        logits, _ = engine.forward([RowGroup(tokens[fed:], fed, blocks)])
-        fed = len(tokens)
+    while len(text) < arrival.max_tokens and not set(request.end_tokens).intersection(text[-1:]):
+        request.tokens = [*arrival.prompt, *text]
+        logits, _ = engine.forward([RowGroup(request.tokens[fed:], fed, blocks)])
+        fed = len(request.tokens)
+        for change in processors.changes([request]):
+            if change is not None:
+                change.apply(logits)
         token = sample(
             logits,
             torch.tensor([arrival.temperature]),
@@ -180,27 +190,63 @@ def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SamplingRows, "_asked", asked_next)
 
 
+def _the_path_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Penalties, "_path_counts", lambda self, tree: ([], [], []))
+
+
+def _no_bad_word_is_seen_to_begin(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BadWords, "extend", lambda self, tokens: None)
+
+
+def _responses_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    release = SuffixDrafter.release
+
+    def release_all(self: SuffixDrafter, request_id: int) -> None:
+        release(self, request_id)
+        self.cache.evict(request_id)
+
+    patch.setattr(SuffixDrafter, "release", release_all)
+
+
+def _any(scenario: Scenario) -> bool:
+    return True
+
+
+def _changes_logits(scenario: Scenario) -> bool:
+    drafts = scenario.draft.kind != "none"
+    return drafts and any(r.bad_words or r.frequency_penalty for r in scenario.requests)
+
+
+def _keeps_responses(scenario: Scenario) -> bool:
+    suffix = scenario.draft.suffix
+    return suffix is not None and suffix.max_cached_requests != 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "break_it",
+    ("break_it", "asks_for_it"),
     [
-        _no_compaction,
-        _nodes_see_all_rows,
-        _one_node_more,
-        _draft_cache_falls_behind,
-        _noise_of_another_index,
+        (_no_compaction, _any),
+        (_nodes_see_all_rows, _any),
+        (_one_node_more, _any),
+        (_draft_cache_falls_behind, _any),
+        (_noise_of_another_index, _any),
+        (_the_path_is_not_counted, _changes_logits),
+        pytest.param(_no_bad_word_is_seen_to_begin, _changes_logits, marks=pytest.mark.matrix),
+        pytest.param(_responses_are_not_kept, _keeps_responses, marks=pytest.mark.matrix),
     ],
 )
 def test_a_broken_executor_differs(
     break_it: Callable[[pytest.MonkeyPatch], None],
+    asks_for_it: Callable[[Scenario], bool],
     monkeypatch: pytest.MonkeyPatch,
     replay: Replay,
 ) -> None:
     break_it(monkeypatch)
     lines = []
-    for seed in range(40):
+    for scenario in islice(filter(asks_for_it, map(random_scenario, count())), 40):
         try:
-            lines += record(random_scenario(seed))
+            lines += record(scenario)
         except AssertionError:
             continue  # its own checks notice
     done = replay(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache as cached
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from trtspec import LLM, SamplingParams
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
+from trtspec.llmapi.outputs import RequestOutput
 from trtspec.llmapi.prompts import load_tokenizer
 
 from .. import inside
@@ -45,18 +46,47 @@ def samples() -> list[Sample]:
     return [(ids[:n], wanted) for ids, (n, wanted) in zip(texts, LENGTHS, strict=True)]
 
 
-def sampling(temperature: float, cases: Sequence[Sample]) -> list[SamplingParams]:
+def sampling(
+    temperature: float, cases: Sequence[Sample], changes: Mapping[str, Any] | None = None
+) -> list[SamplingParams]:
     """What the program's flags ask of each sample; see `flags_of`."""
-    filters: dict[str, Any] = {"top_k": 40, "top_p": 0.95} if temperature else {}
+    more: dict[str, Any] = {"top_k": 40, "top_p": 0.95} if temperature else {}
+    more |= changes or {}
     return [
-        SamplingParams(n, temperature=temperature, seed=7 + i, ignore_eos=True, **filters)
+        SamplingParams(n, temperature=temperature, seed=7 + i, ignore_eos=True, **more)
         for i, (_, n) in enumerate(cases)
     ]
 
 
-def flags_of(temperature: float) -> list[Any]:
+def flags_of(temperature: float, changes: Mapping[str, Any] | None = None) -> list[Any]:
     filters = ["--top_k", 40, "--top_p", 0.95] if temperature else []
-    return ["--temperature", temperature, "--random_seed", 7, *filters]
+    given = ["--temperature", temperature, "--random_seed", 7, *filters]
+    for name, value in (changes or {}).items():
+        match name:
+            case "stop_token_ids":
+                name, value = "eos_id", ",".join(map(str, value))
+            case "logit_bias":
+                value = ",".join(f"{token}:{bias}" for token, bias in value.items())
+            case "bad_words":
+                name, value = "bad_words_ids", ";".join(",".join(map(str, w)) for w in value)
+        given += [f"--{name}", value]
+    return given
+
+
+@cached
+def changes_of_logits() -> dict[str, Any]:
+    """Options that change logits by the text so far, and log probabilities."""
+    ids = samples()[0][0]
+    return {
+        "repetition_penalty": 1.15,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.17,
+        "logit_bias": {ids[1]: 1.7, ids[2]: -0.9},
+        "bad_words": ((ids[4],), (ids[2], ids[3])),
+        "min_tokens": 5,
+        "stop_token_ids": (ids[5],),
+        "logprobs": 4,
+    }
 
 
 SERVED = {
@@ -76,15 +106,16 @@ def assert_equal(
     options: str,
     temperature: float,
     cases: Sequence[Sample] = (),
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Tokens, schedule and figures of the two; returns Python's figures."""
+    """Tokens, log probabilities, schedule and figures of the two; returns Python's figures."""
     python_options, program_flags = OPTIONS[options]
     # With few blocks: texts that begin together and cannot end together.
     cases = cases or ([(ids[:20], 60) for ids, _ in samples()] if options == "tight" else samples())
     prompts = [list(ids) for ids, _ in cases]
     with LLM(engine, speculation, skip_tokenizer_init=True, **python_options) as llm:
         steps = watch(llm)
-        outputs = llm.generate(prompts, sampling(temperature, cases), use_tqdm=False)
+        outputs = llm.generate(prompts, sampling(temperature, cases, changes), use_tqdm=False)
         expected = llm.get_metrics()
         cache = inside.resources(llm).target
         capacity = cache.num_blocks * cache.block_size
@@ -92,8 +123,10 @@ def assert_equal(
     assert not preemptions or options == "tight"
     # At temperature 0 so many drafts are accepted that a text may end before it is in the way.
     assert preemptions or options != "tight" or not temperature
-    result = program.run(engine, cases, folder, *flags, *program_flags, *flags_of(temperature))
+    sampled = flags_of(temperature, changes)
+    result = program.run(engine, cases, folder, *flags, *program_flags, *sampled)
     assert result.tokens == tokens(outputs)
+    assert [r.get("logprobs") for r in result.responses] == [_logprobs(o) for o in outputs]
     assert [r["metrics"] for r in result.responses] == [o.metrics.to_dict() for o in outputs]
     found = result.report["metrics"]
     # The binary reports its verify steps as figures of its own.
@@ -106,6 +139,20 @@ def assert_equal(
     assert result.report["engine"]["kv_cache_tokens"] == capacity
     assert result.figures["acceptance_length"] == expected["acceptance_length"]
     return expected
+
+
+def _logprobs(output: RequestOutput) -> list[dict[str, Any]] | None:
+    entries = output.outputs[0].logprobs
+    if entries is None:
+        return None
+    return [
+        {
+            "token": entry.token,
+            "logprob": entry.logprob,
+            "top": {str(token): value for token, value in entry.top.items()},
+        }
+        for entry in entries
+    ]
 
 
 def cycling_samples() -> list[Sample]:

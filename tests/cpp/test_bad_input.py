@@ -48,13 +48,78 @@ USAGE: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
     (("--eos_id", "1,x"), ("--eos_id 1,x", "integers")),
     (("--eos_id", "-2"), ("--eos_id -2", "-1")),
     (("--kv_cache_free_memory_fraction", 1.5), ("1.5", "at most 1")),
-    (("--speculative", "medusa"), ("'medusa'", "none, ngram, draft_model, self, eagle, eagle3")),
+    (("--speculative", "medusas"), ("'medusas'", "none, ngram, suffix, draft_model, self, eagle")),
     (("--speculative", "none", "--max_draft_len", 2), ("--max_draft_len", "--speculative none")),
     (("--prompt_lookup_max", 3), ("--prompt_lookup_max", "--speculative ngram")),
 ]
 
 
-@pytest.mark.parametrize(("given", "named"), USAGE, ids=lambda value: str(value[0]))
+# What Python has alone: by its name, why, and what to do instead.
+ELSEWHERE: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
+    ((f"--{name}", 1), (f"--{name} is Python's only", *remedy))
+    for name, *remedy in (
+        ("adaptive", "controller", "--max_draft_len"),
+        ("stop", "tokenizer", "--eos_id"),
+        ("drafters", "a hybrid", "--speculative"),
+        ("simulate_acceptance", "leave it out"),
+        ("lossy_typical_acceptance", "lossless"),
+        ("bad_words", "tokenizer", "--bad_words_ids"),
+        ("structured_outputs", "grammars", "trtspec.LLM"),
+        ("n", "repeat it in the data set"),
+        ("async_scheduling", "leave it out"),
+    )
+]
+ELSEWHERE += [
+    (
+        ("--speculative", name),
+        (f"'{name}' runs in Python only", why, "trtspec.LLM", "ngram, suffix"),
+    )
+    for name, why in (
+        ("hybrid", "a controller weighs"),
+        ("auto", "a controller chooses"),
+        ("medusa", "heads without a cache"),
+        ("dflash", "whole blocks"),
+        ("ddtree", "whole blocks"),
+        ("assistant", "the target's cache"),
+        ("extract_hidden_states", "states"),
+    )
+]
+VALUES: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
+    (("--min_p", 2), ("min_p=2", "1")),
+    (("--repetition_penalty", 0), ("repetition_penalty=0", "1e-06")),
+    (("--presence_penalty", 3), ("presence_penalty=3", "2")),
+    (("--frequency_penalty", "-2.5"), ("frequency_penalty=-2.5", "-2")),
+    (("--logit_bias", "5"), ("--logit_bias 5", "5:-1.5")),
+    (("--logit_bias", "5:1,5:2"), ("names 5 twice",)),
+    (("--bad_words_ids", "5;;6"), ("--bad_words_ids 5;;6", "lists of integers")),
+    (("--logprobs", 21), ("--logprobs 21", "at most 20")),
+    (("--suffix_decoding_tree",), ("--suffix_decoding_tree", "--speculative suffix")),
+    (
+        ("--speculative", "suffix", "--suffix_decoding_max_tree_depth", 1),
+        ("--suffix_decoding_max_tree_depth 1", "at least 2"),
+    ),
+    (
+        ("--speculative", "suffix", "--suffix_decoding_max_spec_factor", -1),
+        ("suffix_decoding_max_spec_factor=-1", "0 or more"),
+    ),
+    (
+        ("--speculative", "suffix", "--suffix_decoding_min_token_prob", 2),
+        ("suffix_decoding_min_token_prob=2", "between 0 and 1"),
+    ),
+]
+
+
+def some(cases: list[Any], count: int) -> list[Any]:
+    """Those behind the first ones for the full product: each is a process."""
+    rest = [pytest.param(*case, marks=pytest.mark.matrix) for case in cases[count:]]
+    return [*cases[:count], *rest]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [*USAGE, *some(VALUES, 2), *some(ELSEWHERE[:9], 2), *some(ELSEWHERE[9:], 1)],
+    ids=lambda value: str(value[:2]),
+)
 def test_usage(
     program: Program, data: Path, given: tuple[Any, ...], named: tuple[str, ...]
 ) -> None:
@@ -77,6 +142,12 @@ MISFITS: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
     (("--speculative", "eagle3"), ("eagle3", "draft_model")),
     (("--speculative", "ngram", "--max_draft_len", 64), ("max_draft_len=64", "65 rows", "64")),
     (("--speculative", "ngram", "--prompt_lookup_max", 2, "--prompt_lookup_min", 3), ("3 to 2",)),
+    (
+        ("--speculative", "suffix", "--suffix_decoding_max_tree_depth", 70),
+        ("max_draft_len=70 needs 70 rows", "64"),
+    ),
+    (("--logit_bias", "99999:1"), ("logit_bias names token id 99999", "vocabulary")),
+    (("--bad_words_ids", "5,99999"), ("bad_words names token id 99999", "vocabulary")),
     (("--max_batch_size", 5), ("max_batch_size=5", "4")),
     (("--max_seq_len", 257), ("max_seq_len=257", "256")),
     (("--max_num_tokens", 3), ("max_num_tokens=3", "max_batch_size=4")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from trtspec import LLM, SamplingParams
 from trtspec.engine.folder import EngineConfig
 
 from ..e2e.helpers import ngram, tokens
-from .equality import assert_equal, cycling_samples, deep_samples, samples
+from .equality import (
+    assert_equal,
+    changes_of_logits,
+    cycling_samples,
+    deep_samples,
+    samples,
+)
 from .program import Program
 
 pytestmark = pytest.mark.slow
@@ -141,6 +148,88 @@ def test_draft_model(
     )
     if speculation is not False:
         assert metrics["acceptance_length"] > 1.2
+
+
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 8}
+SUFFIX_FLAGS = ("--speculative", "suffix", "--max_draft_len", 8)
+MORE_SUFFIX = {
+    "suffix_decoding_max_tree_depth": 12, "suffix_decoding_max_cached_requests": 2,
+    "suffix_decoding_max_cached_tokens": 90, "suffix_decoding_max_spec_factor": 1.5,
+    "suffix_decoding_max_spec_offset": 1.0, "suffix_decoding_min_token_prob": 0.2,
+    "suffix_decoding_tree": False,
+}  # fmt: skip
+
+
+def test_suffix(program: Program, chain_engine: Path, tmp_path: Path) -> None:
+    metrics = assert_equal(program, chain_engine, tmp_path, SUFFIX, SUFFIX_FLAGS, "plain", 0.8)
+    assert metrics["acceptance_length"] > 1.1
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", ["plain", "tight", "without_reuse"])
+@pytest.mark.parametrize("more", [{}, MORE_SUFFIX], ids=["usual", "options"])
+def test_suffix_and_its_options(
+    program: Program,
+    chain_engine: Path,
+    tmp_path: Path,
+    more: dict[str, Any],
+    options: str,
+    temperature: float,
+) -> None:
+    """A data set twice over, so that responses are found again."""
+    given = [f"--{name}={str(value).lower()}" for name, value in more.items()]
+    cases = [] if options == "tight" else [*samples(), *samples()]
+    metrics = assert_equal(
+        program, chain_engine, tmp_path, {**SUFFIX, **more}, (*SUFFIX_FLAGS, *given), options,
+        temperature, cases,
+    )  # fmt: skip
+    assert metrics["acceptance_length"] > 1.1
+    assert not more or options == "tight" or metrics["num_draft_tokens"] > 0
+
+
+def test_changed_logits(program: Program, chain_engine: Path, tmp_path: Path) -> None:
+    """Penalties, biases and bans, each row by its own text, and log probabilities."""
+    changes, cases = changes_of_logits(), samples()[:5]
+    assert_equal(program, chain_engine, tmp_path, None, (), "plain", 0.8, cases, changes)
+    found = json.loads((tmp_path / "responses.json").read_text())["responses"]
+    (word,), _ = changes["bad_words"]
+    assert all(word not in response["tokens"] for response in found)
+    assert min(len(response["tokens"]) for response in found) >= changes["min_tokens"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", ["plain", "tight", "without_reuse"])
+@pytest.mark.parametrize(
+    ("engine", "speculation", "flags"),
+    [
+        ("eagle_engine", None, ()),
+        ("chain_engine", None, ()),
+        ("chain_engine", SUFFIX, SUFFIX_FLAGS),
+        ("chain_engine", ngram(6), NGRAM_FLAGS),
+        ("chain_engine", False, ("--speculative", "none")),
+    ],
+    ids=["eagle3", "draft_model", "suffix", "ngram", "none"],
+)
+def test_changed_logits_of_every_draft(
+    program: Program,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    engine: str,
+    speculation: Any,
+    flags: tuple[Any, ...],
+    options: str,
+    temperature: float,
+) -> None:
+    folder, changes = request.getfixturevalue(engine), changes_of_logits()
+    # With few blocks, as many tokens as let them run out.
+    if options == "tight":
+        changes = {**changes, "min_tokens": 60}
+    cases = [(ids[:20], 60) for ids, _ in samples()] if options == "tight" else samples()[:5]
+    assert_equal(
+        program, folder, tmp_path, speculation, flags, options, temperature, cases, changes
+    )
 
 
 def test_end_tokens(program: Program, chain_engine: Path, tmp_path: Path) -> None:

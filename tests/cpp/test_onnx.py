@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from ..e2e.helpers import ngram
-from .equality import assert_equal, cycling_samples, deep_samples
+from .equality import (
+    assert_equal,
+    changes_of_logits,
+    cycling_samples,
+    deep_samples,
+    samples,
+)
 from .program import Program, write_samples
 from .test_bad_input import cut, flags, removed
 
@@ -58,6 +64,15 @@ def test_a_shallow_tree(program: Program, onnx_engines: dict[str, Path], tmp_pat
     given = ("--max_draft_len", 2)
     engine = onnx_engines["eagle3"]
     assert_equal(program, engine, tmp_path, SHALLOW, given, "without_reuse", 0.0)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("draft", ["chain", "eagle3"])
+def test_changed_logits(
+    program: Program, onnx_engines: dict[str, Path], tmp_path: Path, draft: str
+) -> None:
+    cases, changes = samples()[:5], changes_of_logits()
+    assert_equal(program, onnx_engines[draft], tmp_path, None, (), "plain", 0.8, cases, changes)
 
 
 @pytest.mark.parametrize("draft", ["static", "pard", "p_eagle"])

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from .equality import OPTIONS, TIMES, cycling_samples, deep_samples, flags_of, samples
+from .equality import (
+    OPTIONS,
+    TIMES,
+    changes_of_logits,
+    cycling_samples,
+    deep_samples,
+    flags_of,
+    samples,
+)
 from .program import Program, Result, Sample, write_samples
 from .test_bad_input import edited, flags, removed
 
@@ -107,6 +115,21 @@ def test_tokens_of_onnx(
     assert found.report["machine"]["tensorrt"] == "tensorrt_rtx 1.7.0"
     drafted = given != NONE
     assert (found.figures["acceptance_length"] > 1.0) == drafted
+
+
+@pytest.mark.matrix
+def test_changed_logits(
+    program: Program,
+    fake_program: Program,
+    folders: Callable[[str], tuple[Path, Path]],
+    tmp_path: Path,
+) -> None:
+    """They come to the host."""
+    more = flags_of(0.8, changes_of_logits())
+    cases = samples()[:5]
+    expected, found = run_both((program, fake_program), folders("eagle3"), cases, tmp_path, *more)
+    assert found.responses == expected.responses
+    assert all(len(r["logprobs"]) == len(r["tokens"]) for r in found.responses)
 
 
 def test_a_chunk_in_a_call_of_its_own(

@@ -1,5 +1,6 @@
 #include "trtspec/runtime/device.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -66,6 +67,8 @@ void HostDevice::place_rows(const at::Tensor& to, std::span<const std::int64_t> 
                  from.narrow(0, 0, std::ssize(indices)));
 }
 
+at::Tensor HostDevice::to_host(const at::Tensor& logits) { return logits.contiguous(); }
+
 void HostDevice::sample(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids) {
   check(logits);
   trtspec::sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1), params, ids);
@@ -114,6 +117,15 @@ void GpuDevice::place_rows(const at::Tensor& to, std::span<const std::int64_t> i
     gpu_->copy_on_device(target + static_cast<std::size_t>(indices[first]) * row,
                          source + first * row, (end - first) * row);
   }
+}
+
+at::Tensor GpuDevice::to_host(const at::Tensor& logits) {
+  check(logits);
+  at::Tensor copy = at::empty(logits.sizes(), at::kFloat);
+  gpu_->copy_to_host(copy.mutable_data_ptr<float>(), logits.const_data_ptr<float>(),
+                     logits.nbytes());
+  gpu_->synchronize();
+  return copy;
 }
 
 void GpuDevice::sample(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 #include <string>
 #include <trtspec/kv_cache_manager.hpp>
 #include <trtspec/slot_kv_cache_manager.hpp>
@@ -15,8 +16,22 @@ namespace {
 using Method = Speculation::Method;
 
 // In the order of Method.
-constexpr std::array<const char*, 9> kMethods{"none", "ngram", "draft_model", "self",   "eagle",
-                                              "eagle3", "mtp", "pard",        "p_eagle"};
+constexpr std::array<const char*, 10> kMethods{"none",  "ngram",  "suffix", "draft_model", "self",
+                                               "eagle", "eagle3", "mtp",    "pard", "p_eagle"};
+
+// What Python has beyond these, and why it stays there.
+struct Elsewhere {
+  const char* name;
+  const char* why;
+};
+constexpr Elsewhere kElsewhere[] = {
+    {"hybrid", "a controller weighs the drafts of its methods"},
+    {"auto", "a controller chooses its methods"},
+    {"medusa", "heads without a cache have no loop here"},
+    {"dflash", "drafts of whole blocks have no loop here"},
+    {"ddtree", "drafts of whole blocks have no loop here"},
+    {"assistant", "its draft reads the target's cache"},
+    {"extract_hidden_states", "it writes states in place of drafts"}};
 
 std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
   if (!asked) return built;
@@ -46,6 +61,9 @@ std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const Engi
   if (speculation.method == Method::ngram) {
     return std::make_unique<NGramDrafter>(NGramOptions{
         speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
+  }
+  if (speculation.method == Method::suffix) {
+    return std::make_unique<SuffixDrafter>(speculation.suffix_decoding());
   }
   const RolloutShape shape = folder.speculation->shape(speculation.max_draft_len);
   if (speculation.is_language_model()) {
@@ -77,8 +95,18 @@ const char* name_of(Method method) { return kMethods[static_cast<std::size_t>(me
 Method method_named(std::string_view name) {
   const auto found = std::find(kMethods.begin(), kMethods.end(), name);
   if (found == kMethods.end()) {
-    throw Error("'" + std::string(name) +
-                "' is not one of none, ngram, draft_model, self, eagle, eagle3, mtp, pard, p_eagle");
+    std::ostringstream message;
+    message << "'" << name << "' is not one of ";
+    for (const Elsewhere& other : kElsewhere) {
+      if (name != other.name) continue;
+      message.str("");
+      message << "'" << name << "' runs in Python only, as " << other.why
+              << "; use trtspec.LLM, or here one of ";
+    }
+    for (const char* method : kMethods) {
+      message << (method == kMethods.front() ? "" : ", ") << method;
+    }
+    throw Error(message.str());
   }
   return static_cast<Method>(found - kMethods.begin());
 }
@@ -94,30 +122,35 @@ Speculation Speculation::of(const EngineFolder& folder) {
 
 void Speculation::check(const EngineFolder& folder) const {
   if (method == Method::none) return;
+  if (method == Method::suffix) suffix_decoding().check();
   const std::string length = "max_draft_len=" + std::to_string(max_draft_len);
   if (max_draft_len < 1) throw Error(length + " must be at least 1");
   const std::int64_t window = folder.target.min_window();
-  if (window > 0 && max_draft_len >= window) {
+  const std::int64_t depth =
+      method == Method::suffix ? suffix_decoding().needs().max_depth : max_draft_len;
+  if (window > 0 && depth >= window) {
     throw Error(length + " reaches past the target's sliding window of " + std::to_string(window) +
                 " tokens; lower it to " + std::to_string(window - 1) + " or less");
   }
+  const auto check_rows = [&](std::int64_t nodes) {
+    const std::int64_t rows = folder.speculative_rows();
+    if (nodes + 1 <= rows) return;
+    throw Error(length + " needs " + std::to_string(nodes + 1) +
+                " rows a step, the engine was built for " + std::to_string(rows) +
+                "; lower it or rebuild the engine for it");
+  };
+  if (method == Method::suffix) return check_rows(suffix_decoding().needs().max_nodes);
   if (method == Method::ngram) {
     if (min_ngram < 1 || min_ngram > max_ngram) {
       throw Error("n-gram sizes " + std::to_string(min_ngram) + " to " + std::to_string(max_ngram) +
                   " must rise from at least 1");
     }
-    const std::int64_t rows = folder.speculative_rows();
-    if (max_draft_len + 1 > rows) {
-      throw Error(length + " needs " + std::to_string(max_draft_len + 1) +
-                  " rows a step, the engine was built for " + std::to_string(rows) +
-                  "; lower it or rebuild the engine for it");
-    }
-    return;
+    return check_rows(max_draft_len);
   }
   const auto& built = folder.speculation;
   if (!built) {
     throw Error(std::string("method ") + name_of(method) + " needs a draft, but " + folder.path +
-                " was built without one; use ngram or none, or rebuild it with a draft");
+                " was built without one; use ngram, suffix or none, or rebuild it with a draft");
   }
   if (built->method != name_of(method)) {
     throw Error(std::string("method ") + name_of(method) + " was asked for, the draft in " +
@@ -133,11 +166,18 @@ void Speculation::check(const EngineFolder& folder) const {
   }
 }
 
+SuffixDecoding Speculation::suffix_decoding() const {
+  SuffixDecoding config = suffix;
+  config.max_draft_len = max_draft_len;
+  return config;
+}
+
 DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
   if (method == Method::none) return {};
   if (method == Method::ngram) {
     return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
   }
+  if (method == Method::suffix) return suffix_decoding().needs();
   return folder.speculation->shape(max_draft_len).needs(!is_language_model());
 }
 

@@ -2,7 +2,6 @@
 #include <ATen/ops/index_select.h>
 
 #include <trtspec/runtime/executor.hpp>
-#include <trtspec/runtime/sampler.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -66,7 +65,7 @@ Executor::Executor(ModelEngine& target, ResourceManager& resources,
 void Executor::add(Request request) { scheduler_.add(std::move(request)); }
 
 void Executor::abort(std::int64_t request_id) {
-  if (scheduler_.abort(request_id)) drafter_->release(request_id);
+  if (scheduler_.abort(request_id)) forget(request_id);
 }
 
 std::vector<StepOutput> Executor::step() {
@@ -98,7 +97,9 @@ std::vector<Executor::Judged> Executor::run(const ScheduledBatch& batch) {
   }
   const ModelEngine::Output output = target_.forward(groups);
   std::vector<Verdict> verdicts;
-  if (!sampling.empty()) verdicts = verify(sampling, output.logits, target_.device());
+  if (!sampling.empty()) {
+    verdicts = verify(sampling, processors_, output.logits, target_.device());
+  }
 
   // Before any request is extended, as the groups' tokens lie in the requests.
   std::vector<std::int64_t> first_rows;
@@ -147,8 +148,8 @@ Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* v
   if (verdict->failed) {
     return Judged::failed(item, "the model returned no usable logits at output token " +
                                     std::to_string(request.num_output_tokens()) +
-                                    " (NaN, or every token excluded); check the checkpoint, or "
-                                    "use dtype float32");
+                                    " (NaN, or every token excluded); check the checkpoint "
+                                    "and the request's bans, or use dtype float32");
   }
   for (const std::int64_t token : verdict->tokens) {
     accepted.tokens.push_back(token);
@@ -165,6 +166,8 @@ Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* v
     metrics_.record_verify(request.id, emitted, request.draft.size(), request.draft.max_depth());
   }
   judged.output.tokens = accepted.tokens;
+  judged.output.logprobs = verdict->logprobs;
+  judged.output.logprobs.resize(std::min(verdict->logprobs.size(), accepted.tokens.size()));
   return judged;
 }
 
@@ -203,9 +206,14 @@ StepOutput Executor::emit(Judged& judged) {
   judged.output.finish_reason = request.finish_reason;
   if (request.is_finished()) {
     scheduler_.finish(request.id);
-    drafter_->release(judged.output.request_id);
+    forget(judged.output.request_id);
   }
   return std::move(judged.output);
+}
+
+void Executor::forget(std::int64_t request_id) {
+  processors_.release(request_id);
+  drafter_->release(request_id);
 }
 
 }  // namespace trtspec

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string>
 #include <utility>
 
 namespace trtspec {
@@ -12,6 +13,9 @@ namespace {
 
 constexpr double kMinTemperature = 1e-5;
 constexpr double kMaxTemperature = 1e6;
+constexpr double kMinRepetitionPenalty = 1e-6;
+constexpr double kMaxBias = 1e30;
+constexpr double kMaxLogprobs = 20;
 
 void check_within(const char* name, double value, double low, double high) {
   if (std::isfinite(value) && low <= value && value <= high) return;
@@ -37,6 +41,34 @@ void SamplingOptions::check() const {
   check_within("min_p", min_p, 0.0, 1.0);
   check_within("max_tokens", static_cast<double>(max_tokens), 1.0, kMaxInt32);
   check_within("sample_index", static_cast<double>(sample_index), 0.0, kMaxInt32);
+  check_within("repetition_penalty", logits.repetition_penalty, kMinRepetitionPenalty, 1e6);
+  check_within("presence_penalty", logits.presence_penalty, -2.0, 2.0);
+  check_within("frequency_penalty", logits.frequency_penalty, -2.0, 2.0);
+  for (const auto& [token, bias] : logits.logit_bias) {
+    check_within("logit_bias", bias, -kMaxBias, kMaxBias);
+  }
+  for (const auto& word : logits.bad_words) {
+    if (word.empty()) throw Error("bad_words holds an empty entry, which would ban every token");
+  }
+  check_within("min_tokens", static_cast<double>(logits.min_tokens), 0.0, kMaxInt32);
+  if (logits.min_tokens > max_tokens) {
+    throw Error("min_tokens=" + std::to_string(logits.min_tokens) +
+                " must not exceed max_tokens=" + std::to_string(max_tokens));
+  }
+  if (logprobs) check_within("logprobs", static_cast<double>(*logprobs), 0.0, kMaxLogprobs);
+}
+
+void SamplingOptions::check_vocabulary(std::int64_t vocab_size) const {
+  const auto check = [vocab_size](const char* option, std::int64_t token) {
+    if (token >= 0 && token < vocab_size) return;
+    throw Error(std::string(option) + " names token id " + std::to_string(token) +
+                ", but the vocabulary has " + std::to_string(vocab_size) + " ids (0 to " +
+                std::to_string(vocab_size - 1) + ")");
+  };
+  for (const auto& [token, bias] : logits.logit_bias) check("logit_bias", token);
+  for (const auto& word : logits.bad_words) {
+    for (const std::int64_t token : word) check("bad_words", token);
+  }
 }
 
 const char* name_of(FinishReason reason) {

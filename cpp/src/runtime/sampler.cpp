@@ -51,8 +51,6 @@ SamplingColumns greedy_sampling(std::int64_t count) {
   return columns;
 }
 
-namespace {
-
 void check_logits(const at::Tensor& logits, std::int64_t rows) {
   const bool fits = logits.defined() && logits.dim() == 2 && logits.size(0) == rows &&
                     logits.size(1) > 0 && logits.scalar_type() == at::kFloat &&
@@ -67,8 +65,6 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
   }
   throw std::runtime_error(message.str());
 }
-
-}  // namespace
 
 Questions::Questions(std::span<const Asked> requests) {
   starts.push_back(0);

@@ -14,109 +14,16 @@
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
+#include <trtspec/runtime/suffix_drafter.hpp>
 #include <utility>
 #include <vector>
 
 #include "toy_engine.hpp"
+#include "trace_values.hpp"
 
 namespace {
 
-using trtspec::Json;
-
-// A difference between the trace and this run.
-class Difference : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// What this run has for a field of the trace: a number, a text, nothing or a list.
-struct Value {
-  enum class Kind { null, boolean, integer, real, text, list } kind = Kind::null;
-  std::int64_t integer = 0;
-  double real = 0.0;
-  std::string text;
-  std::vector<Value> list;
-
-  Value() = default;
-  Value(bool value) : kind(Kind::boolean), integer(value) {}
-  Value(std::int64_t value) : kind(Kind::integer), integer(value) {}
-  Value(double value) : kind(Kind::real), real(value) {}
-  Value(const char* value) : kind(Kind::text), text(value) {}
-  Value(std::vector<Value> values) : kind(Kind::list), list(std::move(values)) {}
-  template <class T>
-  static Value of(const T& numbers) {
-    std::vector<Value> values;
-    for (const auto number : numbers) {
-      if constexpr (std::is_floating_point_v<std::remove_cvref_t<decltype(number)>>) {
-        values.emplace_back(number);
-      } else {
-        values.emplace_back(std::int64_t{number});
-      }
-    }
-    return Value(std::move(values));
-  }
-
-  bool equals(const Json& other) const {
-    switch (kind) {
-      case Kind::null: return other.is_null();
-      case Kind::boolean: return other.is_bool() && other.as_bool() == (integer != 0);
-      case Kind::integer: return other.is_int() && other.as_int() == integer;
-      case Kind::real: return other.is_number() && other.as_double() == real;
-      case Kind::text: return other.is_string() && other.as_string() == text;
-      case Kind::list: break;
-    }
-    if (!other.is_array() || other.items().size() != list.size()) return false;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (!list[i].equals(other.items()[i])) return false;
-    }
-    return true;
-  }
-
-  void write(trtspec::JsonWriter& out) const {
-    switch (kind) {
-      case Kind::null: out.null(); return;
-      case Kind::boolean: out.value(integer != 0); return;
-      case Kind::integer: out.value(integer); return;
-      case Kind::real: out.value(real); return;
-      case Kind::text: out.value(text); return;
-      case Kind::list: break;
-    }
-    out.begin_array();
-    for (const Value& value : list) value.write(out);
-    out.end_array();
-  }
-};
-
-void write(const Json& value, trtspec::JsonWriter& out) {
-  if (value.is_array()) {
-    out.begin_array();
-    for (const Json& item : value.items()) write(item, out);
-    out.end_array();
-  } else if (value.is_bool()) {
-    out.value(value.as_bool());
-  } else if (value.is_int()) {
-    out.value(value.as_int());
-  } else if (value.is_number()) {
-    out.value(value.as_double());
-  } else if (value.is_string()) {
-    out.value(value.as_string());
-  } else {
-    out.null();
-  }
-}
-
-void expect(const Json& line, const char* field, const Value& value) {
-  const Json* wanted = line.find(field);
-  if (wanted && value.equals(*wanted)) return;
-  trtspec::JsonWriter theirs(0);
-  trtspec::JsonWriter ours(0);
-  if (wanted) write(*wanted, theirs);
-  value.write(ours);
-  throw Difference(std::string(field) + ": the trace has " +
-                   (wanted ? theirs.text() : "no such field") + ", this run " + ours.text());
-}
-
-using Fields = std::map<std::string, Value>;
+using namespace trace;
 
 // Passes everything on to a drafter and notes what the step is made of.
 class WatchedDrafter final : public trtspec::Drafter {
@@ -164,10 +71,16 @@ class WatchedDrafter final : public trtspec::Drafter {
   Fields& seen_;
 };
 
-std::vector<std::int64_t> numbers(const Json& list) {
-  std::vector<std::int64_t> values;
-  for (const Json& item : list.items()) values.push_back(item.as_int());
-  return values;
+Value value_of(const std::vector<trtspec::TokenLogprobs>& logprobs) {
+  std::vector<Value> entries;
+  for (const trtspec::TokenLogprobs& entry : logprobs) {
+    std::vector<Value> top;
+    for (const auto& [token, logprob] : entry.top) {
+      top.push_back(std::vector<Value>{token, logprob});
+    }
+    entries.push_back(std::vector<Value>{entry.token, entry.logprob, std::move(top)});
+  }
+  return entries;
 }
 
 // One scenario, run by Executor over toy engines, as tests/conformance/recorder.py runs it.
@@ -280,6 +193,18 @@ class Replay {
           draft_number("max_draft_len"), std::int32_t(draft_number("min_ngram")),
           std::int32_t(draft_number("max_ngram"))});
     }
+    if (kind() == "suffix") {
+      const Json& suffix = scenario_.at("draft").at("suffix");
+      return std::make_unique<trtspec::SuffixDrafter>(trtspec::SuffixDecoding{
+          .max_draft_len = draft_number("max_draft_len"),
+          .max_tree_depth = std::int32_t(suffix.at("max_tree_depth").as_int()),
+          .max_cached_requests = suffix.at("max_cached_requests").as_int(),
+          .max_cached_tokens = suffix.at("max_cached_tokens").as_int(),
+          .max_spec_factor = suffix.at("max_spec_factor").as_double(),
+          .max_spec_offset = suffix.at("max_spec_offset").as_double(),
+          .min_token_prob = suffix.at("min_token_prob").as_double(),
+          .tree = suffix.at("tree").as_bool()});
+    }
     if (kind() == "eagle") {
       return std::make_unique<trtspec::EagleDrafter>(*draft_, resources_, shape);
     }
@@ -300,7 +225,18 @@ class Replay {
         .max_tokens = arrival.at("max_tokens").as_int(),
         .ignore_eos = arrival.at("ignore_eos").as_bool(),
         .stop_token_ids = numbers(arrival.at("stop_token_ids")),
+        .logits = {.repetition_penalty = arrival.at("repetition_penalty").as_double(),
+                   .presence_penalty = arrival.at("presence_penalty").as_double(),
+                   .frequency_penalty = arrival.at("frequency_penalty").as_double(),
+                   .min_tokens = arrival.at("min_tokens").as_int()},
     };
+    for (const Json& pair : arrival.at("logit_bias").items()) {
+      options.logits.logit_bias.emplace_back(pair.items()[0].as_int(), pair.items()[1].as_double());
+    }
+    for (const Json& word : arrival.at("bad_words").items()) {
+      options.logits.bad_words.push_back(numbers(word));
+    }
+    if (arrival.at("logprobs").is_int()) options.logprobs = arrival.at("logprobs").as_int();
     try {
       executor_->add(trtspec::Request::create(arrival.at("id").as_int(),
                                               numbers(arrival.at("prompt")), std::move(options),
@@ -318,11 +254,14 @@ class Replay {
       expect(line, field, seen_[field]);
     }
     resources_.check_invariants();
-    std::vector<Value> said, committed;
+    std::vector<Value> said, logprobs, committed;
     for (const trtspec::StepOutput& output : outputs) {
       const bool goes_on = output.finish_reason == trtspec::FinishReason::none;
       said.push_back(std::vector<Value>{output.request_id, Value::of(output.tokens),
                                         goes_on ? Value() : name_of(output.finish_reason)});
+      if (!output.logprobs.empty()) {
+        logprobs.push_back(std::vector<Value>{output.request_id, value_of(output.logprobs)});
+      }
       if (!goes_on) continue;
       trtspec::Request request;  // the caches know a request by its id
       request.id = output.request_id;
@@ -330,6 +269,7 @@ class Replay {
                                              resources_.draft_committed(request)});
     }
     expect(line, "outputs", said);
+    expect(line, "logprobs", logprobs);
     expect(line, "committed", committed);
     std::vector<Value> free{resources_.target().num_free_blocks()};
     if (resources_.has_draft()) free.emplace_back(resources_.draft().num_free_blocks());

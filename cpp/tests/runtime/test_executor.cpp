@@ -10,6 +10,7 @@
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
+#include <trtspec/runtime/suffix_drafter.hpp>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,10 @@ class Run {
     for (trtspec::StepOutput& output : executor_.step()) {
       Tokens& text = texts[output.request_id];
       text.insert(text.end(), output.tokens.begin(), output.tokens.end());
+      for (const trtspec::TokenLogprobs& entry : output.logprobs) {
+        CHECK_EQ(entry.top.size(), 3u);
+        logprobs[output.request_id].emplace_back(entry.token, entry.logprob);
+      }
       if (output.finish_reason != FinishReason::none) {
         reasons[output.request_id] = output.finish_reason;
         errors[output.request_id] = output.error;
@@ -77,6 +82,7 @@ class Run {
   }
 
   std::map<std::int64_t, Tokens> texts;
+  std::map<std::int64_t, std::vector<std::pair<std::int64_t, double>>> logprobs;
   std::map<std::int64_t, FinishReason> reasons;
   std::map<std::int64_t, std::string> errors;
 
@@ -95,6 +101,10 @@ class Run {
     if (name == "ngram") {
       return std::make_unique<trtspec::NGramDrafter>(trtspec::NGramOptions{4, 1, 2});
     }
+    if (name == "suffix") {
+      return std::make_unique<trtspec::SuffixDrafter>(
+          trtspec::SuffixDecoding{.max_draft_len = 6, .max_tree_depth = 8});
+    }
     if (name == "draft_model") {
       return std::make_unique<trtspec::DraftModelDrafter>(draft_, resources_, shape);
     }
@@ -108,35 +118,75 @@ class Run {
   trtspec::Executor executor_;
 };
 
-void add_all(Run& run) {
+void add_all(Run& run, bool changes = false) {
   for (std::int64_t id = 0; id < 6; ++id) {
     trtspec::SamplingOptions options;
     options.temperature = id % 2 ? 1.0 : 0.0;
     options.top_p = id == 3 ? 0.9 : 1.0;
     options.seed = 100 + id;
     if (id == 4) options.stop_token_ids = {2};
+    options.logprobs = id == 2 ? std::optional<std::int64_t>(3) : std::nullopt;
+    if (changes) {
+      options.logits = {.repetition_penalty = 1.3, .frequency_penalty = 0.5,
+                        .logit_bias = {{id % kVocab, 2.5}}, .bad_words = {{3}, {1, 2}},
+                        .min_tokens = id};
+    }
     const Tokens eos = id == 5 ? Tokens{1} : Tokens{};
     run.add(id, Tokens(std::size_t(1 + 3 * id), id % kVocab), options, eos);
   }
 }
 
-void test_drafts_do_not_change_texts() {
+// changes: whether the logits are changed by what a text holds already.
+std::map<std::int64_t, Tokens> test_drafts_do_not_change_texts(bool changes) {
   Run plain({});
-  add_all(plain);
+  add_all(plain, changes);
   plain.finish();
   CHECK_EQ(plain.texts.size(), 6u);
   CHECK_EQ(plain.executor().metrics().total().num_draft_tokens(), 0);
-  for (const char* drafter : {"none", "ngram", "draft_model", "eagle"}) {
+  CHECK_EQ(plain.logprobs[2].size(), plain.texts[2].size());
+  CHECK(plain.logprobs[3].empty());
+  for (const char* drafter : {"none", "ngram", "suffix", "draft_model", "eagle"}) {
     for (const std::int64_t num_blocks : {200, 20}) {  // with few blocks some are preempted
       Run run({.drafter = drafter, .num_blocks = num_blocks});
-      add_all(run);
+      add_all(run, changes);
       run.finish();
       CHECK(run.texts == plain.texts);
       CHECK(run.reasons == plain.reasons);
+      CHECK(run.logprobs[2] == plain.logprobs[2]);
       const trtspec::SpeculativeMetrics& total = run.executor().metrics().total();
       if (std::string(drafter) != "none") CHECK(total.num_accepted_tokens() > 5);
     }
   }
+  return plain.texts;
+}
+
+void test_changed_logits_change_texts() {
+  const auto changed = test_drafts_do_not_change_texts(true);
+  const auto plain = test_drafts_do_not_change_texts(false);
+  CHECK(changed != plain);
+  for (const auto& [id, text] : changed) {
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      CHECK(text[i] != 3);
+      CHECK(i == 0 || text[i - 1] != 1 || text[i] != 2);
+    }
+    CHECK(static_cast<std::int64_t>(text.size()) >= id);
+  }
+}
+
+void test_texts_are_forgotten() {
+  const auto drafted = [](bool forgets) {
+    Run run({.drafter = "suffix"});
+    run.add(0, {1, 2, 3});
+    run.step();
+    CHECK_THROWS(run.executor().forget_ended());
+    run.finish();
+    if (forgets) run.executor().forget_ended();
+    run.executor().reset_metrics();
+    run.add(1, {1, 2, 3});
+    run.finish();
+    return run.executor().metrics().total().num_accepted_tokens();
+  };
+  CHECK(drafted(true) < drafted(false));
 }
 
 void test_a_failing_step_ends_its_requests_alone() {
@@ -241,7 +291,8 @@ void test_clocks() {
 }  // namespace
 
 int main() {
-  test_drafts_do_not_change_texts();
+  test_changed_logits_change_texts();
+  test_texts_are_forgotten();
   test_a_failing_step_ends_its_requests_alone();
   test_unusable_logits_end_one_request();
   test_aborts();

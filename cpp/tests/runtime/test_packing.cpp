@@ -5,6 +5,7 @@
 #include <trtspec/runtime/packing.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
 #include <trtspec/runtime/sampler.hpp>
+#include <trtspec/runtime/verification.hpp>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,7 @@ void test_sampling_table() {
 
 void test_verify() {
   trtspec::HostDevice device;
+  trtspec::RequestProcessors processors;
   // Two requests, greedy: the first one's rows say 4, 5, 6 and 7; the second has one row.
   const Request first = request_of(TokenTree({9, 4, 5}, {-1, -1, 1}), 0.0);
   const Request second = request_of({}, 0.0);
@@ -100,7 +102,7 @@ void test_verify() {
   for (std::size_t row = 0; row < said.size(); ++row) {
     rows[row * 10 + std::size_t(said[row])] = 1.0f;
   }
-  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, logits, device);
+  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, processors, logits, device);
   CHECK(verdicts[0].rows == (Tokens{0, 2, 3}));
   CHECK(verdicts[0].tokens == (Tokens{4, 5, 7}));
   CHECK(verdicts[1].rows == (Tokens{0}));
@@ -108,17 +110,17 @@ void test_verify() {
   CHECK(!verdicts[0].failed && !verdicts[1].failed);
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
-  CHECK(!trtspec::verify(requests, logits, device)[0].failed);
+  CHECK(!trtspec::verify(requests, processors, logits, device)[0].failed);
   rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it: what came before stands
-  verdicts = trtspec::verify(requests, logits, device);
+  verdicts = trtspec::verify(requests, processors, logits, device);
   CHECK(!verdicts[0].failed && verdicts[0].rows == Tokens{0} && verdicts[0].tokens == Tokens{4});
   rows[0] = std::numeric_limits<float>::quiet_NaN();  // the first
-  verdicts = trtspec::verify(requests, logits, device);
+  verdicts = trtspec::verify(requests, processors, logits, device);
   CHECK(verdicts[0].failed && !verdicts[1].failed);
 
-  CHECK_THROWS(trtspec::verify(requests, logits.narrow(0, 0, 4), device));
-  CHECK_THROWS(trtspec::verify(requests, logits.to(at::kDouble), device));
-  CHECK_THROWS(trtspec::verify(requests, at::Tensor(), device));
+  CHECK_THROWS(trtspec::verify(requests, processors, logits.narrow(0, 0, 4), device));
+  CHECK_THROWS(trtspec::verify(requests, processors, logits.to(at::kDouble), device));
+  CHECK_THROWS(trtspec::verify(requests, processors, at::Tensor(), device));
 }
 
 void test_rollout_shapes() {

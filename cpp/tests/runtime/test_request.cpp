@@ -29,6 +29,23 @@ void test_options() {
   refused({.min_p = -0.1, .stop_token_ids = {}});
   refused({.sample_index = -1, .stop_token_ids = {}});
   refused({.max_tokens = 0, .stop_token_ids = {}});
+  const auto refused_logits = [&](trtspec::LogitsOptions logits) {
+    refused({.max_tokens = 8, .stop_token_ids = {}, .logits = std::move(logits)});
+  };
+  refused_logits({.repetition_penalty = 0.0});
+  refused_logits({.presence_penalty = 2.1});
+  refused_logits({.frequency_penalty = -2.1});
+  refused_logits({.logit_bias = {{1, 1e31}}});
+  refused_logits({.bad_words = {{1}, {}}});
+  refused_logits({.min_tokens = 9});
+  refused({.stop_token_ids = {}, .logprobs = 21});
+  SamplingOptions named{.stop_token_ids = {},
+                        .logits = {.logit_bias = {{9, 1.0}}, .bad_words = {{2, 7}}}};
+  named.check_vocabulary(10);
+  CHECK_THROWS(named.check_vocabulary(9));
+  named.logits.logit_bias.clear();
+  named.check_vocabulary(8);
+  CHECK_THROWS(named.check_vocabulary(7));
 }
 
 void test_create() {

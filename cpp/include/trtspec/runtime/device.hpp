@@ -33,6 +33,8 @@ class Device {
   virtual void place_rows(const at::Tensor& to, std::span<const std::int64_t> indices,
                           const at::Tensor& from) = 0;
 
+  // Logits [rows, V], contiguous and on the host, to be changed: a copy, where they lie elsewhere.
+  virtual at::Tensor to_host(const at::Tensor& logits) = 0;
   // The contracts of sampling.hpp over logits [rows, V] f32. All but the logits is on the host.
   // token_map [V] i64: undefined, or always the same for the tensor that it is.
   virtual void sample(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids) = 0;
@@ -50,6 +52,7 @@ class HostDevice final : public Device {
                  std::span<const std::int64_t> dst_slots) override;
   void place_rows(const at::Tensor& to, std::span<const std::int64_t> indices,
                   const at::Tensor& from) override;
+  at::Tensor to_host(const at::Tensor& logits) override;
   void sample(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids) override;
   void draft_candidates(const at::Tensor& logits, const SamplingRows& params,
                         const at::Tensor& token_map, std::int64_t count, std::int64_t* ids,
@@ -67,6 +70,7 @@ class GpuDevice final : public Device {
                  std::span<const std::int64_t> dst_slots) override;
   void place_rows(const at::Tensor& to, std::span<const std::int64_t> indices,
                   const at::Tensor& from) override;
+  at::Tensor to_host(const at::Tensor& logits) override;
   void sample(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids) override;
   void draft_candidates(const at::Tensor& logits, const SamplingRows& params,
                         const at::Tensor& token_map, std::int64_t count, std::int64_t* ids,

@@ -57,6 +57,8 @@ class Drafter {
                                                 std::span<const Accepted> accepted) = 0;
   // Forgets a finished, aborted or preempted request; unknown ids are ignored.
   virtual void release(std::int64_t request_id) = 0;
+  // Forgets what it keeps of requests that have ended. Called while there is none.
+  virtual void forget_ended() {}
   // The engine it drafts with, null without one; for its clock.
   virtual const ModelEngine* engine() const { return nullptr; }
 };

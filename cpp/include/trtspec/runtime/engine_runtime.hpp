@@ -16,6 +16,7 @@
 #include <trtspec/runtime/libraries.hpp>
 #include <trtspec/runtime/ngram_drafter.hpp>
 #include <trtspec/runtime/session_engine.hpp>
+#include <trtspec/runtime/suffix_drafter.hpp>
 
 namespace trtspec {
 
@@ -28,33 +29,39 @@ SchedulerLimits runtime_limits(const BuildLimits& build,
 
 // How to draft.
 struct Speculation {
-  enum class Method { none, ngram, draft_model, self, eagle, eagle3, mtp, pard, p_eagle };
+  enum class Method { none, ngram, suffix, draft_model, self, eagle, eagle3, mtp, pard, p_eagle };
   static constexpr std::int64_t kDefaultNgramLength = 5;
   static constexpr std::int32_t kDefaultMinNgram = 2;
   static constexpr std::int32_t kDefaultMaxNgram = 5;
 
   Method method = Method::none;
-  // Most draft tokens on one path: K of a chain, depth D of a tree; 0 without speculation.
+  // Most draft tokens on one path: K of a chain, depth D of a tree; suffix: all nodes counted; 0
+  // without speculation.
   std::int64_t max_draft_len = 0;
   std::int32_t min_ngram = kDefaultMinNgram;
   std::int32_t max_ngram = kDefaultMaxNgram;
+  SuffixDecoding suffix = {};  // but for its length, which is max_draft_len
 
   // What the folder was built for, else none.
   static Speculation of(const EngineFolder& folder);
   // Whether drafts come from an engine of their own.
-  bool has_draft_engine() const { return method != Method::none && method != Method::ngram; }
+  bool has_draft_engine() const {
+    return method != Method::none && method != Method::ngram && method != Method::suffix;
+  }
   // Throws Error for a method that the folder has no draft for, a length beyond the built one, or
-  // n-gram sizes that contradict each other.
+  // options of a method that cannot be.
   void check(const EngineFolder& folder) const;
   DrafterNeeds needs(const EngineFolder& folder) const;
+  // The options of suffix decoding with this length.
+  SuffixDecoding suffix_decoding() const;
   // Whether the draft is a language model of its own, which reads no states of the target.
   bool is_language_model() const {
     return method == Method::draft_model || method == Method::self || method == Method::pard;
   }
 };
 
-// "none", "ngram", "draft_model", "self", "eagle", "eagle3", "mtp", "pard" or "p_eagle"; the other
-// way throws Error for another name.
+// "none", "ngram", "suffix", "draft_model", "self", "eagle", "eagle3", "mtp", "pard" or "p_eagle";
+// the other way throws Error for another name, and says so of one that runs in Python only.
 const char* name_of(Speculation::Method method);
 Speculation::Method method_named(std::string_view name);
 

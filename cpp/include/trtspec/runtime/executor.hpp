@@ -8,8 +8,8 @@
 //   while (executor.has_work())
 //     for (const StepOutput& output : executor.step()) ...
 //
-// Not part of this runtime: penalties, logit biases, banned words, log probabilities and stop
-// strings. A text ends at EOS, at a stop token, or at its longest length.
+// Not part of this runtime: stop strings, grammars, and the controller that weighs what drafts cost
+// (hybrid, auto, adaptive). A text ends at EOS, at a stop token, or at its longest length.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,10 @@
 #include <trtspec/runtime/request.hpp>
 #include <trtspec/runtime/resource_manager.hpp>
 #include <trtspec/runtime/scheduler.hpp>
+#include <trtspec/runtime/verification.hpp>
 #include <vector>
 
 namespace trtspec {
-
-struct Verdict;
 
 // What a step did for one request.
 struct StepOutput {
@@ -33,6 +32,7 @@ struct StepOutput {
   std::vector<std::int64_t> tokens;  // emitted by the step; none in the middle of a prefill
   FinishReason finish_reason = FinishReason::none;  // `none` while the request goes on
   std::string error;  // why, where finish_reason is `error`
+  std::vector<TokenLogprobs> logprobs = {};  // of each token, where they were asked for
 };
 
 // Continuous batching with speculation over one target engine and any Drafter. Not thread-safe: one
@@ -63,6 +63,8 @@ class Executor {
   const ExecutorMetrics& metrics() const { return metrics_; }
   // Begins a new measurement; figures of running requests begin again too.
   void reset_metrics() { metrics_ = ExecutorMetrics(); }
+  // Forgets what drafts were made of beyond the requests that were; there must be none now.
+  void forget_ended() { drafter_->forget_ended(); }
   // Forgets the figures of one request; those in the total stay.
   void release_metrics(std::int64_t request_id) { metrics_.release(request_id); }
 
@@ -74,11 +76,13 @@ class Executor {
   Judged accept(const ScheduledRequest& item, const Verdict* verdict);
   void commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted);
   StepOutput emit(Judged& judged);
+  void forget(std::int64_t request_id);
 
   ModelEngine& target_;
   ResourceManager& resources_;
   std::unique_ptr<Drafter> drafter_;
   Scheduler scheduler_;
+  RequestProcessors processors_;
   ExecutorMetrics metrics_;
 };
 

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <trtspec/logits_processor.hpp>
 #include <trtspec/token_tree.hpp>
 #include <vector>
 
 namespace trtspec {
 
-// What one request asks of the sampler. Penalties, biases, banned words, log probabilities and stop
-// strings are not part of this runtime; the Python one has them.
+// What one request asks of the sampler. Stop strings, bad words that are strings and grammars need a
+// tokenizer and are not part of this runtime; the Python one has them.
 struct SamplingOptions {
   double temperature = 0.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0 or -1: off
@@ -20,9 +22,14 @@ struct SamplingOptions {
   std::int64_t max_tokens = 32;  // most tokens to generate; cut to what max_seq_len leaves
   bool ignore_eos = false;
   std::vector<std::int64_t> stop_token_ids;
+  LogitsOptions logits = {};
+  // How many best tokens to report of each position beside the emitted one, by the raw model.
+  std::optional<std::int64_t> logprobs = std::nullopt;
 
   // Throws Error for a value that cannot be honoured; names it and the limit.
   void check() const;
+  // Throws Error for a token of a bias or a bad word that is not below vocab_size.
+  void check_vocabulary(std::int64_t vocab_size) const;
 };
 
 enum class FinishReason { none, stop, length, error, abort };

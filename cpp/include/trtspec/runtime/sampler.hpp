@@ -9,6 +9,7 @@
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
 #include <trtspec/sampling.hpp>
+#include <utility>
 #include <vector>
 
 namespace trtspec {
@@ -51,13 +52,23 @@ class SamplingTable {
 // The sampling values of requests whose tokens nobody asks for.
 SamplingColumns greedy_sampling(std::int64_t count);
 
+// Log probabilities of the raw model at one output position: of the emitted token, and the best
+// tokens with theirs, falling.
+struct TokenLogprobs {
+  std::int64_t token;
+  double logprob;
+  std::vector<std::pair<std::int64_t, double>> top;
+};
+
 // What the target says about one request's rows: the accepted ones, root first, and what each of
 // them emits; the last token is the bonus. failed: the model gave no usable number for the root's
-// row. A path ends before a later one of that kind, which is the root's in the next step.
+// row. A path ends before a later one of that kind, which is the root's in the next step. logprobs:
+// of each token, where the request asks for them.
 struct Verdict {
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> tokens;
   bool failed = false;
+  std::vector<TokenLogprobs> logprobs = {};
 };
 
 // What is asked of the rows of several requests, which lie one behind the other, the root of each
@@ -75,21 +86,14 @@ struct Questions {
 using SampleRows =
     std::function<void(const at::Tensor& logits, const SamplingRows& params, std::int64_t* ids)>;
 
+// Throws std::runtime_error unless the logits are f32 [rows, V], of some V, on the host as far as
+// torch knows.
+void check_logits(const at::Tensor& logits, std::int64_t rows);
+
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
 // about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
 // host.
 std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
                             const SampleRows& sample);
-
-// The same for requests, whose logits are where `device` samples.
-inline std::vector<Verdict> verify(std::span<const Request* const> requests,
-                                   const at::Tensor& logits, Device& device) {
-  std::vector<Asked> asked;
-  for (const Request* request : requests) asked.push_back(Asked::of(*request, true));
-  return verify(Questions(asked), logits,
-                [&device](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
-                  device.sample(rows, params, ids);
-                });
-}
 
 }  // namespace trtspec

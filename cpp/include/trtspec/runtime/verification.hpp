@@ -1,0 +1,39 @@
+// Verification: the rows of a step's requests judged by the logits that the target gave them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <trtspec/logits_processor.hpp>
+#include <trtspec/runtime/device.hpp>
+#include <trtspec/runtime/request.hpp>
+#include <trtspec/runtime/sampler.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// The logits processors of the requests that run; requests without any are not kept.
+class RequestProcessors {
+ public:
+  // The request's processor, which knows its text; null: its logits stay as they are. Valid until
+  // it is released.
+  const LogitsProcessor* of(const Request& request);
+  // Forgets a request that ended; unknown ids are ignored.
+  void release(std::int64_t request_id) { processors_.erase(request_id); }
+  bool empty() const { return processors_.empty(); }
+
+ private:
+  std::map<std::int64_t, LogitsProcessor> processors_;
+};
+
+// Has every row of the requests and their drafts sampled, by their options, and walks every draft.
+// logits f32 [R, V] are where `device` samples; if a request changes them or asks for log
+// probabilities, all come to the host and are changed in place there. Throws std::runtime_error for
+// logits of another shape or dtype.
+std::vector<Verdict> verify(std::span<const Request* const> requests,
+                            RequestProcessors& processors, const at::Tensor& logits,
+                            Device& device);
+
+}  // namespace trtspec

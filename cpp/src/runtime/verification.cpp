@@ -1,0 +1,80 @@
+#include <trtspec/runtime/verification.hpp>
+
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/topk.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+TokenLogprobs logprobs_at(const at::Tensor& row, std::int64_t token, std::int64_t count) {
+  const auto [values, ids] =
+      at::topk(row, std::min(count, row.size(0)), /*dim=*/-1, /*largest=*/true, /*sorted=*/true);
+  TokenLogprobs made{token, row.const_data_ptr<float>()[token], {}};
+  const auto* best = ids.const_data_ptr<std::int64_t>();
+  const auto* logprobs = values.const_data_ptr<float>();
+  for (std::int64_t i = 0; i < ids.numel(); ++i) made.top.emplace_back(best[i], logprobs[i]);
+  return made;
+}
+
+}  // namespace
+
+const LogitsProcessor* RequestProcessors::of(const Request& request) {
+  if (!request.options.logits.changes()) return nullptr;
+  LogitsProcessor& processor =
+      processors_
+          .try_emplace(request.id, request.options.logits, request.end_tokens(),
+                       request.num_prompt_tokens)
+          .first->second;
+  processor.extend(request.tokens);
+  return &processor;
+}
+
+std::vector<Verdict> verify(std::span<const Request* const> requests,
+                            RequestProcessors& processors, const at::Tensor& logits,
+                            Device& device) {
+  std::vector<Asked> asked;
+  std::vector<const LogitsProcessor*> changes;
+  bool wants_logits = false;
+  for (const Request* request : requests) {
+    asked.push_back(Asked::of(*request, true));
+    changes.push_back(processors.of(*request));
+    wants_logits = wants_logits || changes.back() || request->options.logprobs;
+  }
+  const Questions questions(asked);
+  if (!wants_logits) {
+    return verify(questions, logits,
+                  [&device](const at::Tensor& rows, const SamplingRows& params,
+                            std::int64_t* ids) { device.sample(rows, params, ids); });
+  }
+  check_logits(logits, questions.table.size());
+  const at::Tensor host = device.to_host(logits);
+  std::vector<at::Tensor> raw(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::int64_t first = questions.starts[i], rows = questions.starts[i + 1] - first;
+    const at::Tensor own = host.narrow(0, first, rows);
+    if (requests[i]->options.logprobs) raw[i] = at::log_softmax(own, -1);
+    if (changes[i]) {
+      changes[i]->apply(requests[i]->draft, own.mutable_data_ptr<float>(), own.size(1));
+    }
+  }
+  std::vector<Verdict> verdicts = verify(
+      questions, host, [](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
+        sample(rows.const_data_ptr<float>(), rows.size(0), rows.size(1), params, ids);
+      });
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Verdict& verdict = verdicts[i];
+    if (!raw[i].defined() || verdict.failed) continue;
+    for (std::size_t at = 0; at < verdict.tokens.size(); ++at) {
+      verdict.logprobs.push_back(logprobs_at(raw[i].select(0, verdict.rows[at]),
+                                             verdict.tokens[at], *requests[i]->options.logprobs));
+    }
+  }
+  return verdicts;
+}
+
+}  // namespace trtspec
