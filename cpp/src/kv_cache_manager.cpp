@@ -183,6 +183,7 @@ KVCacheManager& KVCacheManager::operator=(KVCacheManager&&) noexcept = default;
 
 std::int64_t KVCacheManager::num_blocks() const { return impl_->num_blocks; }
 std::int64_t KVCacheManager::block_size() const { return impl_->block_size; }
+std::int64_t KVCacheManager::window() const { return impl_->window; }
 std::int64_t KVCacheManager::num_free_blocks() const { return impl_->num_free(); }
 
 std::int64_t KVCacheManager::rows_held(std::int64_t total, std::int64_t step) const {

@@ -39,6 +39,22 @@ std::span<const std::int32_t> SlotKVCacheManager::block_table(std::int64_t reque
   return {&sequence.slot, sequence.slot < 0 ? std::size_t{0} : std::size_t{1}};
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> SlotKVCacheManager::committed_lengths() const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> lengths;
+  for (const auto& [request, sequence] : sequences_) {
+    lengths.emplace_back(request, sequence.committed);
+  }
+  return lengths;
+}
+
+std::int64_t SlotKVCacheManager::slot(std::int64_t request, std::int64_t position) const {
+  const Sequence& sequence = of(request);
+  if (position < 0 || position >= sequence.reserved) {
+    refuse(request, "has not reserved position " + std::to_string(position));
+  }
+  return sequence.slot * length_ + position;
+}
+
 std::int64_t SlotKVCacheManager::room(std::int64_t request) const {
   return of(request).slot >= 0 || !free_.empty() ? length_ : 0;
 }

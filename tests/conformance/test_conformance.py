@@ -16,11 +16,12 @@ from torch import Tensor
 from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.executor.bans import BadWords
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.penalties import Penalties
+from trtspec.executor.request import Request
 from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.scheduler import Scheduler
 from trtspec.ops.sampling import sample
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 
@@ -163,19 +164,32 @@ def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_node_more(patch: pytest.MonkeyPatch) -> None:
-    useful = DrafterNeeds.useful_nodes
-    patch.setattr(DrafterNeeds, "useful_nodes", lambda self, left: useful(self, left + 1))
+    add = Scheduler.add
+
+    def add_longer(self: Scheduler, request: Request) -> None:
+        request.max_output_tokens += 1
+        try:
+            add(self, request)
+        finally:
+            request.max_output_tokens -= 1
+
+    patch.setattr(Scheduler, "add", add_longer)
 
 
 def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
     commit = ResourceManager.commit
 
     def commit_less(
-        self: ResourceManager, request: Any, target: int, drafts: Sequence[int]
+        self: ResourceManager,
+        requests: Sequence[Request],
+        target: Sequence[int],
+        drafts: Sequence[Sequence[int]],
     ) -> None:
-        held = [cache.committed(request) for cache in self.draft_caches]
-        fewer = [max(before, now - 1) for before, now in zip(held, drafts, strict=True)]
-        commit(self, request, target, fewer)
+        fewer = []
+        for request, lengths in zip(requests, drafts, strict=True):
+            held = [cache.committed(request) for cache in self.draft_caches]
+            fewer.append([max(pair[0], pair[1] - 1) for pair in zip(held, lengths, strict=True)])
+        commit(self, requests, target, fewer)
 
     patch.setattr(ResourceManager, "commit", commit_less)
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
+from trtspec.executor.resources import DraftCache
+from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.state_drafter import StateDrafter
 
 from .eagle_heads import (
@@ -154,16 +157,21 @@ def test_shifted_tokens_are_noticed(
 def test_a_stale_cache_is_noticed(sharp: RightHeads, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefix that the target holds, but not the draft."""
 
-    def begin(self: ResourceManager, request: Request) -> int:
-        cached = self.target.match(request.tokens)
-        self.target.begin(request.id, request.tokens, cached)
-        (draft,) = self.drafts
-        draft.begin(request.id, request.tokens, 0)
-        draft.reserve(request.id, cached)
-        draft.commit(request.id, request.tokens, cached)
-        return cached
+    schedule, block_table = Scheduler.schedule, DraftCache.block_table
+    held: dict[int, int] = {}
 
-    monkeypatch.setattr(ResourceManager, "begin", begin)
+    def noted(self: Scheduler) -> StepPlan:
+        plan = schedule(self)
+        held.update((item.request.id, item.start) for item in plan.admitted)
+        return plan
+
+    def stale(self: DraftCache, request: Request) -> Tensor:
+        table = block_table(self, request).clone()
+        table[: held[request.id] // 16] = self.num_blocks - 1  # blocks that nobody wrote
+        return table
+
+    monkeypatch.setattr(Scheduler, "schedule", noted)
+    monkeypatch.setattr(DraftCache, "block_table", stale)
     assert rate(sharp, "eagle1") == 1.0  # it reads nothing of its cache
     assert rate(sharp, "eagle1_cached") < 0.5
 

@@ -14,7 +14,10 @@ from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.step_plan import ScheduledRequest
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+
+from .kv_cache_reference import PlainKVCacheManager
+from .scheduler_reference import PlainResourceManager, PlainScheduler, useful_nodes
 
 EOS = 0
 
@@ -72,9 +75,12 @@ class Simulation:
     """A stand-in for the executor, its engines and its drafter."""
 
     manager_type: type[Any] = KVCacheManager
+    resources_type: type[Any] = ResourceManager
+    scheduler_type: type[Any] = Scheduler
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.plans: list[Any] = []  # what each step was scheduled with
         self.rng = random.Random(world.seed)
         self.events: Counter[str] = Counter()
         longest = world.max_prompt + world.max_output
@@ -113,10 +119,10 @@ class Simulation:
                 extras, sizes, spares, lookaheads, world.windows, strict=False
             )
         ]
-        self.resources = ResourceManager(
+        self.resources = self.resources_type(
             self.target, drafts, [cache.from_tokens for cache in caches]
         )
-        self.scheduler = Scheduler(
+        self.scheduler = self.scheduler_type(
             self.resources, world.batch, world.batch + world.spare_rows, longest, needs
         )
         self.needs = needs
@@ -215,7 +221,7 @@ class Simulation:
         self.write_right(request, 0, start, start + item.num_rows)
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
-        if item.max_nodes < self.needs.useful_nodes(request.remaining_tokens):
+        if item.max_nodes < useful_nodes(self.needs, request.remaining_tokens):
             self.events["cut drafts"] += item.is_generation
 
         kept = 0  # accepted drafts
@@ -239,7 +245,7 @@ class Simulation:
         committed = start + item.num_rows + kept
         drafts = range(1, len(self.rows))
         drafted = [self.run_drafter(item, cache, old, kept) for cache in drafts]
-        self.resources.commit(request, committed, drafted)
+        self.resources.commit([request], [committed], [drafted])
         if len(emitted) and len(request.output_tokens) == len(self.expected[request.id]):
             request.finish_reason = "length"
             self.scheduler.finish(request)
@@ -268,6 +274,7 @@ class Simulation:
 
     def step(self) -> None:
         batch = self.scheduler.schedule()
+        self.note(batch)
         self.check()
         fed = sum(item.num_rows + item.max_nodes for item in batch.items)
         assert fed <= self.scheduler.max_num_tokens
@@ -292,6 +299,19 @@ class Simulation:
                         (manager.block_table(item.request.id) < 0).any()
                     )
         self.check()
+
+    def note(self, batch: StepPlan) -> None:
+        requests = [item.request for item in batch.items]
+        rows = [
+            (i.request.id, i.start, i.num_rows, i.is_generation, i.max_nodes, i.samples)
+            for i in batch.items
+        ]
+        blocks = [[m.block_table(r.id).tolist() for r in requests] for m in self.resources.all]
+        assert [table.tolist() for table in batch.blocks] == blocks[0]
+        gone, new = [r.id for r in batch.preempted], [i.request.id for i in batch.admitted]
+        waiting = [r.id for r in self.scheduler.waiting]
+        counts = batch.num_waiting, self.scheduler.num_running, self.scheduler.num_waiting
+        self.plans.append((rows, blocks, gone, new, waiting, counts))
 
     def check(self) -> None:
         self.resources.check_invariants()
@@ -343,3 +363,11 @@ class Simulation:
         assert not self.scheduler.has_work
         self.events["steps"] += steps
         return self.events
+
+
+class PlainSimulation(Simulation):
+    """All that decides in plain Python. Tests that need something broken derive from this one."""
+
+    manager_type = PlainKVCacheManager
+    resources_type = PlainResourceManager
+    scheduler_type = PlainScheduler

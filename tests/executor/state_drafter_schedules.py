@@ -263,12 +263,7 @@ class Schedule:
     def _watch_feeding(self) -> None:
         """Every final row once: a request's are fed in order, from where its cache began."""
         next_row: dict[int, int] = {}
-        group, release, begin = self.drafter._group, self.drafter.release, self.resources.begin
-
-        def watched_begin(request: Request) -> int:
-            next_row[request.id] = begin(request)
-            self.events["reused"] += next_row[request.id] > 0
-            return next_row[request.id]
+        group, release = self.drafter._group, self.drafter.release
 
         def watched_group(request: Request, start: int, count: int) -> RowGroup:
             assert start == next_row[request.id], "a row is fed twice or left out"
@@ -281,7 +276,6 @@ class Schedule:
             next_row.pop(request_id, None)
             release(request_id)
 
-        self.resources.begin = watched_begin  # type: ignore[method-assign]
         self.drafter._group = watched_group  # type: ignore[method-assign]
         self.drafter.release = watched_release  # type: ignore[method-assign]
         schedule = self.scheduler.schedule
@@ -290,6 +284,9 @@ class Schedule:
             batch = schedule()
             self.events["preempted"] += len(batch.preempted)
             for item in batch.items:
+                if item.request.id not in next_row:
+                    next_row[item.request.id] = item.start
+                    self.events["reused"] += item.start > 0
                 self.events["chunk"] += not item.samples
                 self.events["no drafts"] += item.is_generation and item.max_nodes == 0
             return batch
@@ -321,7 +318,8 @@ class Schedule:
             if request.is_finished:
                 del self.live[request.id]
         pending = self.drafter._pending
-        assert set(pending) <= {r.id for r in self.scheduler._running}, "states of nobody are held"
+        running = self.live.keys() - {r.id for r in self.scheduler.waiting}
+        assert set(pending) <= running, "states of nobody are held"
         assert not self.drafter._fed
         for id, parts in pending.items():
             states = parts.joined()

@@ -133,7 +133,7 @@ class Serving:
             self.events["piled up"] += self.engine.num_fed > before
         for item, outcome, (length,) in zip(items, accepted, lengths, strict=True):
             request = item.request
-            self.resources.commit(request, item.start + len(outcome.rows), (length,))
+            self.resources.commit([request], [item.start + len(outcome.rows)], [(length,)])
             behind = len(request.tokens) - cache.committed(request)
             if item.max_nodes or not item.is_generation:
                 assert behind < MOST_BEHIND + len(request.tokens) - item.start - item.num_rows + 1
@@ -186,7 +186,7 @@ def test_a_cache_with_a_window_is_fed_prompts_as_the_target_reads_them(window: i
         item = ScheduledRequest(request, start, 5, False, 0, False)
         batch = StepPlan((item,), feeds_drafts=False)
         ((length,),) = serving.drafter.on_accepted(batch, [Accepted(tuple(range(5)), ())])
-        serving.resources.commit(request, start + 5, (length,))
+        serving.resources.commit([request], [start + 5], [(length,)])
         assert length == (start + 5 if window or start + 5 >= MOST_BEHIND else 0)
 
 

@@ -240,31 +240,6 @@ def test_lookahead_blocks_depend_on_the_next_token() -> None:
     cache.check_invariants()
 
 
-def test_a_generating_step_reads_no_more_than_the_newest_block() -> None:
-    class Counting(list[int]):
-        read = 0
-
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]
-            value = super().__getitem__(index)
-            Counting.read += len(value) if isinstance(index, slice) else 1
-            return value
-
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            raise AssertionError("walks all tokens")
-
-    cache = manager(num_blocks=300)
-    tokens = Counting(range(1000))
-    cache.begin(1, tokens, 0)
-    cache.reserve(1, 999)
-    cache.commit(1, tokens, 999)
-    Counting.read = 0
-    for n in range(1000, 1040):
-        tokens.append(n)
-        assert cache.reserve(1, n + 5)
-        cache.commit(1, tokens, n)
-    assert Counting.read <= 40 * (cache.block_size + 1)
-
-
 def test_blocks_behind_the_window_are_let_go() -> None:
     """Those that the next row, at 20, does not see: it sees 14 to 20, in blocks 3 to 5."""
     text = list(range(100, 130))

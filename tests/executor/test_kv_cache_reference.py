@@ -97,8 +97,6 @@ class Pair:
             blocks = self.cache.block_table(request).tolist()
             assert blocks == self.plain.block_table(request).tolist()
             self.ask("room", request)
-            for rows in (len(blocks) * self.block, len(blocks) * self.block + 1):
-                self.ask("covers", request, rows)
             self.ask("match", text)
             behind = blocks.count(-1)
             self.events["behind"] += behind > 0

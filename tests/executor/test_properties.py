@@ -8,16 +8,17 @@ mixed up, shared too early, rewritten or lost, a committed row differs from its 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
 
 from .kv_cache_reference import PlainKVCacheManager
-from .random_schedules import CHOICES, Simulation, World, random_world
+from .random_schedules import CHOICES, PlainSimulation, Simulation, World, random_world
+from .scheduler_reference import PlainResourceManager
 
 
 @pytest.mark.slow
@@ -54,6 +55,27 @@ def test_random_schedules() -> None:
 )
 def test_any_world_keeps_the_invariants(world: World) -> None:
     Simulation(world).run()
+
+
+@pytest.mark.slow
+def test_plain_python_schedules_the_same() -> None:
+    """Rows, blocks of all caches, victims, newcomers and the queue of every step."""
+    for seed in range(400):
+        world = random_world(seed)
+        native, plain = Simulation(world), PlainSimulation(world)
+        assert native.run() == plain.run(), world
+        assert native.plans == plain.plans, world
+
+
+def test_another_plan_is_noticed() -> None:
+    class OneNodeLess(PlainSimulation):
+        def __init__(self, world: World) -> None:
+            super().__init__(world)
+            self.scheduler._needs = replace(self.needs, max_nodes=1, max_depth=1)
+
+    worlds = [random_world(seed) for seed in range(30)]
+    runs = [(Simulation(world), OneNodeLess(world)) for world in worlds]
+    assert any(a.run() != b.run() or a.plans != b.plans for a, b in runs)
 
 
 class LeaksOnFree(PlainKVCacheManager):
@@ -105,7 +127,7 @@ class ForgetsLookahead(PlainKVCacheManager):
     ],
 )
 def test_the_simulation_notices_a_broken_manager(broken: type[PlainKVCacheManager]) -> None:
-    class Broken(Simulation):
+    class Broken(PlainSimulation):
         manager_type = broken
 
     with pytest.raises(AssertionError):
@@ -117,13 +139,13 @@ def test_the_simulation_notices_a_broken_manager(broken: type[PlainKVCacheManage
 def test_the_simulation_notices_reuse_that_one_cache_lacks(
     lacking: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = ResourceManager.begin
+    begin = PlainResourceManager.begin
 
-    def begin_without(self: ResourceManager, request: Request) -> int:
+    def begin_without(self: PlainResourceManager, request: Request) -> int:
         if len(self.drafts) <= lacking:
             return begin(self, request)
         draft = self.drafts[lacking]
-        others = ResourceManager(
+        others = PlainResourceManager(
             self.target, [other for other in self.drafts if other is not draft]
         )
         cached = begin(others, request)
@@ -133,7 +155,7 @@ def test_the_simulation_notices_reuse_that_one_cache_lacks(
             draft.commit(request.id, request.tokens, cached)
         return cached
 
-    monkeypatch.setattr(ResourceManager, "begin", begin_without)
+    monkeypatch.setattr(PlainResourceManager, "begin", begin_without)
     with pytest.raises((AssertionError, KeyError)):
         for seed in range(300):
-            Simulation(random_world(seed)).run()
+            PlainSimulation(random_world(seed)).run()

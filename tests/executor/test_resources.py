@@ -36,7 +36,7 @@ def lengths(resources: ResourceManager, r: Request) -> list[int]:
 
 def commit(resources: ResourceManager, r: Request, target: int, *drafts: int) -> None:
     assert resources.reserve(r, target, drafts)
-    resources.commit(r, target, drafts)
+    resources.commit([r], [target], [drafts])
     resources.check_invariants()
 
 
@@ -60,7 +60,7 @@ def test_every_draft_cache_is_asked() -> None:
     resources = make(8, (8, 8))
     r = request(0, [1, 2, 3])
     resources.begin(r)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="1 lengths, but there are 2 draft KV caches"):
         resources.reserve(r, 4, (4,))
 
 
@@ -129,9 +129,9 @@ def test_no_draft_is_ever_ahead_of_the_target() -> None:
     r = request(0, [1, 2, 3, 4])
     resources.begin(r)
     assert resources.reserve(r, 4, (4, 4))
-    with pytest.raises(AssertionError, match="ahead"):
-        resources.commit(r, 2, (2, 3))
-    resources.commit(r, 3, (2, 3))
+    with pytest.raises(RuntimeError, match="ahead"):
+        resources.commit([r], [2], [(2, 3)])
+    resources.commit([r], [3], [(2, 3)])
     assert lengths(resources, r) == [3, 2, 3]
 
 
@@ -152,8 +152,84 @@ def test_without_a_draft_cache() -> None:
     r = request(0, list(range(10)))
     assert resources.begin(r) == 0
     assert resources.reserve(r, 10, ())
-    resources.commit(r, 9, ())
+    resources.commit([r], [9], [()])
     assert lengths(resources, r) == [9]
     resources.check_invariants()
     resources.free(r)
     assert resources.target.num_free_blocks == 4
+
+
+def test_one_call_commits_all_requests() -> None:
+    resources = make(drafts=(8, 8))
+    requests = [request(id, [id, 2, 3, 4]) for id in range(3)]
+    for r in requests:
+        resources.begin(r)
+        assert resources.reserve(r, 6, (6, 6))
+        r.tokens += [7] * r.id  # emitted: none, one, two
+    resources.commit(requests, [4, 5, 6], [(4, 4), (5, 0), (1, 6)])
+    assert [lengths(resources, r) for r in requests] == [[4, 4, 4], [5, 5, 0], [6, 1, 6]]
+    assert resources.target.match([2, 2, 3, 4, 7, 7]) == 4  # what was committed can be found
+    assert resources.target.match([2, 2, 3, 5, 7, 7]) == 0
+    resources.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("target", "drafts"), [([1], [()]), ([1, 1], [(1,)]), ([1, 1], [(1,), (1, 1)])]
+)
+def test_a_commit_needs_a_length_of_each(target: list[int], drafts: list[tuple[int, ...]]) -> None:
+    resources = make()
+    requests = [request(id, [1, 2, 3]) for id in range(2)]
+    for r in requests:
+        resources.begin(r)
+    with pytest.raises(ValueError, match="1 draft KV caches is needed for 2 requests"):
+        resources.commit(requests, target, drafts)
+
+
+def test_accepted_rows_are_moved_to_their_places() -> None:
+    resources = ResourceManager(KVCacheManager(8, 4))
+    requests = [request(id, [1, 2, 3]) for id in range(2)]
+    for r in requests:
+        resources.begin(r)
+        assert resources.reserve(r, 8)
+    # Blocks 0 and 1 of 4 rows are the first's, 2 and 3 the second's.
+    source, place = resources.moves(requests, [2, 0], [(0, 2, 5), (0, 1, 4)])
+    assert source.tolist() == [4, 7, 12] and place.tolist() == [3, 4, 10]
+    with pytest.raises(RuntimeError, match="no block for that position"):
+        resources.moves(requests[:1], [2], [(0, 6)])
+
+
+def test_a_step_reads_no_token_twice() -> None:
+    class Counting(list[int]):
+        read = 0
+
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+            value = super().__getitem__(index)
+            Counting.read += len(value) if isinstance(index, slice) else 1
+            return value
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            raise AssertionError("walks all tokens")
+
+    resources = ResourceManager(KVCacheManager(300, 4))
+    r = request(0, list(range(50)))
+    resources.begin(r)
+    r.tokens = Counting(r.tokens)
+    for n in range(50, 90):
+        r.tokens.append(n)
+        assert resources.reserve(r, n + 5)
+        resources.commit([r], [n], [()])
+    assert Counting.read == 40
+
+
+def test_what_a_draft_cache_says_follows_every_move() -> None:
+    resources = make()
+    r, (cache,) = request(0, [1, 2, 3]), resources.draft_caches
+    resources.begin(r)
+    assert resources.reserve(r, 3, (3,))
+    resources.know([0], [2], [resources.target_block_table(r)])
+    assert cache.committed(r) == 2  # as it was told
+    resources.commit([r], [3], [(3,)])
+    assert cache.committed(r) == 3
+    resources.know([0], [2], [resources.target_block_table(r)])
+    assert resources.reserve(r, 9, (9,))
+    assert cache.committed(r) == 3 and len(cache.block_table(r)) == 3

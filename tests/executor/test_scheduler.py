@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,11 +32,11 @@ def make(
     batch: int = 4,
     rows: int = 64,
     max_seq_len: int = 64,
-    skips_drafts: Callable[[int], bool] | None = None,
+    **options: Any,
 ) -> Scheduler:
     drafts = [KVCacheManager(number, 4) for number in draft_blocks]
     resources = ResourceManager(KVCacheManager(blocks, 4), drafts)
-    return Scheduler(resources, batch, rows, max_seq_len, needs, skips_drafts)
+    return Scheduler(resources, batch, rows, max_seq_len, needs, **options)
 
 
 def add(scheduler: Scheduler, id: int, prompt: int, max_tokens: int = 8, base: int = 0) -> Request:
@@ -61,7 +61,7 @@ def run(scheduler: Scheduler, accept: int = 0) -> StepPlan:
         drafts = [cache.committed(request) for cache in resources.draft_caches]
         if not item.is_generation or item.max_nodes:
             drafts = [item.start + item.num_rows for _ in drafts]
-        resources.commit(request, target, drafts)
+        resources.commit([request], [target], [drafts])
         if request.remaining_tokens == 0:
             scheduler.finish(request)
     resources.check_invariants()
@@ -108,8 +108,11 @@ def test_impossible_needs_are_refused(fields: dict[str, int]) -> None:
         (NONE, 9, 0),
     ],
 )
-def test_useful_nodes(needs: DrafterNeeds, remaining: int, nodes: int) -> None:
-    assert needs.useful_nodes(remaining) == nodes
+def test_a_step_reserves_the_nodes_of_use(needs: DrafterNeeds, remaining: int, nodes: int) -> None:
+    scheduler = make(needs=needs)
+    add(scheduler, 0, prompt=3, max_tokens=remaining + 1)
+    run(scheduler)
+    assert scheduler.schedule().items[0].max_nodes == nodes
 
 
 def test_prefill_then_generation() -> None:
@@ -236,7 +239,7 @@ def test_the_latest_is_preempted_keeps_its_output_and_comes_back_first() -> None
     assert len(second.draft) == 0 and second.num_output_tokens > 0
     kept = list(second.tokens)
     assert [i.request for i in batch.items] == [first]  # nobody is admitted in that step
-    assert scheduler._waiting[0] is second
+    assert scheduler.waiting == (second, third)
     while first.remaining_tokens:
         batch = run(scheduler)
     assert second.tokens[: len(kept)] == kept
@@ -341,7 +344,7 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
         item.request.tokens.append(7)
         committed = item.start + item.num_rows
         draft = [5] if item.is_generation else [committed]
-        scheduler._resources.commit(item.request, committed + emitted - 1, draft)
+        scheduler._resources.commit([item.request], [committed + emitted - 1], [draft])
     assert rows(run(scheduler)) == [(0, 6, 1, 3), (1, 3, 1, 3)] and asked == [1, 2]
 
 

@@ -70,16 +70,6 @@ class DrafterNeeds:
                 f"{self.max_nodes}"
             )
 
-    def useful_nodes(self, remaining_tokens: int) -> int:
-        """Upper bound of the nodes of use to a request that may still emit that many tokens: nodes
-        deeper than remaining_tokens - 1 are cut. Exact for a chain; a wider tree may be shallow,
-        so it keeps its bound as long as depth 1 is allowed."""
-        if remaining_tokens <= 1:
-            return 0
-        if self.max_nodes == self.max_depth:
-            return min(self.max_nodes, remaining_tokens - 1)
-        return self.max_nodes
-
 
 @dataclass(slots=True)
 class Accepted:

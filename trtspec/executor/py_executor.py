@@ -229,21 +229,21 @@ class PyExecutor:
 
     def _commit(self, judged: Sequence[_Judged], drafted: Sequence[tuple[int, ...]]) -> None:
         """Make accepted rows contiguous in the target's cache and move all caches' counters."""
-        sources: list[torch.Tensor] = []
-        places: list[torch.Tensor] = []
-        for j in judged:
-            start, rows = j.item.start, j.accepted.rows
-            moved = [(start + row, start + i) for i, row in enumerate(rows) if row != i]
-            if moved:
-                old, new = zip(*moved, strict=True)
-                sources.append(self._resources.target_slots(j.item.request, old))
-                places.append(self._resources.target_slots(j.item.request, new))
-        if sources:
-            self._target.compact(torch.cat(sources), torch.cat(places))
+        kept: list[_Judged] = []
+        lengths: list[tuple[int, ...]] = []
         for j, draft_committed in zip(judged, drafted, strict=True):
             if j.output.error is None:
-                committed = j.item.start + len(j.accepted.rows)
-                self._resources.commit(j.item.request, committed, draft_committed)
+                kept.append(j)
+                lengths.append(draft_committed)
+        # Rows rise: those whose last is at its place are all at theirs.
+        moved = [j for j in kept if j.accepted.rows[-1] >= len(j.accepted.rows)]
+        resources = self._resources
+        if moved:
+            starts = [j.item.start for j in moved]
+            rows = [j.accepted.rows for j in moved]
+            self._target.compact(*resources.moves([j.item.request for j in moved], starts, rows))
+        committed = [j.item.start + len(j.accepted.rows) for j in kept]
+        resources.commit([j.item.request for j in kept], committed, lengths)
 
     def _emit(self, judged: _Judged) -> StepOutput:
         """Close the request's step; a request whose text ended gives everything back."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from trtspec.backends.slots.kv_cache import SlotKVCacheManager
-from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
-
-KVCache = KVCacheManager | SlotKVCacheManager
+from trtspec.ops.kv_cache import KVCache
 
 
 class DraftCache:
@@ -19,6 +18,7 @@ class DraftCache:
 
     def __init__(self, manager: KVCache) -> None:
         self._manager = manager
+        self._step: dict[int, tuple[int, Tensor]] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -36,17 +36,26 @@ class DraftCache:
 
     def committed(self, request: Request) -> int:
         """Rows of the request that are valid: what `Drafter.on_accepted` answered last."""
-        return self._manager.committed(request.id)
+        known = self._step.get(request.id)
+        return self._manager.committed(request.id) if known is None else known[0]
 
     def block_table(self, request: Request) -> Tensor:
         """The request's blocks in order of position: int32 [n], not to be written to."""
-        return self._manager.block_table(request.id)
+        known = self._step.get(request.id)
+        return self._manager.block_table(request.id) if known is None else known[1]
+
+    def know(self, step: dict[int, tuple[int, Tensor]]) -> None:
+        """What is true of the requests of a step, by id, until the caches move again: drafters ask
+        for it several times, and a call into C++ takes fifty times as long as looking it up."""
+        self._step = step
 
 
 class ResourceManager:
-    """The only one that moves a KVCacheManager: the target's, and those of any number of drafts.
+    """The only one that moves a `KVCache`: the target's, and those of any number of drafts
+    (cpp/include/trtspec/resource_manager.hpp). It knows a request by its id and its tokens.
 
-    At step boundaries each draft's committed length is at most the target's.
+    At step boundaries each draft's committed length is at most the target's. A `Scheduler` begins
+    and frees the requests that it was given; others are begun and freed here.
     """
 
     def __init__(
@@ -60,13 +69,15 @@ class ResourceManager:
         self.target = target
         self.drafts = tuple(drafts)
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
-        flags = from_tokens or [False] * len(self.drafts)
-        pairs = list(zip(self.drafts, flags, strict=True))
-        # A cache that may be smaller than a text (it has a window) has no room to catch up.
-        self._followers = tuple(draft for draft, alone in pairs if alone and not draft.window)
-        self._in_step = (target, *(draft for draft, alone in pairs if not alone or draft.window))
-        self._reuse_step = math.lcm(*(manager.block_size for manager in self._in_step))
-        self._largest_block = max(manager.block_size for manager in self.all)
+        flags = [False] * len(self.drafts) if from_tokens is None else from_tokens
+        books: Any = torch.classes.trtspec.ResourceManager(
+            [cache.address for cache in self.all], list(map(int, flags))
+        )
+        self.native = books
+        """For a `Scheduler`."""
+        self.told: dict[int, int] = {}
+        """How many tokens of each request C++ knows."""
+        self._commit = books.commit  # to look a method up takes a third of the time of calling it
 
     @property
     def all(self) -> tuple[KVCache, ...]:
@@ -77,17 +88,9 @@ class ResourceManager:
         """Start a request on the prefix that the target holds and all drafts which could not catch
         up (they would be left with rows nobody wrote); returns its length, committed in each of
         them. Other drafts begin on what they hold of it."""
-        tokens = request.tokens
-        num_cached = self.target.match(tokens)
-        for manager in self._in_step[1:]:
-            if num_cached:
-                num_cached = min(num_cached, manager.match(tokens))
-        num_cached -= num_cached % self._reuse_step
-        for manager in self._in_step:
-            manager.begin(request.id, tokens, num_cached)
-        for manager in self._followers:
-            held = min(num_cached, manager.match(tokens)) if num_cached else 0
-            manager.begin(request.id, tokens, held - held % manager.block_size)
+        self._forget_step()
+        num_cached = int(self.native.begin(request.id, request.tokens))
+        self.told[request.id] = len(request.tokens)
         return num_cached
 
     def reserve(
@@ -95,43 +98,55 @@ class ResourceManager:
     ) -> bool:
         """Room for that many rows in all, in every cache; False and nothing changed otherwise.
         A length that is already covered costs nothing, so no draft_tokens ask for no more."""
-        # The drafts are asked first what they could give, rather than rolling back after a refusal:
-        # a rollback could not bring back the cached blocks evicted for it.
-        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
-            if not draft.covers(request.id, tokens) and tokens > draft.room(request.id):
-                return False
-        if not self.target.reserve(request.id, target_tokens):
-            return False
-        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
-            reserved = draft.reserve(request.id, tokens)
-            assert reserved, "a draft cache refused what it had room for"
-        return True
+        self._forget_step()
+        return bool(self.native.reserve(request.id, target_tokens, draft_tokens))
 
     def commit(
-        self, request: Request, target_committed: int, draft_committed: Sequence[int]
+        self,
+        requests: Sequence[Request],
+        target_committed: Sequence[int],
+        draft_committed: Sequence[Sequence[int]],
     ) -> None:
-        """Rows now valid in each cache, of `request.tokens` (emitted tokens already appended).
-        Surplus blocks of all go back."""
-        assert all(n <= target_committed for n in draft_committed), (
-            "a draft cannot be ahead of the target"
+        """Of each request the rows now valid in the target's cache and in each draft's, of
+        `request.tokens` (emitted tokens already appended). Surplus blocks of all go back.
+
+        ValueError unless there is a length of each; RuntimeError for a draft ahead of the target,
+        and where a cache refuses (`KVCache.commit`)."""
+        self._forget_step()
+        told = self.told
+        ids = [request.id for request in requests]
+        fresh = [request.tokens[told[request.id] :] for request in requests]
+        counts = list(map(len, fresh))
+        for request_id, count in zip(ids, counts, strict=True):
+            told[request_id] += count
+        self._commit(
+            ids,
+            counts,
+            list(chain.from_iterable(fresh)),
+            target_committed,
+            list(chain.from_iterable(draft_committed)),
         )
-        self.target.commit(request.id, request.tokens, target_committed)
-        for draft, committed in zip(self.drafts, draft_committed, strict=True):
-            draft.commit(request.id, request.tokens, committed)
+
+    def moves(
+        self, requests: Sequence[Request], starts: Sequence[int], rows: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of the target's cache to be moved, from where to where, int64 [n] each, so that
+        the accepted rows of each request lie behind each other. starts: the position of its first
+        row of the step. rows: which it keeps, as `Accepted.rows`."""
+        ids = [request.id for request in requests]
+        counts = list(map(len, rows))
+        source, place = self.native.moves(ids, starts, counts, list(chain.from_iterable(rows)))
+        return source, place
 
     def free(self, request: Request) -> None:
-        """Return all blocks of a request."""
-        for manager in self.all:
-            manager.free(request.id)
-
-    def pledge(self, num_tokens: int) -> int:
-        """Rows of the blocks that all requests share which a running one will soon ask for, if so
-        much of its prompt is not fed yet: those, and a block to go on."""
-        return num_tokens + self._largest_block if self.target.is_pooled else 0
+        """Return all blocks of a request that was begun here."""
+        self._forget_step()
+        self.native.free(request.id)
+        del self.told[request.id]
 
     def room(self, request: Request) -> int:
         """Most rows that the request could hold now in every cache."""
-        return min(manager.room(request.id) for manager in self.all)
+        return int(self.native.room(request.id))
 
     def target_room(self, request: Request) -> int:
         """Most rows that the request could hold now in the target's cache."""
@@ -141,12 +156,8 @@ class ResourceManager:
         return self.target.committed(request.id)
 
     def target_block_table(self, request: Request) -> Tensor:
-        """The target's blocks in order of position: int32 [n], not to be written to."""
+        """The target's blocks in order of position: int32 [n], a copy."""
         return self.target.block_table(request.id)
-
-    def target_slots(self, request: Request, positions: Sequence[int]) -> Tensor:
-        """Rows of the target's cache at reserved positions: int64 [n]."""
-        return self.target.slots(request.id, positions)
 
     @property
     def enable_reuse(self) -> bool:
@@ -157,16 +168,21 @@ class ResourceManager:
     def usage(self) -> float:
         """Share of the blocks in use, of the fullest cache; those cached for reuse count as
         free."""
-        return max(1.0 - cache.num_free_blocks / cache.num_blocks for cache in self.all)
+        return float(self.native.usage())
 
     def check_invariants(self) -> None:
-        """RuntimeError unless every cache's books balance, AssertionError unless they agree; for
-        tests and debugging."""
-        for manager in self.all:
-            manager.check_invariants()
-        target = self.target.committed_lengths()
-        for draft in self.drafts:
-            lengths = draft.committed_lengths()
-            assert target.keys() == lengths.keys(), "the caches hold different requests"
-            for request_id, committed in lengths.items():
-                assert committed <= target[request_id], f"draft of {request_id} ahead of the target"
+        """RuntimeError unless every cache's books balance, and they agree; for tests and
+        debugging."""
+        self.native.check_invariants()
+
+    def know(self, ids: Sequence[int], committed: Sequence[int], tables: Sequence[Tensor]) -> None:
+        """What a step was scheduled with, of each draft cache in turn the committed lengths and
+        the blocks of its requests (`DraftCache.know`)."""
+        number = len(ids)
+        for i, cache in enumerate(self.draft_caches):
+            own = slice(i * number, (i + 1) * number)
+            cache.know(dict(zip(ids, zip(committed[own], tables[own], strict=True), strict=True)))
+
+    def _forget_step(self) -> None:
+        for cache in self.draft_caches:
+            cache.know({})

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace trtspec {
 
@@ -23,6 +25,8 @@ class KVCache {
     static_cast<void>(step);
     return total;
   }
+  // Newest tokens that a row sees, its own included; 0: all.
+  virtual std::int64_t window() const { return 0; }
   // Whether sequences take further blocks from a common pool while they grow.
   virtual bool is_pooled() const = 0;
 
@@ -30,7 +34,9 @@ class KVCache {
   virtual void begin(std::int64_t request, std::span<const std::int64_t> tokens,
                      std::int64_t num_cached) = 0;
   virtual std::int64_t committed(std::int64_t request) const = 0;
+  virtual std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const = 0;
   virtual std::span<const std::int32_t> block_table(std::int64_t request) const = 0;
+  virtual std::int64_t slot(std::int64_t request, std::int64_t position) const = 0;
   virtual std::int64_t room(std::int64_t request) const = 0;
   virtual bool reserve(std::int64_t request, std::int64_t num_tokens) = 0;
   virtual void commit(std::int64_t request, std::span<const std::int64_t> tokens,

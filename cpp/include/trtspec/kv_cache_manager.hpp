@@ -45,6 +45,7 @@ class KVCacheManager final : public KVCache {
   std::int64_t block_size() const override;
   // Token rows in the whole cache.
   std::int64_t capacity() const override { return num_blocks() * block_size(); }
+  std::int64_t window() const override;
   bool is_pooled() const override { return true; }
   // Blocks that reserve can hand out: free ones and cached ones that may be evicted.
   std::int64_t num_free_blocks() const override;
@@ -63,13 +64,13 @@ class KVCacheManager final : public KVCache {
   // is no reuse): commit need not be told the tokens before that.
   std::int64_t offered(std::int64_t request) const;
   // Of every request that has begun, its id and `committed`, by rising id.
-  std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const;
+  std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const override;
   // Blocks of the request in order of position, -1 for one behind the window; valid until the next
   // change of the request.
   std::span<const std::int32_t> block_table(std::int64_t request) const override;
   // Row of the cache that holds the K/V of a reserved position: block_size rows for each block
   // before its own, and its place in it.
-  std::int64_t slot(std::int64_t request, std::int64_t position) const;
+  std::int64_t slot(std::int64_t request, std::int64_t position) const override;
   // Most tokens for which reserve would succeed now.
   std::int64_t room(std::int64_t request) const override;
   // Makes the table cover num_tokens rows in all. False, and nothing changed, if there are not

@@ -30,8 +30,10 @@ class SlotKVCacheManager final : public KVCache {
   void begin(std::int64_t request, std::span<const std::int64_t> tokens,
              std::int64_t num_cached) override;
   std::int64_t committed(std::int64_t request) const override { return of(request).committed; }
+  std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const override;
   // The request's slot; empty before its first reservation.
   std::span<const std::int32_t> block_table(std::int64_t request) const override;
+  std::int64_t slot(std::int64_t request, std::int64_t position) const override;
   std::int64_t room(std::int64_t request) const override;
   bool reserve(std::int64_t request, std::int64_t num_tokens) override;
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,

@@ -1,7 +1,6 @@
 #include <trtspec/error.hpp>
 #include <trtspec/runtime/drafter.hpp>
 
-#include <algorithm>
 #include <string>
 
 namespace trtspec {
@@ -29,10 +28,10 @@ void DrafterNeeds::check() const {
   }
 }
 
-std::int64_t DrafterNeeds::useful_nodes(std::int64_t remaining_tokens) const {
-  if (remaining_tokens <= 1) return 0;
-  if (max_nodes == max_depth) return std::min(max_nodes, remaining_tokens - 1);
-  return max_nodes;
+DraftLimits DrafterNeeds::limits() const {
+  DraftLimits limits{max_nodes, max_depth, {}};
+  if (has_draft_cache) limits.slots = {draft_slots};
+  return limits;
 }
 
 }  // namespace trtspec

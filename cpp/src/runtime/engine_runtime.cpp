@@ -45,13 +45,13 @@ std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, s
   return *asked;
 }
 
-std::unique_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
+std::shared_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
                                     std::int64_t window, bool enable_reuse,
                                     std::int64_t lookahead = 0) {
   if (layout.is_slots) {
-    return std::make_unique<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
+    return std::make_shared<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
   }
-  return std::make_unique<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
+  return std::make_shared<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
                                           lookahead, window);
 }
 
@@ -240,18 +240,17 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   };
   const CacheLayout layout = folder.layout();
   target_ = with_caches(folder.target, blocks.target, std::move(target));
-  std::unique_ptr<KVCache> draft_cache;
-  bool may_lag = !needs.reads_hidden;
+  std::vector<ResourceManager::Draft> drafts;
   if (needs.has_draft_cache) {
     draft_ = with_caches(folder.draft->decoder, blocks.draft, std::move(draft));
     const std::int64_t window = folder.draft->decoder.widest_window();
-    draft_cache = make_cache(layout, blocks.draft, window, kv.enable_block_reuse, needs.lookahead);
-    // A cache that may be smaller than a text has no room to catch up.
-    may_lag = may_lag && window == 0;
+    drafts.push_back({make_cache(layout, blocks.draft, window, kv.enable_block_reuse,
+                                 needs.lookahead),
+                      !needs.reads_hidden});
   }
   resources_ = std::make_unique<ResourceManager>(
       make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse),
-      std::move(draft_cache), may_lag);
+      std::move(drafts));
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);
 }

@@ -25,6 +25,11 @@ struct Executor::Judged {
 
 namespace {
 
+const DrafterNeeds& checked(const DrafterNeeds& needs) {
+  needs.check();
+  return needs;
+}
+
 // What the engines' clocks show, to be taken again at the end of a step.
 StepClock read_clocks(const ModelEngine& target, const ModelEngine* draft) {
   using Seconds = std::chrono::duration<double>;
@@ -60,17 +65,27 @@ Executor::Executor(ModelEngine& target, ResourceManager& resources,
     : target_(target),
       resources_(resources),
       drafter_(std::move(drafter)),
-      scheduler_(resources, limits, drafter_->needs()) {}
+      scheduler_(resources, limits, checked(drafter_->needs()).limits()) {}
 
-void Executor::add(Request request) { scheduler_.add(std::move(request)); }
+void Executor::add(Request request) {
+  if (requests_.contains(request.id)) {
+    throw std::logic_error("a request with this id was added already");
+  }
+  auto owned = std::make_unique<Request>(std::move(request));
+  scheduler_.add(*owned);
+  const std::int64_t id = owned->id;
+  requests_.emplace(id, std::move(owned));
+}
 
 void Executor::abort(std::int64_t request_id) {
-  if (scheduler_.abort(request_id)) forget(request_id);
+  const auto found = requests_.find(request_id);
+  if (found != requests_.end()) forget(*found->second);
 }
 
 std::vector<StepOutput> Executor::step() {
   const StepClock began = read_clocks(target_, drafter_->engine());
-  const ScheduledBatch batch = scheduler_.schedule();
+  const ScheduledBatch batch = ScheduledBatch::of(scheduler_.schedule());
+  for (Request* request : batch.preempted) request->draft = TokenTree();
   std::vector<Judged> judged;
   try {
     judged = run(batch);
@@ -174,18 +189,15 @@ Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* v
 // Makes accepted rows contiguous in the target's cache and moves both caches' counters.
 void Executor::commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted) {
   if (drafted.size() != judged.size()) throw std::logic_error("the drafter answered for others");
-  const std::int64_t size = target_.layout().tokens_per_block;
+  const KVCache& cache = resources_.target();
   std::vector<std::int64_t> src;
   std::vector<std::int64_t> dst;
   for (const Judged& j : judged) {
-    const auto table = resources_.target_block_table(*j.item.request);
-    const auto slot = [&](std::int64_t position) {
-      return table[static_cast<std::size_t>(position / size)] * size + position % size;
-    };
+    const std::int64_t id = j.item.request->id;
     for (std::int64_t position = j.item.start; const std::int64_t row : j.accepted.rows) {
       if (j.item.start + row != position) {
-        src.push_back(slot(j.item.start + row));
-        dst.push_back(slot(position));
+        src.push_back(cache.slot(id, j.item.start + row));
+        dst.push_back(cache.slot(id, position));
       }
       ++position;
     }
@@ -195,7 +207,8 @@ void Executor::commit(std::span<const Judged> judged, std::span<const std::int64
     const Judged& j = judged[i];
     if (j.item.request->finish_reason == FinishReason::error) continue;
     const auto kept = static_cast<std::int64_t>(j.accepted.rows.size());
-    resources_.commit(*j.item.request, j.item.start + kept, drafted[i]);
+    resources_.commit(*j.item.request, j.item.start + kept,
+                      drafted.subspan(i, resources_.num_drafts()));
   }
 }
 
@@ -204,16 +217,16 @@ StepOutput Executor::emit(Judged& judged) {
   Request& request = *judged.item.request;
   request.draft = TokenTree();
   judged.output.finish_reason = request.finish_reason;
-  if (request.is_finished()) {
-    scheduler_.finish(request.id);
-    forget(judged.output.request_id);
-  }
+  if (request.is_finished()) forget(request);
   return std::move(judged.output);
 }
 
-void Executor::forget(std::int64_t request_id) {
-  processors_.release(request_id);
-  drafter_->release(request_id);
+void Executor::forget(Request& request) {
+  const std::int64_t id = request.id;
+  scheduler_.finish(request);
+  requests_.erase(id);
+  processors_.release(id);
+  drafter_->release(id);
 }
 
 }  // namespace trtspec

@@ -47,7 +47,7 @@ class WatchedDrafter final : public trtspec::Drafter {
       items.push_back(std::vector<Value>{request.id, item.start, item.num_rows,
                                          item.is_generation, item.max_nodes, item.samples});
       target_blocks.push_back(Value::of(resources_.target_block_table(request)));
-      if (resources_.has_draft()) {
+      if (resources_.num_drafts() > 0) {
         draft_blocks.push_back(Value::of(resources_.draft_block_table(request)));
       }
     }
@@ -91,10 +91,10 @@ class Replay {
         target_(toy::Kind::target, model(false),
                 {number("tokens_per_block"), number("blocks_per_sequence"), number("mask_words")},
                 number("num_blocks"), calls("failing_target_calls")),
-        resources_(std::make_unique<trtspec::KVCacheManager>(
+        resources_(std::make_shared<trtspec::KVCacheManager>(
                        number("num_blocks"), number("tokens_per_block"),
                        scenario.at("enable_block_reuse").as_bool()),
-                   draft_cache(), kind() == "draft_model") {
+                   drafts()) {
     if (has_draft()) {
       draft_.emplace(kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
                      trtspec::CacheLayout{number("draft_tokens_per_block"),
@@ -178,11 +178,12 @@ class Replay {
             .num_nodes = draft_number("num_draft_tokens") - 1};
   }
 
-  std::unique_ptr<trtspec::KVCache> draft_cache() const {
-    if (!has_draft()) return nullptr;
-    return std::make_unique<trtspec::KVCacheManager>(
-        number("draft_num_blocks"), number("draft_tokens_per_block"),
-        scenario_.at("enable_block_reuse").as_bool(), kind() == "eagle" ? 1 : 0);
+  std::vector<trtspec::ResourceManager::Draft> drafts() const {
+    if (!has_draft()) return {};
+    return {{std::make_shared<trtspec::KVCacheManager>(
+                 number("draft_num_blocks"), number("draft_tokens_per_block"),
+                 scenario_.at("enable_block_reuse").as_bool(), kind() == "eagle" ? 1 : 0),
+             kind() == "draft_model"}};
   }
 
   std::unique_ptr<trtspec::Drafter> make_drafter() {
@@ -263,16 +264,16 @@ class Replay {
         logprobs.push_back(std::vector<Value>{output.request_id, value_of(output.logprobs)});
       }
       if (!goes_on) continue;
-      trtspec::Request request;  // the caches know a request by its id
+      trtspec::Sequence request;  // the caches know a request by its id
       request.id = output.request_id;
       committed.push_back(std::vector<Value>{request.id, resources_.target_committed(request),
-                                             resources_.draft_committed(request)});
+                                             has_draft() ? resources_.draft_committed(request) : 0});
     }
     expect(line, "outputs", said);
     expect(line, "logprobs", logprobs);
     expect(line, "committed", committed);
     std::vector<Value> free{resources_.target().num_free_blocks()};
-    if (resources_.has_draft()) free.emplace_back(resources_.draft().num_free_blocks());
+    if (has_draft()) free.emplace_back(resources_.draft().num_free_blocks());
     expect(line, "free", free);
     expect(line, "running", executor_->num_running());
     expect(line, "waiting", executor_->num_waiting());

@@ -45,8 +45,8 @@ class Run {
                 world.failing_target_calls),
         draft_(world.drafter == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(0),
                {kBlock, 20, 1}, world.num_blocks),
-        resources_(std::make_unique<trtspec::KVCacheManager>(world.num_blocks, kBlock),
-                   draft_cache(world), world.drafter == "draft_model"),
+        resources_(std::make_shared<trtspec::KVCacheManager>(world.num_blocks, kBlock),
+                   drafts(world)),
         executor_(target_, resources_, make_drafter(world.drafter),
                   {world.max_batch_size, world.max_num_tokens, kMaxSeqLen}) {}
 
@@ -75,7 +75,7 @@ class Run {
   void finish() {
     while (executor_.has_work()) step();
     CHECK_EQ(resources_.target().num_free_blocks(), resources_.target().num_blocks());
-    if (resources_.has_draft()) {
+    if (resources_.num_drafts() > 0) {
       CHECK_EQ(resources_.draft().num_free_blocks(), resources_.draft().num_blocks());
     }
     CHECK_EQ(executor_.num_running() + executor_.num_waiting(), 0);
@@ -91,10 +91,11 @@ class Run {
     return {.vocab = kVocab, .text_vocab = kVocab, .salt = 12345, .period = 3, .regularity = 60,
             .skill = 80, .nan_every = nan_every, .topk = 2, .num_steps = 3, .num_nodes = 6};
   }
-  static std::unique_ptr<trtspec::KVCache> draft_cache(const World& world) {
-    if (world.drafter != "draft_model" && world.drafter != "eagle") return nullptr;
-    return std::make_unique<trtspec::KVCacheManager>(world.num_blocks, kBlock, true,
-                                                     world.drafter == "eagle");
+  static std::vector<trtspec::ResourceManager::Draft> drafts(const World& world) {
+    if (world.drafter != "draft_model" && world.drafter != "eagle") return {};
+    const bool is_eagle = world.drafter == "eagle";
+    return {{std::make_shared<trtspec::KVCacheManager>(world.num_blocks, kBlock, true, is_eagle),
+             !is_eagle}};
   }
   std::unique_ptr<trtspec::Drafter> make_drafter(const std::string& name) {
     const auto shape = trtspec::RolloutShape::dynamic(2, 3, 7);
@@ -259,7 +260,7 @@ void test_limits_are_checked() {
                                             .regularity = 0, .skill = 0, .nan_every = 0, .topk = 0,
                                             .num_steps = 0, .num_nodes = 0},
                         {kBlock, 4, 1}, 4);
-  trtspec::ResourceManager resources(std::make_unique<trtspec::KVCacheManager>(4, kBlock));
+  trtspec::ResourceManager resources(std::make_shared<trtspec::KVCacheManager>(4, kBlock));
   const auto make = [&](trtspec::SchedulerLimits limits) {
     trtspec::Executor(target, resources, std::make_unique<trtspec::NoDrafter>(), limits);
   };

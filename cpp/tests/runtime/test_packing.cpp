@@ -130,8 +130,8 @@ void test_rollout_shapes() {
   CHECK_EQ(chain.draft_slots, 4);
   CHECK(chain.has_draft_cache && !chain.reads_hidden);
   CHECK_EQ(chain.lookahead, 0);
-  CHECK_EQ(chain.useful_nodes(3), 2);
-  CHECK_EQ(chain.useful_nodes(1), 0);
+  CHECK_EQ(chain.limits().useful_nodes(3), 2);
+  CHECK_EQ(chain.limits().useful_nodes(1), 0);
   const std::vector<Tokens> choices = {{0}, {1}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
   const auto fixed = trtspec::RolloutShape::fixed(choices).needs(true);
   CHECK_EQ(fixed.max_nodes, 6);
@@ -142,7 +142,7 @@ void test_rollout_shapes() {
   const auto modules = trtspec::RolloutShape{2, 2, 0, 3}.needs(true);  // cut by one step
   CHECK_EQ(modules.draft_slots, 0);
   CHECK_EQ(modules.lookahead, 3);
-  CHECK_EQ(fixed.useful_nodes(3), 6);
+  CHECK_EQ(fixed.limits().useful_nodes(3), 6);
   CHECK_THROWS((trtspec::DrafterNeeds{.max_nodes = 1, .max_depth = 2}.check()));
   CHECK_THROWS((trtspec::DrafterNeeds{.max_nodes = 1}.check()));
   CHECK_THROWS((trtspec::DrafterNeeds{.draft_slots = 1}.check()));

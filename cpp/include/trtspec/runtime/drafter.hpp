@@ -22,10 +22,8 @@ struct DrafterNeeds {
 
   // Throws Error for numbers that contradict each other.
   void check() const;
-  // Upper bound of the nodes of use to a request that may still emit that many tokens: nodes deeper
-  // than remaining_tokens - 1 are cut. Exact for a chain; a wider tree may be shallow, so it keeps
-  // its bound as long as depth 1 is allowed.
-  std::int64_t useful_nodes(std::int64_t remaining_tokens) const;
+  // What the scheduler reserves for them.
+  DraftLimits limits() const;
 };
 
 // Outcome of one scheduled request.

@@ -1,7 +1,7 @@
 // Executor: the loop that drives the engines, one step at a time. It decides as the Python
 // PyExecutor does, step by step; a recorded trace replayed through both holds them together.
 //
-//   ResourceManager resources(std::make_unique<KVCacheManager>(num_blocks, size), draft_cache);
+//   ResourceManager resources(std::make_shared<KVCacheManager>(num_blocks, size), {{draft_cache}});
 //   auto drafter = std::make_unique<EagleDrafter>(draft_engine, resources, shape);
 //   Executor executor(target_engine, resources, std::move(drafter), limits);
 //   executor.add(Request::create(0, prompt, options, limits.max_seq_len, eos_token_ids));
@@ -13,15 +13,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <trtspec/resource_manager.hpp>
 #include <trtspec/runtime/drafter.hpp>
 #include <trtspec/runtime/metrics.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
-#include <trtspec/runtime/resource_manager.hpp>
-#include <trtspec/runtime/scheduler.hpp>
 #include <trtspec/runtime/verification.hpp>
+#include <trtspec/scheduler.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -76,12 +77,13 @@ class Executor {
   Judged accept(const ScheduledRequest& item, const Verdict* verdict);
   void commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted);
   StepOutput emit(Judged& judged);
-  void forget(std::int64_t request_id);
+  void forget(Request& request);
 
   ModelEngine& target_;
   ResourceManager& resources_;
   std::unique_ptr<Drafter> drafter_;
   Scheduler scheduler_;
+  std::map<std::int64_t, std::unique_ptr<Request>> requests_;  // unfinished ones, by id
   RequestProcessors processors_;
   ExecutorMetrics metrics_;
 };

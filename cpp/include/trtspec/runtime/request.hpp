@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <trtspec/logits_processor.hpp>
+#include <trtspec/sequence.hpp>
 #include <trtspec/token_tree.hpp>
 #include <vector>
 
@@ -41,12 +42,10 @@ const char* name_of(FinishReason reason);
 // row left (the root) the request *generates*: draft nodes may follow it. A longer remainder is
 // prefill, and the chunk that reaches the end samples its last row. This holds after a preemption
 // as well, and for a prompt of which all but one token came out of the prefix cache.
-struct Request {
-  std::int64_t id = 0;  // unique among the requests of an executor; a lower id arrived earlier
-  std::vector<std::int64_t> tokens;  // prompt and output so far, the newest one last
-  std::int64_t num_prompt_tokens = 0;
+//
+// A lower id arrived earlier.
+struct Request : Sequence {
   SamplingOptions options;
-  std::int64_t max_output_tokens = 0;  // that it may emit in all, cut to what max_seq_len leaves
   std::vector<std::int64_t> eos_token_ids;  // empty when EOS is to be ignored
   TokenTree draft;  // proposed for the step under way; empty outside generation steps
   FinishReason finish_reason = FinishReason::none;
@@ -57,11 +56,6 @@ struct Request {
                         SamplingOptions options, std::int64_t max_seq_len,
                         std::vector<std::int64_t> eos_token_ids = {});
 
-  std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
-  std::int64_t num_output_tokens() const { return size() - num_prompt_tokens; }
-  // Tokens it may still emit. A step emits at most depth + 1, so nodes deeper than
-  // remaining_tokens() - 1 are of no use.
-  std::int64_t remaining_tokens() const { return num_prompt_tokens + max_output_tokens - size(); }
   bool is_finished() const { return finish_reason != FinishReason::none; }
   // Tokens that end the text: EOS, unless it is ignored, and the stop tokens.
   std::vector<std::int64_t> end_tokens() const;

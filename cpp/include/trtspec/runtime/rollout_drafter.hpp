@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <trtspec/resource_manager.hpp>
 #include <trtspec/runtime/drafter.hpp>
 #include <trtspec/runtime/model_engine.hpp>
-#include <trtspec/runtime/resource_manager.hpp>
 #include <vector>
 
 namespace trtspec {

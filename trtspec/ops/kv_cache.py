@@ -1,0 +1,106 @@
+"""KVCache: which rows of a KV cache belong to whom (cpp/include/trtspec/kv_cache.hpp).
+
+Bookkeeping only, no tensors. A `ResourceManager` moves the caches of a step in C++; what is here is
+for whoever looks at one cache, and for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.errors import ConfigError
+from trtspec.ops import native  # noqa: F401  registers the class
+
+
+class KVCache:
+    """``num_blocks`` blocks of ``block_size`` token rows each. A subclass says what a block is.
+
+    enable_reuse: whether requests may begin on what others left. lookahead: how many tokens after
+    a row it depends on. window: newest tokens that a row sees, its own included; 0: all. address:
+    of the cache of C++, for native calls, as long as this object lives.
+
+    ConfigError for sizes that it cannot have. RuntimeError for a call that breaks a condition named
+    with it, or with the id of a request that has not begun: these are faults of the caller.
+    """
+
+    def __init__(self, kind: str, sizes: Sequence[int], *, lookahead: int, window: int) -> None:
+        """``kind``: how C++ makes one (cpp/bindings/torch_kv_cache.cpp), of ``sizes``: the number
+        of blocks, the rows of each, and what else it takes."""
+        make: Callable[..., Any] = getattr(torch.classes.trtspec.KVCache, kind)
+        try:
+            self._books = make(*sizes)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self.num_blocks, self.block_size = sizes[:2]
+        self.lookahead = lookahead
+        self.window = window
+        self.enable_reuse = False
+        self.address: int = self._books.address()
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that `reserve` can hand out: free ones and cached ones that may be evicted."""
+        return int(self._books.num_free_blocks())
+
+    def rows_held(self, total: int, step: int) -> int:
+        """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
+        return int(self._books.rows_held(total, step))
+
+    def match(self, tokens: Sequence[int]) -> int:
+        """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
+        since the last token's row must be computed to have its logits."""
+        return int(self._books.match(tokens))
+
+    def begin(self, request_id: int, tokens: Sequence[int], num_cached: int) -> None:
+        """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
+        `match(tokens)`, a multiple of block_size); they count as committed."""
+        self._books.begin(request_id, tokens, num_cached)
+
+    def committed(self, request_id: int) -> int:
+        """Rows of the request whose K/V is valid."""
+        return int(self._books.committed(request_id))
+
+    def committed_lengths(self) -> dict[int, int]:
+        """`committed` of every request that has begun, by request id."""
+        return dict(zip(*self._books.committed_lengths(), strict=True))
+
+    def block_table(self, request_id: int) -> Tensor:
+        """Blocks of the request in order of position, -1 for one behind the window: int32 [n], a
+        copy."""
+        table: Tensor = self._books.block_table(request_id)
+        return table
+
+    def slots(self, request_id: int, positions: Sequence[int]) -> Tensor:
+        """Rows of the cache that hold the K/V of reserved positions: int64 [n]."""
+        slots: Tensor = self._books.slots(request_id, positions)
+        return slots
+
+    def room(self, request_id: int) -> int:
+        """Most tokens for which `reserve` would succeed now."""
+        return int(self._books.room(request_id))
+
+    def reserve(self, request_id: int, num_tokens: int) -> bool:
+        """Make room for `num_tokens` rows in all. False, and nothing changed, if there is not
+        enough. Never shrinks."""
+        return bool(self._books.reserve(request_id, num_tokens))
+
+    def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
+        """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
+        verified. Returns what was reserved beyond them.
+
+        tokens: all verified tokens of the request, at least num_committed of them. num_committed:
+        at least the committed length so far, at most what is reserved.
+        """
+        self._books.commit(request_id, tokens, num_committed)
+
+    def free(self, request_id: int) -> None:
+        """End the sequence."""
+        self._books.free(request_id)
+
+    def check_invariants(self) -> None:
+        """RuntimeError unless the books balance; walks all blocks, for tests and debugging."""
+        self._books.check_invariants()
