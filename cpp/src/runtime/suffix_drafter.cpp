@@ -6,6 +6,9 @@
 #include <limits>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace trtspec {
 
@@ -67,6 +70,8 @@ SuffixDrafter::SuffixDrafter(const SuffixDecoding& config)
     : config_((config.check(), config)), needs_(config.needs()), cache_(make_cache()) {}
 
 void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+  // All texts first: what enters the cache may take from it what others would find there.
+  std::vector<std::pair<Request*, std::int64_t>> asked;  // and most nodes
   for (const ScheduledRequest& item : batch.items) {
     if (!item.is_generation) continue;
     Request& request = *item.request;
@@ -76,6 +81,10 @@ void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     request.draft = TokenTree();
     if (nodes <= 0 || depth <= 0) continue;
     take_in(request, request.size());
+    asked.emplace_back(&request, nodes);
+  }
+  for (const auto& [pointer, nodes] : asked) {
+    Request& request = *pointer;
     const SuffixDraft draft = cache_.speculate(
         request.id, {nodes, config_.max_spec_factor, config_.max_spec_offset,
                      config_.min_token_prob, config_.tree});
@@ -86,7 +95,8 @@ void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
       scores.push_back(std::log(static_cast<float>(prob) * trust));
     }
     const TokenTree tree({draft.tokens.begin(), draft.tokens.end()}, draft.parents);
-    request.draft = tree.best(scores, request.end_tokens(), depth, tree.size());
+    request.draft = tree.best(scores, request.end_tokens(), request.remaining_tokens() - 1,
+                              tree.size());
   }
 }
 
