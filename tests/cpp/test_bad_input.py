@@ -147,7 +147,6 @@ MISFITS: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
         ("max_draft_len=70 needs 70 rows", "64"),
     ),
     (("--logit_bias", "99999:1"), ("logit_bias names token id 99999", "vocabulary")),
-    (("--bad_words_ids", "5,99999"), ("bad_words names token id 99999", "vocabulary")),
     (("--max_batch_size", 5), ("max_batch_size=5", "4")),
     (("--max_seq_len", 257), ("max_seq_len=257", "256")),
     (("--max_num_tokens", 3), ("max_num_tokens=3", "max_batch_size=4")),
