@@ -19,6 +19,7 @@ from trtspec.executor.verdict import Judgement, Questions
 from trtspec.executor.verification import Verification, places
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import SamplingColumns, sample
+from trtspec.ops.tree import TokenTree
 
 
 class Sampler:
@@ -47,10 +48,10 @@ class Sampler:
     ) -> Verification:
         """Feed a step's rows to the target and have those of ``requests`` judged, which want logits
         in ``groups``. A target that ``judges`` does so in the same call, unless a request's
-        processors change its logits first, or the rule what is sampled."""
+        processors change its logits first, or the rule what is sampled of drafts."""
         changes = self._processors.changes(requests)
-        if requests and target.judges and self._rule is None and not any(changes):
-            trees = [request.draft for request in requests]
+        trees = [request.draft for request in requests]
+        if requests and target.judges and not self._forces(trees) and not any(changes):
             columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
             logits, hidden, judgement = target.judge(groups, questions)
@@ -67,6 +68,10 @@ class Sampler:
     def live_requests(self) -> Set[int]:
         """The ids of requests that something is kept of."""
         return self._processors.live_requests | self._rows.live_requests
+
+    def _forces(self, trees: Sequence[TokenTree]) -> bool:
+        """Whether the rule has something to decide; without drafts it has not."""
+        return self._rule is not None and any(map(len, trees))
 
     def _judge(
         self,
@@ -87,7 +92,7 @@ class Sampler:
             for change, own in zip(changes, places(requests), strict=True):
                 if change is not None:
                     change.apply(logits[own])
-        if self._rule is None and logits.device.type == "cpu":
+        if not self._forces(trees) and logits.device.type == "cpu":
             decisions = self._rows.judge(requests, trees, logits)
             return Verification(requests, hidden, decisions, raw)
         if self._staging is None:
@@ -95,7 +100,7 @@ class Sampler:
         values, nodes = self._rows.tensors(requests, trees)
         *columns, drafted, above, row_start = self._staging.to_device([*values, *nodes])
         sampled = sample(logits, *columns)
-        if self._rule is not None and any(map(len, trees)):
+        if self._rule is not None and self._forces(trees):
             choices = sampled.cpu()
             for request, own in zip(requests, places(requests), strict=True):
                 self._rule.force(request, request.draft, choices[own].numpy(), logits[own])

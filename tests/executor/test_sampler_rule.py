@@ -1,0 +1,42 @@
+"""A rule of acceptance has no say in steps without drafts, which take the way of all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.executor.request import Request
+from trtspec.executor.sampler import Sampler
+from trtspec.executor.simulation import SimulatedAcceptance
+from trtspec.executor.verdict import Judgement
+from trtspec.ops.tree import TokenTree
+
+
+class Target:
+    """Judges in its own call, where it is asked to."""
+
+    judges = True
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def judge(self, groups: Any, questions: Any) -> tuple[Any, None, Judgement]:
+        self.calls.append("judge")
+        return torch.zeros(1, 8), None, Judgement(torch.tensor([3]))
+
+    def forward(self, groups: Any) -> tuple[Any, None]:
+        self.calls.append("forward")
+        return torch.zeros(3, 8), None
+
+
+def test_a_rule_is_asked_of_drafts_alone() -> None:
+    target, sampler = Target(), Sampler(SimulatedAcceptance([1.0, 1.0]))
+    request = Request.create(0, [1], SamplingParams(max_tokens=4), seed=0, max_seq_len=16)
+    sampler.begin(request)
+    verdict = sampler.launch(target, [], [request]).read()[0]  # type: ignore[arg-type]
+    assert target.calls == ["judge"] and list(verdict.tokens) == [3]
+    request.draft = TokenTree([5, 6], [-1, 0])
+    verdict = sampler.launch(target, [], [request]).read()[0]  # type: ignore[arg-type]
+    assert target.calls == ["judge", "forward"] and list(verdict.tokens)[:2] == [5, 6]
