@@ -82,6 +82,30 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
         Piled(replace(random_world(seed), **room)).run()
 
 
+class NotInUse(StateDrafter):
+    """At times, so that prompts are not fed."""
+
+    chance = random.Random(1)
+    waited = 0
+
+    def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
+        feeds = self.chance.random() < 0.5
+        lengths = super().on_accepted(replace(batch, feeds_drafts=feeds), accepted)
+        for item in batch.items:
+            pending = self._pending[item.request.id].num_rows
+            NotInUse.waited += not item.is_generation and pending > 1 + self._not_final
+        return lengths
+
+
+def test_prompts_wait_where_the_drafter_is_not_in_use() -> None:
+    class Waiting(Schedule):
+        drafter_type = NotInUse
+
+    for seed in range(150):
+        Waiting(random_world(seed)).run()
+    assert NotInUse.waited > 50
+
+
 class ShiftedTokens(StateDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         fed = request.tokens[start : start + count]

@@ -54,7 +54,8 @@ class StateDrafter(CachedRolloutDrafter):
     rows are kept; they hold nothing but the target's own states and tokens. A state is *pending*
     while its row is not final or was not fed. The newest state always is: its row predicts behind
     the root, and the first pass of the next rollout feeds it. The other rows of a prefill chunk are
-    fed with the chunk; rows of a text where nothing is rolled out, once many are pending.
+    fed with the chunk, unless the drafter is not in use (`StepPlan.feeds_drafts`); then, as rows of
+    a text where nothing is rolled out, once many are pending.
 
     A request whose whole prompt but the root came out of the prefix cache has no pending state: it
     drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
@@ -111,7 +112,8 @@ class StateDrafter(CachedRolloutDrafter):
                 pending = self._pending[request.id] = _Pending()
             num_pending, count = pending.num_rows, len(outcome.rows)
             pending.append(hidden, count)
-            fed = 0 if item.is_generation else num_pending + count - 1
+            is_due = batch.feeds_drafts or num_pending + count > MOST_BEHIND
+            fed = num_pending + count - 1 if is_due and not item.is_generation else 0
             if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
                 fed = min(num_pending, num_pending + count - 1)
             final = max(fed - self._not_final, 0)
