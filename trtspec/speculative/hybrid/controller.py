@@ -28,10 +28,6 @@ _WHOLE = 0.01
 """The share of more tokens that must be expected before a part of the nodes is verified in place of
 all. Smaller gains are often errors of the estimates, and choosing nodes takes time."""
 
-_CLOSE = 0.15
-"""Tokens a request that drafts must bring beyond a step without any. Where they bring less, a step
-without drafts is taken once in a while, as verified rows say little of fewer rows."""
-
 _WARM_UP = 3  # steps at the start in which everything drafts, and is verified if only that tells
 _REST = 16  # most steps without drafts that follow a weighed one
 _HELD = 3  # steps with the same engines that follow a weighed one: weighing is slow, out of caches
@@ -156,6 +152,11 @@ class Controller:
         self._leave_uncounted()
         return True
 
+    def leave_out(self) -> None:
+        """The step under way goes without drafts, whatever the controller would say."""
+        self._routine.leave_out()
+        self._leave_uncounted()
+
     def repeat(self, requests: int) -> Repeat | None:
         """How a step in which so many requests generate is taken if the engines draft that did in
         the one before it; `plan` is left out then. None: the step has to be weighed."""
@@ -183,14 +184,12 @@ class Controller:
             return (), ()
         if not self._adapts or self._steps <= _WARM_UP:
             return tuple(map(Choice, range(len(engines)))), ()
-        best, is_close = self._best(load, cheap, engines)
+        best = self._best(load, cheap, engines)
         # Beside a prompt's rows a draft costs another time: that says nothing of the next step.
         is_usual = load.rows == load.requests
         is_settled = is_usual and self._in_use == set(best)
         if is_usual:
             self._in_use = frozenset(best)
-        if is_usual and best and is_close and self._around(load).needs_plain:
-            return (), ()
         in_use = {choice.engine: choice for choice in best}
         chosen, tried = [], []
         usual = self._target.at(load.rows) + self._around(load).seconds(False)
@@ -306,11 +305,8 @@ class Controller:
         self._counted.leave_out()
         self._is_trying_rows = False
 
-    def _best(
-        self, load: Load, cheap: Floats, engines: Sequence[Outlook]
-    ) -> tuple[list[Choice], bool]:
-        """The engines that are worth their calls, of those with known chances, and whether a step
-        without them is worth nearly as much."""
+    def _best(self, load: Load, cheap: Floats, engines: Sequence[Outlook]) -> list[Choice]:
+        """The engines that are worth their calls, of those with known chances."""
         left: dict[Choice, Outlook] = {}
         for i, outlook in enumerate(engines):
             if outlook.chances is not None:
@@ -318,7 +314,7 @@ class Controller:
                 if outlook.first_step is not None:
                     left[Choice(i, True)] = outlook.first_step
         best: dict[Choice, Outlook] = {}
-        plain = otherwise = self._gain(load, cheap, [], 0.0)
+        otherwise = self._gain(load, cheap, [], 0.0)
         while left:  # add the one that helps most, as long as one does
             gains = {}
             for choice, outlook in left.items():
@@ -330,7 +326,7 @@ class Controller:
             otherwise = gains[most]
             best[most] = left[most]
             left = {c: outlook for c, outlook in left.items() if c.engine != most.engine}
-        return list(best), otherwise - plain < _CLOSE * load.requests
+        return list(best)
 
     def _gain(self, load: Load, cheap: Floats, engines: Sequence[Outlook], dearer: float) -> float:
         """What a step with these engines is worth, if it brings a share ``dearer`` fewer tokens
@@ -359,7 +355,7 @@ class Controller:
 
     def _around(self, load: Load) -> Around:
         """The times around steps of about as many requests."""
-        return self._arounds.setdefault(_batch(load), Around())
+        return self._arounds.setdefault(batch_of(load.requests), Around())
 
     def _tokens_per_second(self, load: Load) -> float:
         """The pace of late, at the machine's present speed. Steps without drafts are always
@@ -370,7 +366,7 @@ class Controller:
 
     def _pace(self, load: Load) -> Pace:
         """The pace of steps of about as many requests."""
-        return self._paces.setdefault(_batch(load), Pace())
+        return self._paces.setdefault(batch_of(load.requests), Pace())
 
 
 def _either(a: Floats, b: Floats) -> Floats:
@@ -384,9 +380,9 @@ def _either(a: Floats, b: Floats) -> Floats:
     return both
 
 
-def _batch(load: Load) -> int:
+def batch_of(requests: int) -> int:
     """The same for about as many requests."""
-    return bisect_left(_BATCHES, load.requests)
+    return bisect_left(_BATCHES, requests)
 
 
 _BATCHES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 _AROUND_WEIGHT = 0.1  # of a step, in the mean of what is around drafting and verifying
 _LONG_AROUND = 2.0  # times that mean; more counts as so much
-_PLAIN_FIRST, _PLAIN_GROWTH, _PLAIN_AFTER = 8, 4, 256
-"""Steps with drafts after which one without is due to compare them with: the first time, how many
-times as many each time, and at most. The first one may fall into a burst of other work."""
-
 _PACE_MEMORY = 64.0  # steps of a batch size that its pace is an average of
 _PROMPT_MEMORY = 512.0  # steps that the rows of prompts in a step are an average of
 _PROMPT_TRUST = 64.0  # steps without any, as if they had been seen at the start
@@ -42,7 +38,6 @@ class Around:
     def __init__(self) -> None:
         self._steps = {True: 0, False: 0}
         self._means = {True: 0.0, False: 0.0}
-        self._drafting = 0  # steps with drafts since one without
 
     def observe(self, drafting: bool, seconds: float) -> None:
         """Add a step. A pause of the machine, or of its users, is cut to a little more than the
@@ -51,17 +46,8 @@ class Around:
         if mean > 0:
             seconds = min(seconds, _LONG_AROUND * mean)
         self._steps[drafting] += 1
-        self._drafting = self._drafting + 1 if drafting else 0
         weight = max(_AROUND_WEIGHT, 1 / self._steps[drafting])
         self._means[drafting] += weight * (seconds - mean)
-
-    @property
-    def needs_plain(self) -> bool:
-        """Whether the last step without drafts was too long ago, or there was none."""
-        due = _PLAIN_FIRST
-        for _ in range(min(self._steps[False], 3)):
-            due *= _PLAIN_GROWTH
-        return self._drafting >= min(due, _PLAIN_AFTER)
 
     def seconds(self, drafting: bool) -> float:
         """The expected seconds. A step without drafts counts as free until there was one, so that

@@ -1,92 +1,132 @@
-"""Rest: whether drafters without an engine are asked at all, by what that brings and takes."""
+"""Rest: whether anything is drafted at all, by what that brings and takes."""
 
 from __future__ import annotations
 
 from statistics import median
 
-_FIRST, _PROBE = 8, 4  # steps with drafts: before the first comparison, and of a later try
-_PLAIN = 4  # steps without drafts that are compared with those beside them
-_SHORTEST, _LONGEST = 16, 64  # steps of a rest: twice as many each time, so that tries cost little
-_AGAIN = 512  # steps with drafts after which some without are taken, to compare
+_PAIRS = 4  # steps with drafts, and as many without, of a comparison
+_FIRST_SHARE, _SHARE = 0.02, 0.01
+"""Of the time that comparisons may cost: after one that says another thing than the one before it
+did, and after one that confirms that."""
+
+_SHORTEST, _LONGEST = 16, 1024  # steps between two comparisons
+_RECHECK = 4  # steps with drafts between two looks at whether they still pay
 _MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
-_RATIO_MEMORY = 11  # comparisons that the ratio of seconds is the median of: of 5, bursts win
+_RATIO_MEMORY = 11  # comparisons that the ratio of seconds is the median of
 _OUTLIER = 3.0  # times the median of a few steps; a longer step was a pause of the machine
-_BESIDE = 8  # newest steps of a kind that are compared
 
 
 class Rest:
-    """Steps with one number of requests, with the drafts of an index and without.
+    """Steps with about one number of requests, with drafts and without.
 
-    Looking for drafts, and taking in what became of them, is work of the host in every step, which
-    nothing pays for where few drafts are accepted. So steps with drafts and steps without are
-    compared where they lie beside each other, as a shared machine changes its speed within seconds:
-    drafting pays while its tokens a step exceed the ratio of the seconds. What verifying nodes
-    takes differs from step to step with the nodes, as tokens do, and is a mean of as many steps.
-    Where drafting does not pay, drafters rest, longer each time, and a few steps try them again. A
-    text changes while they rest, so what a try brings soon outweighs what was before.
+    Looking for drafts, and taking in what became of them, is work in every step, which nothing pays
+    for where few drafts are accepted, and no profile says what a shared machine takes for it now.
+    So steps with drafts and steps without are compared where they take turns, as such a machine
+    changes its speed within a fraction of a second: drafting pays while its tokens a step exceed
+    the ratio of the seconds. What verifying nodes takes differs from step to step with the nodes,
+    as tokens do, and is a mean of more steps.
+
+    A comparison costs what its worse half loses to the other one. The next one comes when that is a
+    small share of the time between the two: soon where drafts bring about what they take, seldom
+    where they lose or gain much. Between two comparisons all steps draft or none does, as the last
+    one said; where drafts stop to pay by the tokens of late, the next comparison begins at once.
     """
 
     def __init__(self) -> None:
         self._is_resting = False
-        self._left = _FIRST  # steps until it is decided anew
-        self._length = _SHORTEST
+        self._turns: list[bool] = _turns()  # of the comparison under way, whether each step rests
+        self._left = 0  # steps to the next comparison
+        self._since = 0  # steps after the last one
+        self.is_comparing = False
+        self._seconds: dict[bool, list[float]] = {True: [], False: []}  # compared, by drafting
+        self._caught_up = 0.0  # seconds of the first step of a comparison, which catches up
         self._tokens = self._nodes = self._weight = 0.0
         self._ratios: list[float] = []
-        self._beside: dict[bool, list[float]] = {True: [], False: []}  # by whether drafts were made
-        self._since_plain = 0
+        self._confirmed = 0
 
     def rests(self) -> bool:
-        """Whether the step to come goes without drafts; asked once a step."""
-        if self._left <= 0:
-            self._decide()
-        self._left -= 1
-        return self._is_resting
+        """Whether the step to come goes without drafts; asked once a step. ``is_comparing`` then
+        says whether that step is one of a comparison, for `observe`."""
+        self.is_comparing = False
+        if not self._turns:
+            if self._seconds[True] or self._seconds[False]:
+                self._decide()
+            self._since += 1
+            is_due = self._since > self._left
+            if not self._is_resting and not is_due and self._since % _RECHECK == 0:
+                is_due = self._since >= _SHORTEST and not self.pays
+            if not is_due:
+                return self._is_resting
+            self._turns = _turns()
+        self.is_comparing = True
+        rests = self._turns.pop(0)
+        if not self._turns:  # the last one is still to be observed
+            self._since = 0
+            self._left = _SHORTEST
+        return rests
 
-    def observe(self, drafted: bool, tokens: float, seconds: float, nodes: float = 0.0) -> None:
-        """A step without prompts is over. ``tokens``: of it, a request: expected ones, as what was
-        emitted is chance; or what a group came nearer to its end by. ``seconds``: of all of it,
+    def observe(
+        self,
+        drafted: bool,
+        tokens: float,
+        seconds: float,
+        nodes: float = 0.0,
+        compared: bool = False,
+    ) -> None:
+        """A step without prompts is over. ``tokens``: that it emitted, a request; or what a
+        group came nearer to its end by. ``seconds``: of all of it,
         to the beginning of the next one, but for those that its nodes took. ``nodes``: these, in
-        ``seconds``."""
-        beside = self._beside[drafted]
-        beside.append(seconds)
-        del beside[:-_BESIDE]
+        ``seconds``. ``compared``: it is one of a comparison."""
         self._weight *= 1 - 1 / _MEMORY
         if drafted:
-            self._since_plain += 1
             self._weight += 1.0
             self._tokens += (tokens - self._tokens) / self._weight
             self._nodes += (nodes - self._nodes) / self._weight
+        if not compared:
+            return
+        if drafted and not self._seconds[False] and not self._caught_up:
+            self._caught_up = seconds
+        else:
+            self._seconds[drafted].append(seconds)
 
     @property
     def pays(self) -> bool:
         """Whether drafts bring more than they take, as far as that is known."""
-        return not self._ratios or self._tokens > (1 + self._nodes) * median(self._ratios)
+        return self._gain > 1
+
+    @property
+    def _gain(self) -> float:
+        """Tokens a second with drafts, as a multiple of those without."""
+        if not self._ratios or not self._weight:
+            return 1.0
+        return self._tokens / ((1 + self._nodes) * median(self._ratios))
 
     def _decide(self) -> None:
-        """A rest or a try is over: compare, and choose what follows."""
-        if self._is_resting:
-            self._is_resting, self._left = False, _PROBE
-            self._beside[True].clear()
+        """A comparison is over: choose what follows, and when the next one comes."""
+        drafting, plain = self._seconds[True], self._seconds[False]
+        self._seconds = {True: [], False: []}
+        caught_up, self._caught_up = self._caught_up, 0.0
+        if not drafting or not plain:
             return
-        self._compare()
-        if not self._ratios or self._since_plain >= _AGAIN:
-            self._rest_for(_PLAIN)
-        elif self.pays:
-            self._left, self._length = _PROBE, _SHORTEST
+        usual = _usual(plain)
+        self._ratios.append(_usual(drafting) / usual)
+        del self._ratios[:-_RATIO_MEMORY]
+        pays = self.pays
+        self._confirmed = min(self._confirmed + 1, 8) if pays != self._is_resting else 0
+        self._is_resting = not pays
+        if pays:
+            lost = len(plain) * (1 - 1 / self._gain)
         else:
-            self._rest_for(self._length)
-            self._length = min(2 * self._length, _LONGEST)
+            took = (caught_up + sum(drafting)) * (1 + self._nodes) / usual
+            lost = took - (len(drafting) + 1) * self._tokens
+        share = _SHARE if self._confirmed else _FIRST_SHARE
+        most = _SHORTEST << self._confirmed if pays else _LONGEST
+        self._left = min(max(int(lost / share), _SHORTEST), most, _LONGEST)
 
-    def _rest_for(self, steps: int) -> None:
-        self._is_resting, self._left, self._since_plain = True, steps, 0
 
-    def _compare(self) -> None:
-        """Steps with drafts and steps without, if these lie right before those."""
-        drafting, plain = self._beside[True], self._beside[False]
-        if drafting and plain:
-            self._ratios.append(_usual(drafting) / _usual(plain))
-            del self._ratios[:-_RATIO_MEMORY]
-        plain.clear()
+def _turns() -> list[bool]:
+    """Whether each step of a comparison rests. The first one catches up with what was left out."""
+    return [False, *([True, False] * _PAIRS)]
 
 
 def _usual(seconds: list[float]) -> float:

@@ -26,6 +26,10 @@ class Routine:
         self._since.leave_out()
         return True
 
+    def leave_out(self) -> None:
+        """The step under way is not one of the routine, nor weighed."""
+        self._since.leave_out()
+
     def end(self) -> int:
         """The step under way is weighed anew. Returns how many steps that stands for."""
         self._left = 0

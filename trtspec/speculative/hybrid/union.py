@@ -16,7 +16,7 @@ from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial
+from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial, batch_of
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.pace import PromptRows
@@ -33,9 +33,8 @@ class UnionDrafter(Drafter):
     the time until all have ended (see `Worth`).
 
     The chance of a node is the highest that a member gives its path. Members without an engine
-    draft first. Beside engines they do so in every step, as they cost little there; alone, where
-    that pays (see `Rest`). The `Controller` says which engines draft as well, and how many of the
-    nodes are verified.
+    draft first. The `Controller` says which engines draft as well, and how many of the nodes are
+    verified. Whether anybody is asked at all is measured (see `Rest`).
     """
 
     def __init__(
@@ -61,19 +60,23 @@ class UnionDrafter(Drafter):
         self._step: _Step | None = None
         self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
-        self._can_rest = adapts and not self._engines and not needs.reads_every_row
-        # By how many requests generate, and whether others wait.
+        self._can_rest = adapts and not needs.reads_every_row
+        # By about how many requests generate, and whether others wait.
         self._rests: defaultdict[tuple[int, bool], Rest] = defaultdict(Rest)
         self._adapts = adapts
         self._others_wait = False
         self._worth = Worth()
-        self._is_resting = False
+        self._is_resting = self._is_comparing = False
 
     def skips_drafts(self, num_requests: int) -> bool:
+        self._is_resting = self._is_comparing = False
         if self._can_rest and num_requests:
-            self._is_resting = self._rests[num_requests, self._others_wait].rests()
-            return self._is_resting
-        self._is_resting = False
+            rest = self._rest_of(num_requests, self._others_wait)
+            self._is_resting = rest.rests()
+            self._is_comparing = rest.is_comparing
+            if self._is_resting:
+                self._controller.leave_out()
+                return True
         return not self._cheap and self._controller.rests(num_requests)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -93,6 +96,7 @@ class UnionDrafter(Drafter):
         is_pure = 0 < len(items) == len(batch.items)
         self._others_wait = batch.num_waiting > 0
         self._step = step = _Step(load, is_pure, began, self._is_resting, self._others_wait)
+        step.is_compared = self._is_comparing
         ids = (item.request.id for item in batch.items)
         self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
         for item in items:
@@ -120,13 +124,13 @@ class UnionDrafter(Drafter):
                 step.trial = Trial(len(item.request.draft), gain, step.trying)
         if step.longest:
             step.shortened = step.longest - longest_text(batch.items)
+        told: Sequence[Member] = self._members
         if step.is_resting:
             self._tell_of_ended(batch, accepted)
-            step.ended = self._clock()
-            return [()] * len(batch.items)
-        for member in self._members:
+            told = self._engines
+        for member in told:
             member.learn(batch, accepted, self._has_own_rule)
-        kept = [self._accept(member, batch, accepted) for member in self._members]
+        kept = [[()] * len(batch.items), *(self._accept(m, batch, accepted) for m in told)]
         step.ended = self._clock()
         return [sum(lengths, ()) for lengths in zip(*kept, strict=True)]
 
@@ -271,17 +275,17 @@ class UnionDrafter(Drafter):
         self, member: Member, batch: StepPlan, accepted: Sequence[Accepted]
     ) -> Sequence[tuple[int, ...]]:
         """Tell a member what was accepted; engines not in use need not feed prompts."""
-        if member.has_engine and member not in self._in_use:
+        if member.has_engine and (self._is_resting or member not in self._in_use):
             batch = replace(batch, feeds_drafts=False)
         return member.drafter.on_accepted(batch, accepted)
 
     def _tell_of_ended(self, batch: StepPlan, accepted: Sequence[Accepted]) -> None:
-        """Tell resting members of requests that end now, whose texts they may keep. Of others they
-        take in what they lack when they are next asked."""
+        """Tell members without an engine, which rest, of requests that end now: they may keep their
+        texts. Of others they take in what they lack when they are next asked."""
         ended = [i for i, item in enumerate(batch.items) if item.request.is_finished]
         if ended:
             batch = StepPlan(tuple(batch.items[i] for i in ended))
-            for member in self._members:
+            for member in self._cheap:
                 member.drafter.on_accepted(batch, [accepted[i] for i in ended])
 
     def _worths(self, step: _Step, items: Sequence[ScheduledRequest]) -> Floats | None:
@@ -301,12 +305,14 @@ class UnionDrafter(Drafter):
         order = np.argsort(-scores, kind="stable")
         chances = np.exp(scores[order].astype(np.float64))
         count = self._controller.count(step.load, chances, step.spent)
-        step.promised = float(chances[:count].sum())
         if count == len(chances):
             return sizes
         owners = np.repeat(np.arange(len(trees)), sizes)[order[:count]]
         counts: list[int] = np.bincount(owners, minlength=len(trees)).tolist()
         return counts
+
+    def _rest_of(self, requests: int, others_wait: bool) -> Rest:
+        return self._rests[batch_of(requests), others_wait]
 
     def _close(self, step: _Step, now: float) -> None:
         """Another step begins: note what this one took."""
@@ -318,14 +324,15 @@ class UnionDrafter(Drafter):
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
         between = min(now - step.ended, own / 2)
-        if self._can_rest:
+        if self._can_rest and step.trial is None:
             requests = step.load.requests
             roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
             for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
             seconds = own + between - for_nodes
-            tokens = step.shortened if step.longest else 1 + step.promised / requests
-            self._rests[requests, step.others_wait].observe(
-                not step.is_resting, tokens, seconds, for_nodes / seconds
+            tokens = step.shortened if step.longest else step.tokens / requests
+            drafted = not step.is_resting and (bool(self._cheap) or step.spent > 0)
+            self._rest_of(requests, step.others_wait).observe(
+                drafted, tokens, seconds, for_nodes / seconds, step.is_compared
             )
         rest = own - verifying - step.drafting + between
         self._controller.observe(
@@ -348,8 +355,8 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
 
 class _Step:
     """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked.
-    others_wait: requests are left in the queue. longest: see `longest_text`, before the step; 0
-    where others wait. shortened: what it fell by."""
+    is_compared: see `Rest`. others_wait: requests are left in the queue. longest: see
+    `longest_text`, before the step; 0 where others wait. shortened: what it fell by."""
 
     def __init__(
         self, load: Load, is_pure: bool, began: float, is_resting: bool, others_wait: bool
@@ -357,13 +364,13 @@ class _Step:
         self.load = load
         self.is_pure = is_pure
         self.is_resting = is_resting
+        self.is_compared = False
         self.others_wait = others_wait
         self.began = began
         self.drafted = self.judged = self.ended = 0.0
         self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
         self.nodes = self.tokens = 0  # verified, emitted
         self.longest = self.shortened = 0
-        self.promised = 0.0  # drafts that should be accepted, by the chances of the verified ones
         self.tried: int | None = None  # the request of a trial
         self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
         self.trial: Trial | None = None
