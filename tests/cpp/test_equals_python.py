@@ -31,6 +31,7 @@ SHALLOW = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix  # `.ci/run` runs it
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     ("speculation", "flags", "options"),

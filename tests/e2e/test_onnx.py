@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .every_method import METHODS, PROMPTS
+from .every_method import METHODS, PROMPTS, SELDOM_ON_ONNX
 from .helpers import (
     GREEDY_24,
     SAMPLED_24,
@@ -28,15 +28,12 @@ OPTIONS = {
     "max_num_tokens": 80,
     "kv_cache_config": {"enable_block_reuse": False},
 }
-# Made of graphs that others of METHODS export: of DFlash's network, and of PARD's masks behind
-# states as EAGLE reads them.
-SELDOM = ("ddtree", "p_eagle")
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(method, marks=pytest.mark.matrix if method in SELDOM else ())
+        pytest.param(method, marks=pytest.mark.matrix if method in SELDOM_ON_ONNX else ())
         for method in METHODS
     ],
 )

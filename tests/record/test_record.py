@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..e2e.every_method import SELDOM_ON_ONNX
 from ..e2e.helpers import TinyModels
 from . import store
 from .compare import entries_moved, messages_moved
@@ -13,6 +14,10 @@ from .messages import messages
 from .observe import ALL, COMPILED, METHODS, VARIANTS, Workshop, versions
 from .parts import folder_part, run_part
 
+_ON_ONNX = [
+    pytest.param(n, marks=pytest.mark.matrix if n in (*VARIANTS, *SELDOM_ON_ONNX) else ())
+    for n in ALL
+]
 _TABLE = [*METHODS, *(pytest.param(name, marks=pytest.mark.matrix) for name in VARIANTS)]
 
 
@@ -62,7 +67,7 @@ def test_eager(shop: Workshop, record: store.Record, method: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", _TABLE)
+@pytest.mark.parametrize("method", _ON_ONNX)
 def test_onnx(shop: Workshop, record: store.Record, method: str) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
