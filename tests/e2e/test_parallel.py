@@ -14,7 +14,7 @@ import torch
 from trtspec import LLM, SamplingParams, build
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
-from trtspec.errors import ConfigError
+from trtspec.errors import ConfigError, RequestError
 from trtspec.executor.request import Request
 from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
@@ -210,8 +210,9 @@ def test_fewer_steps_than_built(models: TinyModels, drafts: Drafts, tmp_path: Pa
             assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == greedy
             metrics = llm.get_metrics()
             assert len(metrics["acceptance_rate_per_pos"]) == 2
-            (cache,) = inside.scheduler(llm)._needs.caches
-            assert cache.slots == 11
+            if kv:
+                with pytest.raises(RequestError, match=r"70 .* \+ 11 draft slots"):
+                    llm.generate(random_prompt(30, 70), SamplingParams(max_tokens=20))
             assert_no_leak(llm)
 
 
