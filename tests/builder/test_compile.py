@@ -31,11 +31,11 @@ from trtspec.ops.linear_quantised import (
 
 pytestmark = pytest.mark.slow
 
-SIZE, HEAD = 64, 32
+SIZE, HEAD, SHORT = 64, 32, 4
 
 
 class Network(nn.Module):
-    """Two products, each with a rotation behind it."""
+    """Two products, each with a rotation behind it, and factors of the parts of a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +45,7 @@ class Network(nn.Module):
         values = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8)
         self.register_buffer("second", pack_codes(values, 8))
         self.register_buffer("scales", pack_groups(torch.rand(SIZE, 1)))
+        self.register_buffer("factors", torch.rand(SHORT))
 
     def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor]:
         turns = self.rotary(positions)
@@ -52,6 +53,7 @@ class Network(nn.Module):
         y = rotate(y.view(-1, SIZE // HEAD, HEAD), turns).flatten(1)
         weights = QuantisedWeights(self.second, self.scales)
         y = linear_quantised(y, weights, None, SIZE, 8, 0, rounds_inputs=False)
+        y = (y.view(-1, SHORT, SIZE // SHORT) * self.factors[:, None]).flatten(1)
         return (rotate(y.view(-1, SIZE // HEAD, HEAD), turns),)
 
 
@@ -68,9 +70,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AotiSessio
     )
     package = tmp_path_factory.mktemp("compile") / "network.pt2"
     network = Network()
+    weights = {name: weight.clone() for name, weight in network.state_dict().items()}
+    for weight in network.state_dict().values():
+        weight.zero_()  # a graph is compiled for shapes, whatever the weights
     graph = Graph("network", "target", package.name, lambda: network, lambda: signature)
     compile_graph(graph, package, "cpu")
-    return package, AotiSession(package, dict(network.state_dict()))
+    return package, AotiSession(package, weights)
 
 
 def test_it_says_what_the_module_says(compiled: tuple[Path, AotiSession]) -> None:

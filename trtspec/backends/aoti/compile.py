@@ -71,11 +71,13 @@ def _shim(op: torch._ops.OpOverload) -> str:
 # Weights stay outside the package: the engine folder maps them. The small point-wise kernels stay
 # on one thread, as a fork costs more than they do; products and attention use threads inside their
 # ops. Fused kernels round to 16 bits where the modules do. So the bits of a model do not depend on
-# what the compiler fuses: a target gives the same tokens whether it captures states or not.
+# what the compiler fuses: a target gives the same tokens whether it captures states or not. Short
+# vectors stay weights: left alone, the compiler takes what they hold for part of the graph.
 INDUCTOR_CONFIG: dict[str, Any] = {
     "emulate_precision_casts": True,
     "aot_inductor.package_constants_in_so": False,
     "cpp.threads": 1,
+    "always_keep_tensor_constants": True,
     "post_grad_custom_post_pass": _KeepRotations(),
 }
 
