@@ -17,8 +17,8 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 
-# Of editable installations, kept: the next one compiles what has changed, and the C++ programs that
-# tests run are linked from the objects that are there.
+# Of editable installations, kept: the next one compiles what has changed, and `.ci/run` links the
+# C++ programs from the objects that are there.
 EDITABLE_BUILD = ROOT / "build" / "cmake"
 
 # What NVRTC reads, in the folders of the repository; see trtspec/ops/cuda_launch.py.

@@ -17,8 +17,8 @@ Replay: TypeAlias = Callable[[Lines], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> CppPrograms:
-    return cpp_programs(tmp_path_factory)
+def programs() -> CppPrograms:
+    return cpp_programs()
 
 
 @pytest.fixture

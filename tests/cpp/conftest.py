@@ -23,14 +23,14 @@ Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return Program(cpp_programs(tmp_path_factory)["trtspec_benchmark"])
+def program() -> Program:
+    return Program(cpp_programs()["trtspec_benchmark"])
 
 
 @pytest.fixture(scope="session")
-def fake_program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+def fake_program() -> Program:
     """The same over stand-ins for TensorRT and CUDA."""
-    return Program(cpp_programs(tmp_path_factory)["trtspec_benchmark_fake"])
+    return Program(cpp_programs()["trtspec_benchmark_fake"])
 
 
 @pytest.fixture(scope="session")

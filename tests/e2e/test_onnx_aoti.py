@@ -1,4 +1,4 @@
-"""Backend onnx gives the tokens of aoti, with the embedded target and its EAGLE-3 head."""
+"""Backend onnx gives the tokens of aoti, with the embedded target and its draft model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.bench.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.llmapi.prompts import load_tokenizer
 
-from ..compiled_engines import TREE, build_one
+from ..compiled_engines import CHAIN, build_one
 from .helpers import assert_no_leak, tokens
 
 pytest.importorskip("onnxruntime")
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.slow
 
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 SAMPLED = [SamplingParams(48, temperature=0.8, seed=i, ignore_eos=True) for i in range(4)]
-METHODS: dict[str, Any] = {"none": False, "eagle3": None}
+METHODS: dict[str, Any] = {"none": False, "draft_model": None}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Prompts are longer than one call: they come in chunks, and beside generating requests."""
-    target, speculation = find_model("trtspec-tiny"), {**TREE, "model": "trtspec-tiny-eagle3"}
+    target, speculation = find_model("trtspec-tiny"), {**CHAIN, "model": "trtspec-tiny-draft"}
     return {
         backend: build_one(tmp_path_factory, target, speculation, backend=backend)
         for backend in ("aoti", "onnx")
@@ -49,4 +49,4 @@ def test_same_tokens(folders: Mapping[str, Path], method: str) -> None:
     assert texts[0] == texts[1]
     # A draft's near ties may fall differently, and cached prefixes are fed in other chunks.
     assert lengths[0] == pytest.approx(lengths[1], rel=0.02)
-    assert (lengths[0] > 1.6) == (method == "eagle3")
+    assert (lengths[0] > 1.6) == (method == "draft_model")
