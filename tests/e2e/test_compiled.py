@@ -44,9 +44,9 @@ PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SA
 # with them beyond that does not ask whose they are.
 USUAL = ("shallow", "chunked", "padded")
 # README's command compiles a draft model, and for tests/e2e/test_int8.py a rounded head; `.ci/run`
-# also EAGLE-3's tree, and what the C++ programs run. EAGLE-1 and MTP modules roll out as that does, PARD and P-EAGLE
-# guess with what draft models and heads are made of, Medusa's heads and DDTree's network make one
-# call. Their graphs are recorded, and run without a compiler.
+# also EAGLE-3's tree, and what the C++ programs run. EAGLE-1 and MTP modules roll out as that does,
+# PARD and P-EAGLE guess with what draft models and heads are made of, Medusa's heads and DDTree's
+# network make one call. Their graphs are recorded, and run without a compiler.
 USUALLY = ("chain",)
 
 
