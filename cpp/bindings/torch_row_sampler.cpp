@@ -19,20 +19,45 @@ void sample_here(const at::Tensor& logits, const trtspec::SamplingRows& params, 
   trtspec::sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1), params, ids);
 }
 
-// The sampling options of requests, which stay as they are while a request runs.
+// What stays as it is while a request runs.
+struct Kept {
+  trtspec::SamplingOptions options;
+  Ints end_tokens;
+  int64_t max_output_tokens;
+};
+
+// How many tokens each request emits, and of all of them the accepted rows and the tokens, one
+// request behind the other; and why each text ends (`FinishReason`, 0 if it goes on). A single token
+// of -1: the root's row has no usable number.
+using Decided = std::tuple<Ints, Ints, Ints, Ints>;
+
+Decided flat(const std::vector<trtspec::Verdict>& verdicts) {
+  Decided decided;
+  auto& [counts, rows, tokens, ends] = decided;
+  for (const trtspec::Verdict& verdict : verdicts) {
+    counts.push_back(int64_t(verdict.tokens.size()));
+    rows.insert(rows.end(), verdict.rows.begin(), verdict.rows.end());
+    tokens.insert(tokens.end(), verdict.tokens.begin(), verdict.tokens.end());
+    ends.push_back(int64_t(verdict.reason));
+  }
+  return decided;
+}
+
 struct RowSamplerHolder : torch::CustomClassHolder {
   void add(int64_t id, double temperature, int64_t top_k, double top_p, double min_p, int64_t seed,
-           int64_t sample_index) {
-    options[id] = {.temperature = temperature,
-                   .top_k = top_k,
-                   .top_p = top_p,
-                   .min_p = min_p,
-                   .seed = seed,
-                   .sample_index = sample_index,
-                   .stop_token_ids = {}};
+           int64_t sample_index, const Ints& end_tokens, int64_t max_output_tokens) {
+    requests[id] = {{.temperature = temperature,
+                     .top_k = top_k,
+                     .top_p = top_p,
+                     .min_p = min_p,
+                     .seed = seed,
+                     .sample_index = sample_index,
+                     .stop_token_ids = {}},
+                    end_tokens,
+                    max_output_tokens};
   }
 
-  void remove(int64_t id) { options.erase(id); }
+  void remove(int64_t id) { requests.erase(id); }
 
   // Of requests with the addresses of the trees that they verify, and which of their output tokens
   // each root emits.
@@ -42,9 +67,11 @@ struct RowSamplerHolder : torch::CustomClassHolder {
                 "sampling: one tree and one output is needed for each of ", ids.size(), " requests");
     std::vector<trtspec::Asked> asked;
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const auto found = options.find(ids[i]);
-      TORCH_CHECK(found != options.end(), "sampling: request ", ids[i], " has not begun");
-      asked.push_back({&found->second, outputs[i], &tree_at(trees[i])});
+      const auto found = requests.find(ids[i]);
+      TORCH_CHECK(found != requests.end(), "sampling: request ", ids[i], " has not begun");
+      const Kept& kept = found->second;
+      asked.push_back({&kept.options, outputs[i], &tree_at(trees[i]), kept.end_tokens,
+                       kept.max_output_tokens - outputs[i]});
     }
     return trtspec::Questions(asked);
   }
@@ -60,23 +87,29 @@ struct RowSamplerHolder : torch::CustomClassHolder {
     return made;
   }
 
-  // The verdicts over logits on the host: how many tokens each request emits, and of all of them
-  // the accepted rows and the tokens, one request behind the other. A single token of -1: the root's
-  // row has no usable number.
-  std::tuple<Ints, Ints, Ints> judge(const Ints& ids, const Ints& trees,
-                                     const Ints& outputs, const at::Tensor& logits) {
-    std::tuple<Ints, Ints, Ints> decided;
-    auto& [counts, rows, tokens] = decided;
-    for (const trtspec::Verdict& verdict :
-         trtspec::verify(questions(ids, trees, outputs), logits, sample_here)) {
-      counts.push_back(int64_t(verdict.tokens.size()));
-      rows.insert(rows.end(), verdict.rows.begin(), verdict.rows.end());
-      tokens.insert(tokens.end(), verdict.tokens.begin(), verdict.tokens.end());
-    }
-    return decided;
+  // The verdicts over logits on the host.
+  Decided judge(const Ints& ids, const Ints& trees, const Ints& outputs,
+                const at::Tensor& logits) {
+    return flat(trtspec::verify(questions(ids, trees, outputs), logits, sample_here));
   }
 
-  std::unordered_map<int64_t, trtspec::SamplingOptions> options;
+  // The verdicts of what an engine or ops found, on the host: `sample` of every row [R] i64, and
+  // what `accept` says, [J, P] i32 and [J] i32.
+  Decided decode(const Ints& ids, const Ints& trees, const Ints& outputs, const at::Tensor& sampled,
+                 const at::Tensor& accepted, const at::Tensor& emitted) {
+    const trtspec::Questions asked = questions(ids, trees, outputs);
+    const auto count = int64_t(ids.size());
+    TORCH_CHECK(sampled.numel() == asked.starts.back() && accepted.dim() == 2 &&
+                    accepted.size(0) == count && emitted.numel() == count,
+                "sampling: verdicts on ", asked.starts.back(), " rows of ", count,
+                " requests are needed, not ", sampled.sizes(), ", ", accepted.sizes(), " and ",
+                emitted.sizes());
+    return flat(trtspec::decode(asked, sampled.contiguous().const_data_ptr<int64_t>(),
+                                accepted.contiguous().const_data_ptr<int32_t>(), accepted.size(1),
+                                emitted.contiguous().const_data_ptr<int32_t>()));
+  }
+
+  std::unordered_map<int64_t, Kept> requests;
 };
 
 }  // namespace
@@ -87,5 +120,6 @@ void register_row_sampler(torch::Library& library) {
       .def("add", &RowSamplerHolder::add)
       .def("remove", &RowSamplerHolder::remove)
       .def("tensors", &RowSamplerHolder::tensors)
-      .def("judge", &RowSamplerHolder::judge);
+      .def("judge", &RowSamplerHolder::judge)
+      .def("decode", &RowSamplerHolder::decode);
 }

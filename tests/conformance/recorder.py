@@ -180,7 +180,7 @@ class Recorder:
     def _add(self, arrival: Arrival) -> bool:
         try:
             request = request_of(arrival, self.scenario.max_seq_len)
-            stop = StopChecker(request.params, request.eos_token_ids, request.max_output_tokens)
+            stop = StopChecker(request.params, request.eos_token_ids)
             self.executor.add(request, stop)
         except RequestError:
             return False

@@ -335,7 +335,7 @@ class Schedule:
             while self.arrivals and self.rng.random() < 0.5:
                 request = self.arrivals.pop(0)
                 self.live[request.id] = request
-                stop = StopChecker(request.params, (), request.max_output_tokens)
+                stop = StopChecker(request.params, ())
                 self.executor.add(request, stop)
             if self.live and self.rng.random() < 0.03:
                 id = self.rng.choice(list(self.live))

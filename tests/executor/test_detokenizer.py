@@ -163,12 +163,10 @@ def check_stops(
         return
     begin = rng.randrange(len(whole))
     stop = whole[begin : begin + rng.randrange(1, 4)]
-    checker = StopChecker(SamplingParams(stop=stop), (), 999, kind.backend, prompt)
+    checker = StopChecker(SamplingParams(stop=stop), (), kind.backend, prompt)
     texts = [""]
     while not checker.is_finished:  # several tokens a step
-        for token in tokens[checker.num_tokens :][: rng.randrange(1, 13)]:
-            if checker.accept(token):
-                break
+        checker.accept(tokens[checker.num_tokens :][: rng.randrange(1, 13)], None)
         texts.append(checker.text)
         assert texts[-1].startswith(texts[-2]) and whole.startswith(texts[-1])
     assert checker.text == whole[: whole.index(stop)] and checker.stop_reason == stop
@@ -204,10 +202,10 @@ def test_a_literal_mark_is_a_character(name: str) -> None:
         prompt = [a, *mark]
         behind = kind.backend.decode([*prompt, a])[len(kind.backend.decode(prompt)) :]
         assert pieces(kind.backend, prompt, [a]) == [behind, ""]
-        stopped = StopChecker(SamplingParams(stop=MARK), (), 9, kind.backend, prompt)
-        assert stopped.accept(a) is None and stopped.text == behind
-        for token in mark:
-            stopped.accept(token)
+        stopped = StopChecker(SamplingParams(stop=MARK), (), kind.backend, prompt)
+        stopped.accept([a], None)
+        assert not stopped.is_finished and stopped.text == behind
+        stopped.accept(mark, None)
         assert stopped.stop_reason == MARK
         got = pieces(kind.backend, [a], mark)
         assert got[-2].strip() == MARK and got[-1] == ""

@@ -10,9 +10,8 @@ import torch
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.sampling_rows import REASONS, SamplingRows
 from trtspec.executor.verdict import Judgement
-from trtspec.executor.verification import Verification
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
@@ -84,14 +83,19 @@ def test_rows_as_tensors() -> None:
 
 def test_the_host_decides_as_the_ops_do() -> None:
     """One call of C++ over random rows and trees, or `sample` and `accept` over tensors: the same
-    verdicts, rows without a usable number among them."""
+    verdicts, rows without a usable number among them, and texts that end."""
     rng = random.Random(0)
     noise = torch.Generator().manual_seed(0)
-    emitted = 0
+    emitted, ends = 0, set[int]()
     for seed in range(20):
         requests = [
             Request.create(
-                id, [1], SamplingParams(temperature=rng.choice((0, 0.7)), top_k=5), seed + id, 64
+                id,
+                [1],
+                SamplingParams(temperature=rng.choice((0, 0.7)), top_k=5, max_tokens=2 + seed % 3),
+                seed + id,
+                64,
+                eos_token_ids=(3,) if seed % 2 else (),
             )
             for id in range(3)
         ]
@@ -107,9 +111,18 @@ def test_the_host_decides_as_the_ops_do() -> None:
         columns, nodes = rows.tensors(requests, trees)
         sampled = sample(logits, *columns)
         judgement = Judgement(sampled, *accept(sampled, *nodes))
-        by_ops = Verification(requests, None, judgement).read()
-        assert Verification(requests, None, rows.judge(requests, trees, logits)).read() == by_ops
-        emitted += sum(len(verdict.tokens) for verdict in by_ops.values())
+        by_ops = rows.decode(requests, trees, judgement)
+        assert rows.judge(requests, trees, logits) == by_ops
+        emitted += len(by_ops.tokens)
+        ends.update(by_ops.ends)
+        first = 0
+        for request, count, end in zip(requests, by_ops.counts, by_ops.ends, strict=True):
+            tokens = by_ops.tokens[first : first + count]
+            first += count
+            assert not {*tokens[:-1]} & {*request.eos_token_ids}
+            is_end = tokens[-1] in request.eos_token_ids
+            is_last = count == request.max_output_tokens
+            assert REASONS[end] == ("stop" if is_end else "length" if is_last else None)
         with pytest.raises(RuntimeError, match="float32 logits"):
             rows.judge(requests, trees, logits[1:])
-    assert emitted > 80  # drafts were accepted
+    assert emitted > 60 and len(ends) == len(REASONS)  # drafts were accepted, and texts ended

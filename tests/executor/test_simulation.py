@@ -111,7 +111,7 @@ def test_an_end_comes_only_from_a_draft_or_from_the_target() -> None:
         (verdict,) = verify((0.7, 0.3), [new_request(step=step)], [CHAIN], favourite=7)
         assert EOS not in verdict.tokens
     (verdict,) = verify((1.0, 1.0), [new_request()], [TokenTree.chain([5, EOS])])
-    assert verdict.tokens == [5, EOS, 39]
+    assert verdict.tokens == [5, EOS] and verdict.reason == "stop"
     (verdict,) = verify((0.0,), [new_request()], [CHAIN], favourite=EOS)
     assert verdict.tokens == [EOS]
 

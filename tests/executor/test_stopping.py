@@ -15,6 +15,8 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.detokenizer import Detokenizer
 from trtspec.executor.stopping import StopChecker
 
+from .text_ends import Feed, run
+
 EOS = 256
 
 
@@ -36,14 +38,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
-
-
-def run(checker: StopChecker, tokens: list[int]) -> int:
-    """Tokens that belong to the text."""
-    for i, token in enumerate(tokens):
-        if checker.accept(token):
-            return i + 1
-    return len(tokens)
 
 
 def ids(text: str) -> list[int]:
@@ -89,8 +83,9 @@ def test_leading_space_of_metaspace_tokenizers() -> None:
     alone, behind = Detokenizer(backend), Detokenizer(backend, context=[0])
     assert [alone.push(t) for t in (1, 1, 2)] == ["is", " is", "t"]
     assert [behind.push(t) for t in (1, 1, 2)] == [" is", " is", "t"]
-    checker = StopChecker(SamplingParams(stop=" is is"), (), 9, backend, prompt=[2, 0])
-    assert run(checker, [1, 1, 2]) == 2 and checker.text == ""
+    params = SamplingParams(stop=" is is")
+    checker = StopChecker(params, (), backend, prompt=[2, 0])
+    assert run(Feed(checker, params, (), 9), [1, 1, 2]) == 2 and checker.text == ""
 
 
 @pytest.mark.parametrize("tokens", [[0, 1], [0, 0, 1], [0, 3, 1, 0, 1], [4, 0, 1, 4, 1], [2, 0, 1]])
@@ -111,11 +106,11 @@ def test_leading_spaces_of_their_own(tokens: list[int]) -> None:
 
 def test_a_character_that_the_prompt_begins(tokenizer: Any) -> None:
     for prompt in ([97, 259], [*ids("abcdefghij"), 259]):
-        checker = StopChecker(SamplingParams(), (EOS,), 9, tokenizer, prompt)
-        run(checker, [0xAC, 97, EOS])
+        checker = StopChecker(SamplingParams(), (EOS,), tokenizer, prompt)
+        checker.accept([0xAC, 97, EOS], "stop")
         assert checker.text == "€a"
-        nothing = StopChecker(SamplingParams(), (EOS,), 9, tokenizer, prompt)
-        run(nothing, [EOS])
+        nothing = StopChecker(SamplingParams(), (EOS,), tokenizer, prompt)
+        nothing.accept([EOS], "stop")
         assert nothing.text == ""
 
 
@@ -197,17 +192,21 @@ def test_endings(
     text: str,
 ) -> None:
     params = SamplingParams(**options)
-    checker = StopChecker(params, (EOS,), params.max_tokens or 32, tokenizer)
-    assert run(checker, tokens) == taken
-    assert (checker.finish_reason, checker.stop_reason) == (reason, stop_reason)
-    assert checker.text == text and checker.num_tokens == taken
+    for step in (1, 2, 9):
+        checker = StopChecker(params, (EOS,), tokenizer)
+        feed = Feed(checker, params, (EOS,), params.max_tokens or 32)
+        assert run(feed, tokens, step) == taken
+        assert (checker.finish_reason, checker.stop_reason) == (reason, stop_reason)
+        assert checker.text == text
 
 
 def test_streamed_text_is_never_taken_back(tokenizer: Any) -> None:
-    checker = StopChecker(SamplingParams(stop=["abcx", "bcd"]), (EOS,), 32, tokenizer)
+    params = SamplingParams(stop=["abcx", "bcd"])
+    checker = StopChecker(params, (EOS,), tokenizer)
+    feed = Feed(checker, params, (EOS,), 32)
     shown = []
     for token in ids("xabcxx"):
-        shown.append((checker.accept(token), checker.text))
+        shown.append((feed(token), checker.text))
         if checker.is_finished:
             break
     assert shown == [(None, "x")] * 1 + [(None, "x")] * 3 + [("stop", "x")]
@@ -225,10 +224,11 @@ def test_prefix_property(
 ) -> None:
     """What was shown only ever grows, and the end is that of a search over the whole text."""
     params = SamplingParams(stop=tuple(stops), ignore_eos=ignore_eos)
-    checker = StopChecker(params, (EOS,), limit, tokenizer)
+    checker = StopChecker(params, (EOS,), tokenizer)
+    feed = Feed(checker, params, (EOS,), limit)
     shown = ""
     for count, token in enumerate(tokens, start=1):
-        reason = checker.accept(token)
+        reason = feed(token)
         assert checker.text.startswith(shown)
         shown = checker.text
         assert all(stop not in shown for stop in stops)
@@ -268,10 +268,10 @@ def test_stop_strings_of_hidden_tokens(
         max_tokens=99,
         include_stop_str_in_output=keeps,
     )
-    checker = StopChecker(params, (EOS,), 99, tokenizer)
+    checker = StopChecker(params, (EOS,), tokenizer)
     before, texts = {True: "", False: ""}, [""]
     for count, token in enumerate(tokens, start=1):
-        checker.accept(token)
+        checker.accept([token], None)
         texts.append(checker.text)
         assert texts[-1].startswith(texts[-2])
         hits = []
@@ -293,7 +293,8 @@ def test_stop_strings_of_hidden_tokens(
 
 
 def test_without_text() -> None:
-    checker = StopChecker(SamplingParams(max_tokens=2), (EOS,), 2)
-    assert run(checker, [1, 2, 3]) == 2 and checker.text == ""
-    quiet = StopChecker(SamplingParams(detokenize=False), (EOS,), 2, object())
-    assert quiet.accept(EOS) == "stop" and quiet.text == ""
+    checker = StopChecker(SamplingParams(), (EOS,))
+    assert checker.accept([1, 2], "length") == 2 and checker.text == ""
+    assert checker.finish_reason == "length" and checker.num_tokens == 2
+    quiet = StopChecker(SamplingParams(detokenize=False), (EOS,), object())
+    assert quiet.accept([EOS], "stop") == 1 and quiet.is_finished and quiet.text == ""

@@ -138,7 +138,7 @@ class Served:
         completion = CompletionOutput(0, arrival.seed)
         output = RequestOutput(arrival.id, None, arrival.prompt, [completion])
         handle = GenerationHandle(output, True, self.worker.abort)
-        stop = StopChecker(params, eos, request.max_output_tokens, self._tokenizer, arrival.prompt)
+        stop = StopChecker(params, eos, self._tokenizer, arrival.prompt)
         self.handles[arrival.id] = handle
         return LiveSequence(request, stop, completion, output, handle)
 

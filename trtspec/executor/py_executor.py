@@ -209,12 +209,8 @@ class PyExecutor:
             )
             return _failed(item, error)
         stop = self._stops[request.id]
-        emitted: list[int] = []
-        for token in verdict.tokens:
-            emitted.append(token)
-            request.finish_reason = stop.accept(token)
-            if request.finish_reason is not None:
-                break
+        emitted = verdict.tokens[: stop.accept(verdict.tokens, verdict.reason)]
+        request.finish_reason = stop.finish_reason
         request.tokens.extend(emitted)
         # Rows of accepted drafts lie behind the fed tokens; the last emitted token has no row yet.
         nodes = tuple(item.num_rows - 1 + row for row in verdict.rows[1 : len(emitted)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class Sampler:
             columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
             logits, hidden, judgement = target.judge(groups, questions)
-            return Verification(requests, hidden, judgement, _raw(requests, logits))
+            return self._told(requests, hidden, judgement, _raw(requests, logits))
         logits, hidden = target.forward(groups)
         return self._judge(requests, changes, logits, hidden)
 
@@ -94,7 +95,7 @@ class Sampler:
                     change.apply(logits[own])
         if not self._forces(trees) and logits.device.type == "cpu":
             decisions = self._rows.judge(requests, trees, logits)
-            return Verification(requests, hidden, decisions, raw)
+            return Verification(requests, hidden, lambda: decisions, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, trees)
@@ -108,7 +109,19 @@ class Sampler:
         judgement = Judgement(sampled)
         if any(map(len, trees)):
             judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return Verification(requests, hidden, judgement, raw)
+        return self._told(requests, hidden, judgement, raw)
+
+    def _told(
+        self,
+        requests: Sequence[Request],
+        hidden: Tensor | None,
+        judgement: Judgement,
+        raw: Mapping[int, Tensor],
+    ) -> Verification:
+        """By tensors, which are read when the verdicts are."""
+        trees = [request.draft for request in requests]
+        decide = partial(self._rows.decode, requests, trees, judgement)
+        return Verification(requests, hidden, decide, raw)
 
 
 def _raw(requests: Sequence[Request], logits: Tensor) -> dict[int, Tensor]:

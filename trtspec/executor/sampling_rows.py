@@ -8,25 +8,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trtspec.backends.staging import to_host
 from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.request import Request
+from trtspec.executor.verdict import Judgement
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
 
 
 class Decisions(NamedTuple):
     """The target's verdicts on several requests: how many tokens each emits, and of all of these,
-    one request behind the other, the accepted rows (the root first) and the tokens. A single token
-    of -1: the root's row has no usable number. A path ends before a later row of that kind."""
+    one request behind the other, the accepted rows (the root first) and the tokens; of each request
+    the place in `REASONS` of why its text ends. A single token of -1: the root's row has no usable
+    number. A path ends before a later row of that kind, and where the text ends."""
 
     counts: list[int]
     rows: list[int]
     tokens: list[int]
+    ends: list[int]
+
+
+REASONS = (None, "stop", "length")
+"""``FinishReason`` of cpp/include/trtspec/text_end.hpp, as far as tokens decide it."""
 
 
 class SamplingRows:
     """Samples one row per request and one per node of its tree: on the host, in one call of C++
-    that walks the trees too, or by the tensors that ops and engines take.
+    that walks the trees and ends texts too, or by the tensors that ops and engines take.
 
     The options of a request are read when its rows are first asked for, and kept until `release`.
     """
@@ -35,7 +43,8 @@ class SamplingRows:
         sampler: Any = torch.classes.trtspec.RowSampler()
         # Looking the methods up costs as much as much of what they do.
         self._add, self._remove = sampler.add, sampler.remove
-        self._tensors, self._judge = sampler.tensors, sampler.judge
+        self._tensors = sampler.tensors
+        self._judge, self._decode = sampler.judge, sampler.decode
         self._live: set[int] = set()
 
     def tensors(
@@ -52,6 +61,22 @@ class SamplingRows:
     ) -> Decisions:
         """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
         return Decisions._make(self._judge(*self._asked(requests, trees), logits))
+
+    def decode(
+        self, requests: Sequence[Request], trees: Sequence[TokenTree], judgement: Judgement
+    ) -> Decisions:
+        """What tensors say of the rows, wherever they are; one copy comes to the host."""
+        sampled, accepted, emitted = judgement
+        if accepted is None or emitted is None:  # roots alone: each emits its own token
+            (sampled,) = to_host([sampled])
+            accepted = torch.zeros(len(requests), 1, dtype=torch.int32)
+            emitted = torch.ones(len(requests), dtype=torch.int32)
+        else:
+            # CUDA's op pads to the rows of all requests; none has walked more than its own.
+            widest = 1 + max(map(len, trees))
+            sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
+        asked = self._asked(requests, trees)
+        return Decisions._make(self._decode(*asked, sampled, accepted, emitted))
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
@@ -79,5 +104,5 @@ class SamplingRows:
                 p = request.params
                 seed = seed_to_int64(request.seed)
                 options = p.temperature, p.top_k, p.top_p, p.min_p, seed, request.sample_index
-                self._add(request.id, *options)
+                self._add(request.id, *options, request.end_tokens, request.max_output_tokens)
                 self._live.add(request.id)

@@ -13,7 +13,8 @@ from trtspec.executor.token_decoder import TokenDecoder
 
 
 class StopChecker:
-    """Decides after each token whether the text ends there.
+    """Keeps a request's text, and finds the stop strings that end it. Where it ends by its tokens
+    alone C++ has decided (`text_end` of cpp/include/trtspec/text_end.hpp).
 
     finish_reason: None while it goes on; 'stop' at an EOS token, one of stop_token_ids or a stop
     string; 'length' at max_output_tokens. stop_reason: None, the stop token's id, or the string;
@@ -32,20 +33,18 @@ class StopChecker:
         self,
         params: SamplingParams,
         eos_token_ids: Sequence[int],
-        max_output_tokens: int,
         tokenizer: Any = None,
         prompt: Sequence[int] = (),
     ) -> None:
-        """`tokenizer`: one of transformers or of tokenizers, or the TokenDecoder of one. Without
-        it, or with params.detokenize False, there is no text, and stop strings cannot be found. The
-        text goes on behind `prompt`: a word that begins with a space there keeps it."""
+        """`eos_token_ids`: end tokens that are no stop_reason. `tokenizer`: one of transformers or
+        of tokenizers, or the TokenDecoder of one. Without it, or with params.detokenize False,
+        there is no text, and stop strings cannot be found. The text goes on behind `prompt`: a word
+        that begins with a space there keeps it."""
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self._params = params
-        self._max_output_tokens = max_output_tokens
         self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
-        self._stop_ids = frozenset(params.stop_token_ids)
         self._detokenizer: Detokenizer | None = None
         self._unread: list[tuple[int | None, bool]] = []  # tokens to decode, None for no text
         special: Mapping[int, str] = {}
@@ -70,31 +69,51 @@ class StopChecker:
         self._read()
         return self._stops.text if self.is_finished else self._stops.decided_text
 
-    def accept(self, token: int) -> str | None:
-        """Append one emitted token; the finish reason if the text ends with it."""
+    def accept(self, tokens: Sequence[int], reason: str | None) -> int:
+        """Append the tokens that a step emitted, at least one; how many of them belong to the text.
+
+        reason: why it ends with the last of them, by the tokens alone: 'stop', 'length' or None. A
+        stop string may end it before that."""
         assert not self.is_finished, "a token after the end"
+        last = len(tokens) - 1
+        if self._params.stop_strings:
+            for i, token in enumerate(tokens):
+                self._accept(token, reason if i == last else None)
+                if self.is_finished:
+                    return i + 1
+            return len(tokens)
+        self.num_tokens += len(tokens)
+        if self._detokenizer is not None:
+            self._unread += [(token, False) for token in tokens[:last]]
+            is_text = reason != "stop" or self._params.include_stop_str_in_output
+            self._unread.append((tokens[last] if is_text else None, reason is not None))
+        self._end(tokens[last], reason)
+        return len(tokens)
+
+    def _accept(self, token: int, reason: str | None) -> None:
+        """Append one token where stop strings count."""
         self.num_tokens += 1
         counts = self.num_tokens > self._params.min_tokens
         is_named = token in self._named and counts
-        is_end = is_named or token in self._eos or token in self._stop_ids
-        is_last = is_end or self.num_tokens >= self._max_output_tokens
+        is_end = is_named or reason == "stop"
         keeps_stop = self._params.include_stop_str_in_output
-        is_text = not is_end or is_named or keeps_stop
         if self._detokenizer is not None:
-            self._unread.append((token if is_text else None, is_last))
-        if self._params.stop_strings:
-            self._read()
+            is_text = not is_end or is_named or keeps_stop
+            self._unread.append((token if is_text else None, is_end or reason is not None))
+        self._read()
         stop = self._stops.find()
         if stop is not None and counts and (is_named or not is_end):
             begin, string = stop
             self._stops.cut(begin, string if keeps_stop else "")
             self.finish_reason, self.stop_reason = "stop", string
-        elif is_end:
-            self.finish_reason = "stop"
-            self.stop_reason = None if token in self._eos else token
-        elif is_last:
-            self.finish_reason = "length"
-        return self.finish_reason
+        else:
+            self._end(token, reason)
+
+    def _end(self, token: int, reason: str | None) -> None:
+        """End the text by its newest token, if there is a reason."""
+        self.finish_reason = reason
+        if reason == "stop" and token not in self._eos:
+            self.stop_reason = token
 
     def _read(self) -> None:
         """Decode the tokens that were not yet."""

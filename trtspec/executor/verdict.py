@@ -25,13 +25,15 @@ class Verdict:
 
     ``rows`` are the accepted row indices (root first) and ``tokens`` what each of them emits; the
     last token is the bonus. ``failed``: the model gave no usable number for the root's row. A path
-    ends before a later row of that kind, which is the root's in the next step.
+    ends before a later row of that kind, which is the root's in the next step, and where the text
+    ends by its tokens alone: ``reason``, 'stop' or 'length'; None if it goes on.
     """
 
     rows: list[int]
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None
     failed: bool
+    reason: str | None = None
 
 
 class Judgement(NamedTuple):

@@ -309,7 +309,6 @@ class LLM:
             stop = StopChecker(
                 params,
                 eos,
-                request.max_output_tokens,
                 self._prompts.decoder,
                 output.prompt_token_ids,
             )

@@ -152,7 +152,7 @@ RowGroup Executor::rows(const ScheduledRequest& item) const {
           .last_logits = item.samples};
 }
 
-// Extends the request by what the target emits, up to where its text ends.
+// Extends the request by what the target emits.
 Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* verdict) {
   Request& request = *item.request;
   Judged judged{item, {.request_id = request.id, .tokens = {}, .error = {}}, {}};
@@ -166,12 +166,9 @@ Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* v
                                     " (NaN, or every token excluded); check the checkpoint "
                                     "and the request's bans, or use dtype float32");
   }
-  for (const std::int64_t token : verdict->tokens) {
-    accepted.tokens.push_back(token);
-    request.tokens.push_back(token);
-    request.finish_reason = request.reason_to_end(token, request.num_output_tokens());
-    if (request.is_finished()) break;
-  }
+  accepted.tokens = verdict->tokens;
+  request.tokens.insert(request.tokens.end(), verdict->tokens.begin(), verdict->tokens.end());
+  request.finish_reason = verdict->reason;
   // Rows of accepted drafts lie behind the fed tokens; the last emitted token has no row yet.
   const auto emitted = static_cast<std::int64_t>(accepted.tokens.size());
   for (std::int64_t i = 1; i < emitted; ++i) {
@@ -182,7 +179,6 @@ Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* v
   }
   judged.output.tokens = accepted.tokens;
   judged.output.logprobs = verdict->logprobs;
-  judged.output.logprobs.resize(std::min(verdict->logprobs.size(), accepted.tokens.size()));
   return judged;
 }
 

@@ -28,7 +28,7 @@ void NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
         indexes_.try_emplace(request.id, options_.min_ngram, options_.max_ngram).first->second;
     index.extend(std::span(request.tokens).subspan(static_cast<std::size_t>(index.size())));
     // What follows an end token is never emitted, and the end itself needs no draft.
-    request.draft = TokenTree::chain(index.propose(count)).without(request.end_tokens());
+    request.draft = TokenTree::chain(index.propose(count)).without(request.end_tokens);
   }
 }
 

@@ -100,23 +100,11 @@ Request Request::create(std::int64_t id, std::span<const std::int64_t> prompt,
   request.tokens.assign(prompt.begin(), prompt.end());
   request.num_prompt_tokens = length;
   request.max_output_tokens = std::min(options.max_tokens, max_seq_len - length);
-  if (!options.ignore_eos) request.eos_token_ids = std::move(eos_token_ids);
+  if (!options.ignore_eos) request.end_tokens = std::move(eos_token_ids);
+  request.end_tokens.insert(request.end_tokens.end(), options.stop_token_ids.begin(),
+                            options.stop_token_ids.end());
   request.options = std::move(options);
   return request;
-}
-
-std::vector<std::int64_t> Request::end_tokens() const {
-  std::vector<std::int64_t> ends = eos_token_ids;
-  ends.insert(ends.end(), options.stop_token_ids.begin(), options.stop_token_ids.end());
-  return ends;
-}
-
-FinishReason Request::reason_to_end(std::int64_t token, std::int64_t count) const {
-  const auto is_in = [token](const std::vector<std::int64_t>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
-  };
-  if (is_in(eos_token_ids) || is_in(options.stop_token_ids)) return FinishReason::stop;
-  return count >= max_output_tokens ? FinishReason::length : FinishReason::none;
 }
 
 }  // namespace trtspec

@@ -70,7 +70,7 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     Request& request = *item->request;
     const TokenTree tree({tokens, tokens + count}, {parents, parents + count});
     // What follows an end token is never emitted, and the end itself needs no draft.
-    request.draft = tree.best({scores, static_cast<std::size_t>(count)}, request.end_tokens(),
+    request.draft = tree.best({scores, static_cast<std::size_t>(count)}, request.end_tokens,
                               std::min(needs_.max_depth, request.remaining_tokens() - 1),
                               item->max_nodes);
     tokens += count;

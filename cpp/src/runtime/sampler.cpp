@@ -66,18 +66,43 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
   throw std::runtime_error(message.str());
 }
 
-Questions::Questions(std::span<const Asked> requests) {
+Questions::Questions(std::span<const Asked> requests) : asked(requests.begin(), requests.end()) {
   starts.push_back(0);
-  for (const Asked& asked : requests) {
-    table.add(asked);
+  for (const Asked& request : requests) {
+    table.add(request);
     tokens.push_back(0);
     parents.push_back(-1);
-    if (asked.draft) {
-      tokens.insert(tokens.end(), asked.draft->tokens().begin(), asked.draft->tokens().end());
-      for (const std::int32_t parent : asked.draft->parents()) parents.push_back(parent + 1);
+    if (request.draft) {
+      tokens.insert(tokens.end(), request.draft->tokens().begin(), request.draft->tokens().end());
+      for (const std::int32_t parent : request.draft->parents()) parents.push_back(parent + 1);
     }
     starts.push_back(static_cast<std::int32_t>(tokens.size()));
   }
+}
+
+std::vector<Verdict> decode(const Questions& questions, const std::int64_t* sampled,
+                            const std::int32_t* accepted, std::int64_t width,
+                            const std::int32_t* emitted) {
+  std::vector<Verdict> verdicts(questions.asked.size());
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    Verdict& verdict = verdicts[i];
+    const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
+    for (std::int32_t at = 0; at < emitted[i]; ++at) {
+      verdict.rows.push_back(path[at]);
+      verdict.tokens.push_back(sampled[questions.starts[i] + path[at]]);
+    }
+    // What came before stands; the next step fails.
+    if (verdict.tokens.size() > 1 && verdict.tokens.back() < 0) verdict.tokens.pop_back();
+    verdict.failed = verdict.tokens.back() < 0;
+    if (!verdict.failed) {
+      const Asked& asked = questions.asked[i];
+      const TextEnd end = text_end(verdict.tokens, asked.end_tokens, asked.remaining);
+      verdict.tokens.resize(end.count);
+      verdict.reason = end.reason;
+    }
+    verdict.rows.resize(verdict.tokens.size());
+  }
+  return verdicts;
 }
 
 std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
@@ -98,22 +123,7 @@ std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits
                       count, width, accepted.data(), emitted.data()) >= 0) {
     throw std::logic_error("a draft has a node before its parent");
   }
-  std::vector<Verdict> verdicts(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < verdicts.size(); ++i) {
-    const std::int32_t* path = accepted.data() + i * static_cast<std::size_t>(width);
-    for (std::int32_t at = 0; at < emitted[i]; ++at) {
-      const std::int64_t token = sampled[static_cast<std::size_t>(starts[i] + path[at])];
-      verdicts[i].rows.push_back(path[at]);
-      verdicts[i].tokens.push_back(token);
-    }
-    std::vector<std::int64_t>& tokens = verdicts[i].tokens;
-    if (tokens.size() > 1 && tokens.back() < 0) {  // what came before stands; the next step fails
-      tokens.pop_back();
-      verdicts[i].rows.pop_back();
-    }
-    verdicts[i].failed = tokens.back() < 0;
-  }
-  return verdicts;
+  return decode(questions, sampled.data(), accepted.data(), width, emitted.data());
 }
 
 }  // namespace trtspec

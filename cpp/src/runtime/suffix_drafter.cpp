@@ -95,7 +95,7 @@ void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
       scores.push_back(std::log(static_cast<float>(prob) * trust));
     }
     const TokenTree tree({draft.tokens.begin(), draft.tokens.end()}, draft.parents);
-    request.draft = tree.best(scores, request.end_tokens(), request.remaining_tokens() - 1,
+    request.draft = tree.best(scores, request.end_tokens, request.remaining_tokens() - 1,
                               tree.size());
   }
 }

@@ -27,7 +27,7 @@ const LogitsProcessor* RequestProcessors::of(const Request& request) {
   if (!request.options.logits.changes()) return nullptr;
   LogitsProcessor& processor =
       processors_
-          .try_emplace(request.id, request.options.logits, request.end_tokens(),
+          .try_emplace(request.id, request.options.logits, request.end_tokens,
                        request.num_prompt_tokens)
           .first->second;
   processor.extend(request.tokens);

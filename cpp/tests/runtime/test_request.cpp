@@ -12,6 +12,8 @@ namespace {
 using trtspec::FinishReason;
 using trtspec::Request;
 using trtspec::SamplingOptions;
+using trtspec::text_end;
+using trtspec::TextEnd;
 using Tokens = std::vector<std::int64_t>;
 using Rates = std::vector<double>;
 
@@ -54,7 +56,7 @@ void test_create() {
   CHECK(request.tokens == prompt);
   CHECK_EQ(request.max_output_tokens, 7);  // what max_seq_len leaves
   CHECK_EQ(request.remaining_tokens(), 7);
-  CHECK(request.end_tokens() == (Tokens{3, 2}));
+  CHECK(request.end_tokens == (Tokens{3, 2}));
   request.tokens.push_back(8);
   CHECK_EQ(request.num_output_tokens(), 1);
   CHECK_EQ(request.remaining_tokens(), 6);
@@ -66,14 +68,20 @@ void test_create() {
 void test_where_a_text_ends() {
   SamplingOptions options{.max_tokens = 4, .stop_token_ids = {2}};
   const Request request = Request::create(1, Tokens{5}, options, 10, {3});
-  CHECK(request.reason_to_end(1, 3) == FinishReason::none);
-  CHECK(request.reason_to_end(1, 4) == FinishReason::length);
-  CHECK(request.reason_to_end(2, 1) == FinishReason::stop);
-  CHECK(request.reason_to_end(3, 4) == FinishReason::stop);
+  const auto ends = [&request](const Tokens& tokens, std::int64_t remaining, std::size_t count,
+                               FinishReason reason) {
+    const TextEnd end = text_end(tokens, request.end_tokens, remaining);
+    CHECK_EQ(end.count, count);
+    CHECK(end.reason == reason);
+  };
+  ends({1}, 2, 1, FinishReason::none);
+  ends({1}, 1, 1, FinishReason::length);
+  ends({1, 1, 2}, 2, 2, FinishReason::length);
+  ends({2}, 9, 1, FinishReason::stop);
+  ends({1, 3, 2, 1}, 9, 2, FinishReason::stop);
+  ends({1, 3}, 2, 2, FinishReason::stop);  // the last token allowed is an end
   options.ignore_eos = true;
-  const Request longer = Request::create(1, Tokens{5}, options, 10, {3});
-  CHECK(longer.reason_to_end(3, 1) == FinishReason::none);
-  CHECK(longer.reason_to_end(2, 1) == FinishReason::stop);
+  CHECK(Request::create(1, Tokens{5}, options, 10, {3}).end_tokens == Tokens{2});
   CHECK_EQ(std::string(name_of(FinishReason::stop)), std::string("stop"));
   CHECK_EQ(std::string(name_of(FinishReason::none)), std::string("none"));
 }

@@ -74,7 +74,7 @@ def watch_drafts(
         request = Request.create(
             id=i, prompt=prompt, params=params, seed=i, max_seq_len=limits.max_seq_len
         )
-        executor.add(request, StopChecker(params, (), request.max_output_tokens))
+        executor.add(request, StopChecker(params, ()))
     while executor.has_work:
         for output in executor.step():
             if output.error is not None:

@@ -6,6 +6,7 @@
 #include <span>
 #include <trtspec/logits_processor.hpp>
 #include <trtspec/sequence.hpp>
+#include <trtspec/text_end.hpp>
 #include <trtspec/token_tree.hpp>
 #include <vector>
 
@@ -33,8 +34,6 @@ struct SamplingOptions {
   void check_vocabulary(std::int64_t vocab_size) const;
 };
 
-enum class FinishReason { none, stop, length, error, abort };
-
 // "none", "stop", "length", "error" or "abort".
 const char* name_of(FinishReason reason);
 
@@ -46,7 +45,7 @@ const char* name_of(FinishReason reason);
 // A lower id arrived earlier.
 struct Request : Sequence {
   SamplingOptions options;
-  std::vector<std::int64_t> eos_token_ids;  // empty when EOS is to be ignored
+  std::vector<std::int64_t> end_tokens;  // EOS, unless it is to be ignored, and the stop tokens
   TokenTree draft;  // proposed for the step under way; empty outside generation steps
   FinishReason finish_reason = FinishReason::none;
 
@@ -57,11 +56,6 @@ struct Request : Sequence {
                         std::vector<std::int64_t> eos_token_ids = {});
 
   bool is_finished() const { return finish_reason != FinishReason::none; }
-  // Tokens that end the text: EOS, unless it is ignored, and the stop tokens.
-  std::vector<std::int64_t> end_tokens() const;
-  // Whether the text ends with `token` as its output token number `count` (from 1): `stop` at an
-  // end token, `length` at the last token allowed, else `none`.
-  FinishReason reason_to_end(std::int64_t token, std::int64_t count) const;
 };
 
 }  // namespace trtspec

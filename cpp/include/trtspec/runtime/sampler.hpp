@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
@@ -15,14 +16,18 @@
 namespace trtspec {
 
 // A request whose rows are to be sampled: its options, which of its output tokens the root's row
-// emits (0 is the first), and its draft, if it has one.
+// emits (0 is the first), and its draft, if it has one. end_tokens, remaining: where its text ends,
+// see `text_end`. What it points to must live as long as it is asked about.
 struct Asked {
   const SamplingOptions* options;
   std::int64_t output_index;
   const TokenTree* draft = nullptr;
+  std::span<const std::int64_t> end_tokens = {};
+  std::int64_t remaining = std::numeric_limits<std::int64_t>::max();
 
   static Asked of(const Request& request, bool with_draft) {
-    return {&request.options, request.num_output_tokens(), with_draft ? &request.draft : nullptr};
+    return {&request.options, request.num_output_tokens(), with_draft ? &request.draft : nullptr,
+            request.end_tokens, request.remaining_tokens()};
   }
 };
 
@@ -62,12 +67,14 @@ struct TokenLogprobs {
 
 // What the target says about one request's rows: the accepted ones, root first, and what each of
 // them emits; the last token is the bonus. failed: the model gave no usable number for the root's
-// row. A path ends before a later one of that kind, which is the root's in the next step. logprobs:
-// of each token, where the request asks for them.
+// row. A path ends before a later one of that kind, which is the root's in the next step, and where
+// the text ends: reason, `none` if it goes on. logprobs: of each token, where the request asks for
+// them.
 struct Verdict {
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> tokens;
   bool failed = false;
+  FinishReason reason = FinishReason::none;
   std::vector<TokenLogprobs> logprobs = {};
 };
 
@@ -78,6 +85,7 @@ struct Questions {
   std::vector<std::int64_t> tokens;   // of each row; 0 for roots
   std::vector<std::int32_t> parents;  // the parent's row in its request; -1 for roots
   std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
+  std::vector<Asked> asked;
 
   explicit Questions(std::span<const Asked> requests);
 };
@@ -89,6 +97,12 @@ using SampleRows =
 // Throws std::runtime_error unless the logits are f32 [rows, V], of some V, on the host as far as
 // torch knows.
 void check_logits(const at::Tensor& logits, std::int64_t rows);
+
+// What walks say of every request: sampled [R], of each row; accepted [J, width], the rows of a
+// request's path; emitted [J], how long it is. See `accept` of acceptance.hpp.
+std::vector<Verdict> decode(const Questions& questions, const std::int64_t* sampled,
+                            const std::int32_t* accepted, std::int64_t width,
+                            const std::int32_t* emitted);
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
 // about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
