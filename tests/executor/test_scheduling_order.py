@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from trtspec.executor.admission import by_priority
 from trtspec.executor.request import Request
-from trtspec.executor.scheduler import Order
+from trtspec.executor.scheduler import OrderError
 
 from .test_scheduler import CHAIN, add, make, rows, run
 
@@ -31,7 +33,20 @@ def test_a_policy_orders_those_that_wait() -> None:
     assert [r.id for r in scheduler.waiting] == [2, 0]
     run(scheduler)  # both end
     assert [r[0] for r in rows(run(scheduler))] == [2, 0]
-    assert asked == [[0, 1, 2, 3], [2, 0], [2, 0]]  # never about one, or none
+    assert asked == [[0, 1, 2, 3], [2, 0]]  # never about one, or none, or in a full batch
+
+
+def test_who_arrives_late_may_begin_first() -> None:
+    """With a lower priority than those that wait, in the next place that is free."""
+    scheduler = make(batch=2, order=by_priority)
+    for id, (priority, length) in enumerate([(0, 2), (0, 9), (1, 2), (0, 2)]):
+        add(scheduler, id, 3, length).priority = priority
+    assert [r[0] for r in rows(run(scheduler))] == [0, 1]
+    assert [r.id for r in scheduler.waiting] == [3, 2]
+    run(scheduler)  # 0 ends
+    add(scheduler, 4, 3).priority = -5
+    assert [r[0] for r in rows(run(scheduler))] == [1, 4]
+    assert [r.id for r in scheduler.waiting] == [3, 2]
 
 
 def test_a_victim_is_ordered_among_those_that_wait() -> None:
@@ -49,13 +64,31 @@ def test_a_victim_is_ordered_among_those_that_wait() -> None:
     assert second.num_output_tokens == 12
 
 
-@pytest.mark.parametrize("wrong", [lambda w: w[1:], lambda w: [*w, w[0]], lambda w: [w[0]] * 3])
-def test_a_policy_must_return_the_same_requests(wrong: Order) -> None:
-    scheduler = make(order=wrong)
+def raises(waiting: Sequence[Request]) -> list[Request]:
+    raise KeyError("nobody")
+
+
+WRONG: dict[str, Any] = {
+    "returned 2 that are not the same": lambda w: w[1:],
+    "returned 4 that are not the same": lambda w: [*w, w[0]],
+    "returned 3 that are not the same": lambda w: [w[0]] * 3,
+    "returned 1 that are not the same": lambda w: [[]],
+    "'NoneType' object is not iterable": lambda w: None,
+    r"raises over 3 requests failed: KeyError\('nobody'\)": raises,
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_policy_must_return_the_same_requests(message: str) -> None:
+    """The error changes nothing: without the policy all begin in order of arrival."""
+    scheduler = make(order=WRONG[message])
     for id in range(3):
         add(scheduler, id, 5)
-    with pytest.raises(ValueError, match="must be the same requests"):
+    with pytest.raises(OrderError, match=f"{message}.* returns the requests .* each once"):
         scheduler.schedule()
+    assert scheduler.num_running == 0 and scheduler.num_waiting == 3
+    scheduler._order = None
+    assert [r[0] for r in rows(run(scheduler))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))

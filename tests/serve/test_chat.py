@@ -117,9 +117,12 @@ def test_a_template_that_loops_over_parts(
     monkeypatch.setattr(server.llm.tokenizer, "chat_template", LOOP)
     messages = [{"role": "user", "content": content}, MESSAGES[0]]
     prompts, submit = [], server.llm.submit
-    monkeypatch.setattr(
-        server.llm, "submit", lambda asked, *rest: prompts.extend(asked) or submit(asked, *rest)
-    )
+
+    def seen(asked: Any, *args: Any, **options: Any) -> Any:
+        prompts.extend(asked)
+        return submit(asked, *args, **options)
+
+    monkeypatch.setattr(server.llm, "submit", seen)
     answer = server.client().chat.completions.create(messages=messages, **OPTIONS)
     expected = server.llm.tokenizer("the cat;that is;")["input_ids"]
     assert prompts == [{"prompt_token_ids": expected}]

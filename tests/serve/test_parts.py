@@ -62,9 +62,9 @@ def test_a_client_that_leaves_while_its_prompt_is_read(
     """What starts after it has gone is aborted all the same."""
     submit, handles = server.llm.submit, []
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **options: Any) -> Any:
         time.sleep(0.4)
-        handles.extend(submit(*args))
+        handles.extend(submit(*args, **options))
         return handles
 
     monkeypatch.setattr(server.llm, "submit", slow)

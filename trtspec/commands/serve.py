@@ -16,6 +16,7 @@ from trtspec.commands.json_flag import read_json
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.executor.admission import POLICIES
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.speculative.options import parse_speculative_config
@@ -64,6 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
     add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
     add("--async-scheduling", action=_ON_OFF, help="deliver tokens while the next step runs (on)")
+    add(
+        "--scheduling-policy",
+        choices=list(POLICIES),
+        default="fcfs",
+        help="priority: waiting requests of a lower `priority` begin earlier (%(default)s)",
+    )
     add("--tokenizer", help="folder of another tokenizer")
     add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
     add("--seed", type=int, help="makes the seeds of requests without one reproducible")
@@ -134,7 +141,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    every = (*names, *more, *WEIGHT_OPTIONS, "async_scheduling")
+    every = (*names, *more, *WEIGHT_OPTIONS, "async_scheduling", "scheduling_policy")
     options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
     if args.kv_transfer_config is not None:

@@ -17,7 +17,7 @@ from trtspec.executor.overlap import Overlap
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.scheduler import OrderError, Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.verdict import TokenLogprobs, Verdict
@@ -132,8 +132,15 @@ class PyExecutor:
         return self._overlap is not None
 
     def step(self) -> list[StepOutput]:
-        """Run one step: schedule and reserve, draft, verify, accept, commit, emit."""
-        plan = self.plan()
+        """Run one step: schedule and reserve, draft, verify, accept, commit, emit. Where a policy
+        cannot order the requests that wait, these fail instead, and the others go on next time."""
+        try:
+            plan = self.plan()
+        except OrderError as error:
+            refused = self._refuse_waiting(error)
+            if self._overlap is not None:
+                self.meanwhile()
+            return refused
         if self._overlap is None:
             return self.collect(self.launch(plan))
         return self.collect(self._overlap.during(lambda: self.launch(plan), self.meanwhile))
@@ -144,7 +151,7 @@ class PyExecutor:
             self._overlap.close()
 
     def plan(self) -> StepPlan:
-        """Begin a step: choose its rows, reserve their blocks."""
+        """Begin a step: choose its rows, reserve their blocks. OrderError: see `schedule`."""
         self.metrics.start_step()
         plan = self._scheduler.schedule()
         self.metrics.record_preemptions(len(plan.preempted))
@@ -180,6 +187,16 @@ class PyExecutor:
         outputs = [self._emit(j) for j in judged]
         self.metrics.end_step(plan.only_generates, failure)
         return outputs
+
+    def _refuse_waiting(self, error: OrderError) -> list[StepOutput]:
+        """Fail the requests that could not be put in order."""
+        logger.error("the requests that wait are refused", exc_info=error)
+        refused = self._scheduler.waiting
+        for request in refused:
+            request.finish_reason = "error"
+            self._scheduler.finish(request)
+            self._forget(request.id)
+        return [StepOutput(request, error=error) for request in refused]
 
     def _settle(self, launched: LaunchedStep) -> list[_Judged]:
         """Extend requests by what the target emits, and bring all caches and the drafter there."""

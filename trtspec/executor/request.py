@@ -42,6 +42,7 @@ class Request:
     num_steps: target verifications so far.
     finish_reason: None while it runs.
     processors: of its logits, beside those of its options.
+    priority: the caller's; for policies that order the requests that wait, lower ones earlier.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
     arrival_time, scheduled_time: when it was made, and when its first rows were scheduled (None
     until then), of `time.monotonic`.
@@ -67,6 +68,7 @@ class Request:
     transfer: Transfer | None = None
     arrival_time: float = field(default_factory=time.monotonic)
     scheduled_time: float | None = None
+    priority: int = 0
 
     @classmethod
     def create(
@@ -79,6 +81,7 @@ class Request:
         sample_index: int = 0,
         eos_token_ids: tuple[int, ...] = (),
         processors: tuple[LogitsProcessor, ...] = (),
+        priority: int = 0,
     ) -> Request:
         """A new request over a copy of `prompt`.
 
@@ -104,6 +107,7 @@ class Request:
             sample_index=sample_index,
             eos_token_ids=eos_token_ids,
             processors=processors,
+            priority=priority,
         )
 
     @property

@@ -19,6 +19,10 @@ Order = Callable[[Sequence[Request]], Sequence[Request]]
 """A policy: the requests that wait, in the order in which they are to be admitted."""
 
 
+class OrderError(ConfigError):
+    """A policy failed, or returned something else than the requests that it was given."""
+
+
 class Scheduler:
     """Continuous batching with chunked prefill and preemption, in C++, which the C++ runtime
     schedules by as well (cpp/include/trtspec/scheduler.hpp says why each pass is as it is).
@@ -57,9 +61,8 @@ class Scheduler:
         """max_num_tokens: rows of a step over all requests, draft nodes included. skips_drafts:
         asked in every step, with the number of requests that generate, whether none of them is to
         draft; left out, all may. order: the scheduling policy, asked in every step in which several
-        requests wait; left out, first come first served. What it returns must be the requests that
-        it was given, else `schedule` raises ValueError. ConfigError if max_num_tokens cannot hold
-        one row of each of max_batch_size requests."""
+        requests wait and fewer than max_batch_size run; left out, first come first served.
+        ConfigError if max_num_tokens cannot hold one row of each of max_batch_size requests."""
         needs = draft_reserve
         limits = max_batch_size, max_num_tokens, max_seq_len
         slots = [cache.slots for cache in needs.caches]
@@ -136,10 +139,14 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Reserve and return the rows of the next step; empty only if there is no request. All
-        committed lengths must be those after the step before."""
-        if self._order is not None and self.num_waiting > 1:
-            ordered = self._order(self.waiting)
-            self._native.reorder([request.id for request in ordered])
+        committed lengths must be those after the step before.
+
+        Raises:
+            OrderError: see there; nothing was reserved.
+        """
+        is_full = self._num_running >= self.max_batch_size  # then nobody is admitted
+        if self._order is not None and self.num_waiting > 1 and not is_full:
+            self._put_in_order(self._order)
         drafts = True
         if self._skips_drafts is not None:
             generating = self._reserve_rows()
@@ -155,6 +162,18 @@ class Scheduler:
         admitted = _first_time(items[len(items) - num_begun :])
         blocks = tuple(tables[: len(ids)])
         return StepPlan(items, blocks, preempted, admitted, num_waiting=self.num_waiting)
+
+    def _put_in_order(self, order: Order) -> None:
+        waiting = self.waiting
+        asked = f"{getattr(order, '__qualname__', repr(order)):.80} over {len(waiting)} requests"
+        rule = "a scheduling policy returns the requests that it is given, each once"
+        try:
+            ordered = list(order(waiting))
+        except Exception as error:
+            raise OrderError(f"{asked} failed: {error!r}; {rule}") from error
+        if sorted(map(id, ordered)) != sorted(map(id, waiting)):
+            raise OrderError(f"{asked} returned {len(ordered)} that are not the same; {rule}")
+        self._native.reorder([request.id for request in ordered])
 
 
 def _first_time(begun: Sequence[ScheduledRequest]) -> tuple[ScheduledRequest, ...]:

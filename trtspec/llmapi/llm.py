@@ -21,6 +21,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError, RequestError, TrtspecError
+from trtspec.executor.admission import admission_order
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
@@ -28,6 +29,7 @@ from trtspec.llmapi.engines import check_engine, plan_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, EngineLoad, RequestOutput
+from trtspec.llmapi.priorities import read_priorities
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_runtime
@@ -100,6 +102,8 @@ class LLM:
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
+        order = admission_order(config.scheduling_policy)
+        self._reads_priorities = order is not None
         claim_process()
         self._runtime = open_runtime(
             folder,
@@ -110,6 +114,7 @@ class LLM:
             config.kv_cache_config,
             graphs,
             config.async_scheduling,
+            order=order,
         )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
@@ -127,6 +132,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
     ) -> Any:
         """Generate for one prompt or many.
 
@@ -136,14 +142,21 @@ class LLM:
         list, every prompt gets its RequestOutput: a failed one carries ``error``, the others are
         unharmed.
 
+        ``priority``, likewise one for all or one for each: with ``scheduling_policy="priority"``,
+        prompts with lower ones begin earlier, those with equal ones in order of arrival. Left out,
+        it is 0.
+
         Raises:
+            RequestError: sampling_params or priorities are of a wrong type or number, or nothing
+                reads priorities other than 0.
             EngineError: this LLM was shut down, its worker died, or this process was forked from
                 the one that it belongs to.
         """
         single = is_single_prompt(prompts)
         batch: Sequence[Any] = [prompts] if single else list(prompts)
         params = self._params_for(batch, sampling_params)
-        handles = self._submit(batch, params, streaming=False, raise_errors=single)
+        priorities = read_priorities(priority, len(batch), self._reads_priorities)
+        handles = self._submit(batch, params, priorities, streaming=False, raise_errors=single)
         results = []
         bar = tqdm(handles, desc="generate", disable=not use_tqdm or single, leave=False)
         try:
@@ -162,19 +175,22 @@ class LLM:
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         streaming: bool = False,
+        priority: int = 0,
     ) -> GenerationHandle:
-        """Start one prompt and return at once; see `GenerationHandle` for waiting and streaming.
+        """Start one prompt and return at once; see `GenerationHandle` for waiting and streaming,
+        and `generate` for ``priority``.
 
         Raises:
             RequestError: the prompt or the options are invalid.
         """
-        return self.submit([prompt], sampling_params, streaming)[0]
+        return self.submit([prompt], sampling_params, streaming, priority)[0]
 
     def submit(
         self,
         prompts: Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         streaming: bool = False,
+        priority: int | Sequence[int] | None = None,
     ) -> list[GenerationHandle]:
         """Start several prompts together and return at once; if one is invalid, none starts.
 
@@ -182,13 +198,15 @@ class LLM:
             RequestError: a prompt or the options are invalid.
         """
         params = self._params_for(prompts, sampling_params)
-        return self._submit(prompts, params, streaming, raise_errors=True)
+        priorities = read_priorities(priority, len(prompts), self._reads_priorities)
+        return self._submit(prompts, params, priorities, streaming, raise_errors=True)
 
     def chat(
         self,
         messages: Sequence[Any],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
         **template_options: Any,
     ) -> Any:
         """Generate the answer to a conversation, or to a list of conversations.
@@ -197,14 +215,15 @@ class LLM:
         or a list of ``{"type": "text", "text": ...}``; the tokenizer's chat template makes a prompt
         of it, in whichever of the two forms the template is written for. ``template_options`` go to
         the template. ``continue_final_message=True`` lets the model go on with the last message,
-        without a generation prompt.
+        without a generation prompt. ``priority``: see `generate`.
         """
         self._worker.check()
         is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
         single = not is_list or (bool(messages) and isinstance(messages[0], Mapping))
         conversations = [messages] if single else messages
         prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
-        return self.generate(prompts[0] if single else prompts, sampling_params, use_tqdm)
+        asked = prompts[0] if single else prompts
+        return self.generate(asked, sampling_params, use_tqdm, priority)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **template_options: Any) -> Prompt:
         """The prompt that the chat template makes of a conversation.
@@ -259,17 +278,18 @@ class LLM:
         self,
         prompts: Sequence[Any],
         params: Sequence[SamplingParams],
+        priorities: Sequence[int],
         streaming: bool,
         raise_errors: bool,
     ) -> list[GenerationHandle]:
         """Check and queue prompts; an invalid one ends at once with its error."""
         self._worker.check()
         handles, sequences = [], []
-        for prompt, options in zip(prompts, params, strict=True):
+        for prompt, options, priority in zip(prompts, params, priorities, strict=True):
             output = RequestOutput(next(self._ids), None, [], [], acceptance=self._judged(options))
             handle = GenerationHandle(output, streaming, self._worker.abort)
             try:
-                sequences += self._sequences(prompt, options, output, handle)
+                sequences += self._sequences(prompt, options, priority, output, handle)
             except TrtspecError as error:
                 if raise_errors:
                     raise
@@ -284,6 +304,7 @@ class LLM:
         self,
         prompt: Prompt,
         params: SamplingParams,
+        priority: int,
         output: RequestOutput,
         handle: GenerationHandle,
     ) -> list[LiveSequence]:
@@ -305,6 +326,7 @@ class LLM:
                 max_seq_len=self.limits.max_seq_len,
                 sample_index=index,
                 eos_token_ids=eos,
+                priority=priority,
             )
             stop = StopChecker(
                 params,

@@ -11,6 +11,7 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import Foreign, strict_config, to_dict
 from trtspec.errors import ConfigError
+from trtspec.executor.admission import admission_order
 from trtspec.speculative.options import read_transfer
 
 _ONE_DEVICE = "an engine runs on one device"
@@ -72,6 +73,17 @@ class LLMConfig:
     ``async_scheduling``: while engine calls run, what the last step said is delivered and new
     requests are taken in; False: only between steps. The texts are the same.
 
+    ``scheduling_policy``: which of the requests that wait begin first. "fcfs": in order of arrival;
+    "priority": those of the lowest ``priority`` (see `LLM.generate`), and among these in order of
+    arrival. Or a function, which gets a tuple of the waiting requests and returns all of them in
+    the order in which they are to begin. It may read, and not change, what
+    `trtspec.executor.request.Request` describes: ``id``, ``priority``, ``params``, ``tokens``,
+    ``num_prompt_tokens``, ``num_output_tokens`` (above 0: it ran, and lost its blocks to others),
+    ``max_output_tokens`` and ``arrival_time``. The worker's thread asks it before each step in
+    which several wait and one may begin, so it must be fast and cannot call the LLM. Where it
+    fails, so do the requests that it was asked about. Whatever the policy, those that run go on,
+    and texts are the same.
+
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
     are no graphs; where they are asked for, steps are padded as they would be with them.
@@ -89,6 +101,7 @@ class LLMConfig:
     backend_options: Any = None
     enforce_eager: bool = False
     async_scheduling: bool = True
+    scheduling_policy: Any = "fcfs"
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
@@ -102,6 +115,9 @@ class LLMConfig:
 
     def __post_init__(self) -> None:
         _plain_options(self.backend_options)
+        if self.scheduling_policy is None:
+            object.__setattr__(self, "scheduling_policy", "fcfs")
+        admission_order(self.scheduling_policy)
         transfer = read_transfer("LLMConfig: `kv_transfer_config`", self.kv_transfer_config)
         object.__setattr__(self, "kv_transfer_config", transfer)
         if self.enforce_eager and self.cuda_graph_config:

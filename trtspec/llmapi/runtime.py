@@ -31,7 +31,7 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import DraftCache
-from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.scheduler import Order, Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.llmapi.limits import Limits
@@ -63,13 +63,15 @@ def open_runtime(
     graphs: CudaGraphConfig | None = None,
     async_scheduling: bool = False,
     wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
+    order: Order | None = None,
 ) -> Runtime:
     """Load an engine folder.
 
     ``drafts``: those that ``speculation`` drafts with, in the order of its members. ``graphs``: the
     sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
     ``async_scheduling``: the executor can do other work while the engines run.
-    ``wrap_drafter``: what the executor shall ask in place of the drafter.
+    ``wrap_drafter``: what the executor shall ask in place of the drafter. ``order``: the policy of
+    admission; None: first come, first served.
 
     Raises:
         ConfigError: the drafts need more rows than the engine was built for.
@@ -95,9 +97,8 @@ def open_runtime(
         made = make_drafter(speculation, runtimes, steps)
         drafter, skips = wrap_drafter(made), made.skips_drafts
         rule = _acceptance_rule(speculation)
-    scheduler = Scheduler(
-        resources, limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len, needs, skips
-    )
+    rows = limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len
+    scheduler = Scheduler(resources, *rows, needs, skips, order)
     engines = [draft.engine for draft in runtimes]
     overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
     metrics = ExecutorMetrics(target, engines, overlap)

@@ -47,7 +47,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     engine.check_lengths(prompts, "prompt")
 
     def submit() -> list[GenerationHandle]:
-        return engine.llm.submit(prompts, params)
+        return engine.llm.submit(prompts, params, priority=body.priority)
 
     return _answer(request, engine, body, params, len(prompts), model, CompletionPayloads, submit)
 
@@ -63,7 +63,8 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     messages = [message.to_turn() for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
-        return engine.llm.submit([engine.llm.chat_prompt(messages, **options)], params)
+        prompt = engine.llm.chat_prompt(messages, **options)
+        return engine.llm.submit([prompt], params, priority=body.priority)
 
     _check_template_names(engine, options)
     return _answer(request, engine, body, params, 1, model, ChatPayloads, submit)

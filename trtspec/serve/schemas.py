@@ -79,6 +79,7 @@ class _Generation(_Body):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    priority: Annotated[Integer, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
     return_spec_tokens_details: bool | None = None
 

@@ -32,7 +32,6 @@ _SAMPLING: dict[str, Foreign] = {
     "truncate_prompt_tokens": Foreign("shorten the prompt before the call"),
     "spaces_between_special_tokens": Foreign("the tokenizer decides", (None, True)),
     "add_special_tokens": Foreign("the tokenizer decides; pass token ids to leave them out"),
-    "priority": Foreign("requests are served in order of arrival", (None, 0)),
     "request_id": Foreign("send it as the header X-Request-Id"),
     "return_tokens_as_token_ids": Foreign("tokens are returned as text"),
     "kv_transfer_params": Foreign("caches are not transferred"),
