@@ -79,7 +79,7 @@ class StopChecker:
         if self._params.stop_strings:
             for i, token in enumerate(tokens):
                 self._accept(token, reason if i == last else None)
-                if self.is_finished:
+                if self.finish_reason is not None:
                     return i + 1
             return len(tokens)
         self.num_tokens += len(tokens)
