@@ -16,6 +16,7 @@ import trtspec.executor.counted_engine as counted_engine
 import trtspec.executor.sampler as sampler
 import trtspec.llmapi.runtime as runtime
 from trtspec import SamplingParams
+from trtspec.backends.eager import EagerBackend
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging
 from trtspec.engine.folder import EngineConfig
@@ -40,6 +41,8 @@ SAMPLED = [
     SamplingParams(length, temperature=0.8, seed=i, logprobs=1, repetition_penalty=1.1)
     for i, length in enumerate(LENGTHS)
 ]
+JUDGED = [replace(params, repetition_penalty=1.0) for params in SAMPLED]
+RUNS = (GREEDY, JUDGED, SAMPLED)
 
 
 class Played:
@@ -94,7 +97,12 @@ def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("padding", [True, False], ids=["padded", "exact"])
 @pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree", "eagle3", "hybrid"])
 def test_texts(
-    models: TinyModels, head: Path, played: list[Played], method: str, padding: bool
+    models: TinyModels,
+    head: Path,
+    played: list[Played],
+    method: str,
+    padding: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draft = models.draft("llama")
     configs: dict[str, Any] = {
@@ -110,9 +118,10 @@ def test_texts(
     options: dict[str, Any] = {"max_batch_size": 5}
     graphs = {"enable_padding": padding}
     with open_llm(models.folder("llama"), **options) as plain:
-        expected = [plain.generate(prompts, params, use_tqdm=False) for params in (GREEDY, SAMPLED)]
+        expected = [plain.generate(prompts, params, use_tqdm=False) for params in RUNS]
+    monkeypatch.setattr(EagerBackend, "judges", lambda self, engine: True)
     with open_llm(models.folder("llama"), config, cuda_graph_config=graphs, **options) as llm:
-        for params, outputs in zip((GREEDY, SAMPLED), expected, strict=True):
+        for params, outputs in zip(RUNS, expected, strict=True):
             found = llm.generate(prompts, params, use_tqdm=False)
             assert tokens(found) == tokens(outputs)
             for one, other in zip(found, outputs, strict=True):

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import trtspec.executor.sampler as sampler
 from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import compute_capability, device_problem
+from trtspec.backends.judging import JudgingSession
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
@@ -135,9 +137,32 @@ def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) ->
 
 
 def weight_names(llm: LLM) -> list[str]:
+    return list(innermost(llm)._weights)
+
+
+def innermost(llm: LLM) -> Any:
+    """The target's own session, in those that capture and judge."""
     session: Any = inside.session(inside.target(llm))
-    plain = session._session if isinstance(session, CudaGraphSession) else session
-    return list(plain._weights)
+    while isinstance(session, CudaGraphSession | JudgingSession):
+        session = session._session
+    return session
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no_graphs"])
+def test_verdicts_come_with_the_call(
+    models: TinyModels, expected: Any, graphs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No op of the sampler's own runs where options leave the logits as they are."""
+
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("what the call has judged is judged once more")
+
+    with open_gpu(models, tree(models.draft("llama"), 2, 3, 6), cuda_graph_config=graphs) as llm:
+        for name in ("sample", "accept"):
+            monkeypatch.setattr(sampler, name, refuse)
+        for params, texts in zip((GREEDY, SAMPLED), expected, strict=False):
+            assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
+        assert llm.get_metrics()["num_accepted_tokens"] > 0
 
 
 def test_requests_come_and_go(models: TinyModels, head: Path) -> None:
@@ -166,9 +191,7 @@ def test_logprobs_are_those_of_the_cpu(models: TinyModels) -> None:
 def test_bfloat16_logits_are_not_rounded(models: TinyModels) -> None:
     """A head of 16-bit weights gives float32 logits that 16 bits cannot hold."""
     with open_gpu(models, None, dtype="bfloat16") as llm:
-        session: Any = inside.session(inside.target(llm))
-        plain = session._session if isinstance(session, CudaGraphSession) else session
-        module = plain._module
+        module = innermost(llm)._module
         hidden = torch.randn(5, llm.config.target.hidden_size, device="cuda").bfloat16()
         logits = module.head(hidden)
         assert logits.dtype == torch.float32

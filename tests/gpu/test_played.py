@@ -59,6 +59,10 @@ ENGINES: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_engine.test_eager_modules, {"method": "hybrid", "graphs": True}),
     (test_engine.test_eager_modules, {"method": "none", "graphs": False}),
     *((test_engine.test_compiled, {"method": method}) for method in ("none", "ngram")),
+    *(
+        (test_engine.test_verdicts_come_with_the_call, {"graphs": graphs})
+        for graphs in (True, False)
+    ),
     (test_engine.test_requests_come_and_go, {}),
     (test_engine.test_logprobs_are_those_of_the_cpu, {}),
     (test_engine.test_bfloat16_logits_are_not_rounded, {}),
@@ -135,7 +139,7 @@ def test_engines(
     monkeypatch.setattr(test_engine, "open_gpu", open_gpu)
     monkeypatch.setattr(test_engine, "weight_names", lambda llm: [])
     assert "_weights" in AotiSession.__init__.__code__.co_names, "what `weight_names` asks for"
-    fixtures = {"models": models, "head": head, "expected": texts}
+    fixtures = {"models": models, "head": head, "expected": texts, "monkeypatch": monkeypatch}
     test, given = case
     with played_cuda():
         test(**given_for(test, given, fixtures))

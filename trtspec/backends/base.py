@@ -170,7 +170,8 @@ class Backend:
     # Sessions.
 
     def judges(self, engine: EngineShape) -> bool:
-        """Whether the target's session samples and accepts by itself (see `EngineInputs`)."""
+        """Whether the target's session samples and accepts by itself (see `EngineInputs`): in its
+        graph, or by ops behind that (see `trtspec.backends.judging`)."""
         return False
 
     def open(

@@ -3,9 +3,10 @@
 An engine takes packed rows, T of them over B requests, without padding between requests; its other
 inputs depend on its kind (see `EngineInputs`). A language model returns float32 logits ``[R, V]``
 and, if it was built to, the captured states ``[T, n*H]``. One that samples and accepts by itself
-(see `trtspec.backends.slots.verify`) returns, behind those, ``sampled [R]``, ``accepted_rows [J,
-P]`` and ``num_emitted [J]`` of the J requests to judge. A network over states, which is called for
-its K/V, returns rows ``[T, H]`` that are not read; a rollout what `TreeRollout.forward` returns.
+(see `trtspec.backends.judging`, and over slots `trtspec.backends.slots.verify`) returns, behind
+those, ``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]`` of the J requests to judge.
+A network over states, which is called for its K/V, returns rows ``[T, H]`` that are not read; a
+rollout what `TreeRollout.forward` returns.
 `trtspec.models.signature` has the inputs of each kind as example tensors, in the same order.
 """
 

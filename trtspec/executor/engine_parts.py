@@ -30,7 +30,7 @@ class NetworkFacts:
 
     vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
     passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.
-    judges: the session is over a `VerifyNetwork`, which samples and accepts.
+    judges: the session samples and accepts, see `EngineInputs`.
     """
 
     vocab_size: int

@@ -49,7 +49,8 @@ class Sampler:
     ) -> Verification:
         """Feed a step's rows to the target and have those of ``requests`` judged, which want logits
         in ``groups``. A target that ``judges`` does so in the same call, unless a request's
-        processors change its logits first, or the rule what is sampled of drafts."""
+        processors change its logits first, or the rule what is sampled of drafts: then what that
+        call samples is not read."""
         changes = self._processors.changes(requests)
         trees = [request.draft for request in requests]
         if requests and target.judges and not self._forces(trees) and not any(changes):
@@ -83,8 +84,8 @@ class Sampler:
     ) -> Verification:
         """Judge the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
         request the row of its newest token and one row per node of its draft. All is done where the
-        logits are: on the host in one call, else one copy of options and trees goes there. Only a
-        rule waits for what was sampled."""
+        logits are: on the host in one call, else behind the target's, to where one copy more takes
+        options and trees. Only a rule waits for what was sampled."""
         if not requests:
             return Verification(requests, hidden)
         trees = [request.draft for request in requests]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.base import Backend
+from trtspec.backends.judging import judging
 from trtspec.backends.session import Session
 from trtspec.backends.shape import EngineShape, NetworkShape
 from trtspec.errors import BuildError
@@ -33,6 +34,10 @@ class AotiBackend(Backend):
     def prepare_compiler(self) -> None:
         importlib.import_module(self.compiler).prepare()
 
+    def judges(self, engine: EngineShape) -> bool:
+        """On CUDA; on a CPU one call of the host judges in less time."""
+        return engine.device == "cuda"
+
     def open(
         self,
         folder: Path,
@@ -41,7 +46,9 @@ class AotiBackend(Backend):
         weights: Mapping[str, Tensor],
         graph_batches: Sequence[int] = (),
     ) -> dict[str, Session]:
-        return {
+        opened: dict[str, Session] = {
             graph.name: AotiSession(folder / graph.file, weights, engine.device)
             for graph in network.graphs
         }
+        judges = network.is_target and self.judges(engine)
+        return judging(opened, engine.rows) if judges else opened

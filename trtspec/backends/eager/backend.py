@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.backends.base import Backend
+from trtspec.backends.judging import judging
 from trtspec.backends.session import ModuleSession, Session
 from trtspec.backends.shape import LEVELS, EngineShape, NetworkShape
 from trtspec.errors import EngineError
@@ -19,6 +20,10 @@ class EagerBackend(Backend):
     title = "eager mode"
     makes_artifacts = False
     matched: frozenset[str] | None = frozenset()
+
+    def judges(self, engine: EngineShape) -> bool:
+        """As compiled engines do: on CUDA."""
+        return engine.device == "cuda"
 
     def open(
         self,
@@ -31,10 +36,12 @@ class EagerBackend(Backend):
         with torch.device("meta"):
             module = network.make()
         bind(module, weights, str(folder / network.weights))
-        return {
+        opened: dict[str, Session] = {
             graph.name: ModuleSession(graph.over(module), graph.signature, engine.device)
             for graph in network.graphs
         }
+        judges = network.is_target and self.judges(engine)
+        return judging(opened, engine.rows) if judges else opened
 
 
 def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:

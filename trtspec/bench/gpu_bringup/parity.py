@@ -1,4 +1,5 @@
-"""Part ``parity``: every op on the device, on small random cases, beside the CPU's ops.
+"""Part ``parity``: every op on the device, on small random cases, beside the CPU's ops; and a call
+that samples and accepts, replayed as a CUDA graph.
 
 What decides (tokens, accepted rows, moved caches) must be equal; what is summed, close.
 ``python -m trtspec.bench.gpu_bringup.parity`` runs the smallest cases alone, for compute-sanitizer.
@@ -12,13 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import device_problem
+from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.judging import JudgingSession
+from trtspec.backends.session import Session
 from trtspec.bench.gpu_bringup.part import PartFailed, Place
 from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_inputs
+from trtspec.config.kv import CacheLayout
+from trtspec.executor.buckets import Bucket, extend, no_rows, pad
 from trtspec.ops import paged_tree_attention
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.kv_compact import kv_compact
-from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
+from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns, draft_candidates, sample
 from trtspec.ops.tree_mask import tree_mask
 
 _SMALL = AttentionShape(4, 2, 64)
@@ -71,6 +78,7 @@ def cases() -> dict[str, Case]:
     for vocab in (7, 2049, 128256):
         found[f"sample vocabulary {vocab}"] = sampling(vocab)
         found[f"draft_candidates vocabulary {vocab}"] = candidates(vocab)
+    found["a judged call"] = judged_calls
     return {**found, "accept": acceptance, "kv_compact": compaction, "tree_mask": masks}
 
 
@@ -134,6 +142,53 @@ def acceptance(device: str) -> list[Tensor]:
     parents[rows == 0] = -1
     a, b, c, d = (x.to(device) for x in (sampled, tokens, parents, starts))
     return list(accept_trees(a, b, c, d, 40))
+
+
+class _Table:
+    """A session whose logits are those of a row's token in ``table [V, V]``."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
+        assert inputs.rows is not None
+        return [self._table[inputs.rows.input_ids[inputs.logits_rows]]]
+
+
+def judged_calls(device: str) -> list[Tensor]:
+    """What two calls of a target say that judges; on CUDA, both are replays of one graph."""
+    table = 3 * torch.randn(50, 50, generator=torch.Generator().manual_seed(5))
+    session: Session = JudgingSession(_Table(table.to(device)), 6)
+    if device == "cuda":
+        session = CudaGraphSession(session, [(16, 3, 16)])
+    found = []
+    for root in (4, 9):
+        inputs = _judged_call(table, root)
+        given = inputs.filled([tensor.to(device) for tensor in inputs.flat()])
+        found += [output.clone() for output in session.run(given)]  # the next call writes these
+    return found
+
+
+def _judged_call(table: Tensor, root: int) -> EngineInputs:
+    """A greedy chain whose drafts are all right, a sampled tree, and padding."""
+    bucket, layout = Bucket(3, 16, 16), CacheLayout(BLOCK_SIZE, 1, 1)
+    likely = table.argmax(-1).tolist()
+    tokens = [root]
+    for _ in range(5):
+        tokens.append(likely[tokens[-1]])
+    child = likely[root + 1]
+    tokens += [root + 1, 0, child, likely[child], 1]
+    columns = [torch.zeros(bucket.logits, dtype=kind) for kind in COLUMN_DTYPES]
+    columns[0][6:11], columns[4][6:11] = 0.5, root  # temperature and seed
+    columns[6][:11] = torch.tensor([*range(6), 0, 1, 1, 2, 2])
+    parents = torch.tensor([-1, 0, 1, 2, 3, 4, -1, 0, 0, 2, 1], dtype=torch.int32)
+    return EngineInputs(
+        rows=pad(no_rows(layout)._replace(input_ids=torch.tensor(tokens)), bucket),
+        logits_rows=extend(torch.arange(len(tokens)), bucket.logits, 0),
+        columns=SamplingColumns._make(columns),
+        parents=extend(parents, bucket.logits, 0),
+        row_start=torch.tensor([0, 6, 11, 11], dtype=torch.int32),
+    )
 
 
 def compaction(device: str) -> list[Tensor]:

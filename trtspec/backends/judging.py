@@ -1,0 +1,44 @@
+"""JudgingSession: a target's session, and behind it the ops that sample its logits and accept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.session import Session
+from trtspec.ops.acceptance import accept_trees
+from trtspec.ops.sampling import sample
+
+
+class JudgingSession:
+    """Samples and accepts in the call of a session that returns logits.
+
+    What decides comes to the device with the call's rows, and the ops are launched on its stream,
+    without a wait: a CUDA graph of the call holds them too.
+    """
+
+    def __init__(self, session: Session, width: int) -> None:
+        """``session``: takes no columns, parents or row_start. ``width``: most rows of a tree."""
+        self._session = session
+        self._width = width
+
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
+        """See `Session.run`. Returns what the session does, and behind it ``sampled [R] i64``,
+        ``accepted_rows [J, width] i32`` and ``num_emitted [J] i32``, as `sample` and `accept_trees`
+        say of the J requests of ``row_start``; those without rows emit nothing."""
+        rows, wanted, columns = inputs.rows, inputs.logits_rows, inputs.columns
+        parents, row_start = inputs.parents, inputs.row_start
+        assert rows is not None and wanted is not None and columns is not None, "a target's call"
+        assert parents is not None and row_start is not None, "a target that judges is asked to"
+        plain = inputs._replace(columns=None, parents=None, row_start=None)
+        outputs = self._session.run(plain)
+        sampled = sample(outputs[0], *columns)
+        drafted = rows.input_ids[wanted]
+        return [*outputs, sampled, *accept_trees(sampled, drafted, parents, row_start, self._width)]
+
+
+def judging(sessions: Mapping[str, Session], width: int) -> dict[str, Session]:
+    """The sessions of a target, by name, as such that judge trees of at most ``width`` rows."""
+    return {name: JudgingSession(session, width) for name, session in sessions.items()}
