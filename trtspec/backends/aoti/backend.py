@@ -35,7 +35,7 @@ class AotiBackend(Backend):
         importlib.import_module(self.compiler).prepare()
 
     def judges(self, engine: EngineShape) -> bool:
-        """On CUDA; on a CPU one call of the host judges in less time."""
+        """On CUDA; on a CPU the executor has it done by one call of C++."""
         return engine.device == "cuda"
 
     def open(
