@@ -121,7 +121,7 @@ def poisoned(models: TinyModels) -> Path:
 
 
 def open_judging(folder: Path, config: Any, graphs: Any, **options: Any) -> LLM:
-    """Judges in its own calls, as on CUDA; every verdict that it gives is watched."""
+    """Its target judges in its own calls, as on CUDA."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EagerBackend, "judges", lambda self, engine: True)
         llm = open_llm(folder, config, cuda_graph_config=graphs, **{**OPTIONS, **options})
@@ -143,8 +143,8 @@ def refuse(*given: Any) -> Any:
 def test_texts_counts_and_failures(
     models: TinyModels, poisoned: Path, method: str, graphs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy and sampled requests in one batch, one of them with a NaN in its prompt, one that
-    samples the NaN's token in mid-text."""
+    """Greedy and sampled requests in one batch; the fourth has the NaN's token in its prompt, the
+    last one samples it in mid-text."""
     draft = models.draft("llama")
     config = {
         "none": None,
@@ -171,7 +171,9 @@ def test_texts_counts_and_failures(
             patch.setattr(sampler.SamplingRows, "judge", refuse)
             found = llm.generate(prompts, params, use_tqdm=False)
         assert [described(output) for output in found] == [described(o) for o in expected]
-        assert isinstance(found[3].error, EngineError)
+        for failed, first in ((found[3], 0), (found[6], 11)):
+            assert isinstance(failed.error, EngineError)
+            assert f"at output token {first}" in str(failed.error)
         assert figures(llm) == counts
         assert_no_leak(llm)
 
