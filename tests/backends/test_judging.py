@@ -175,6 +175,7 @@ def test_texts_counts_and_failures(
             assert isinstance(failed.error, EngineError)
             assert f"at output token {first}" in str(failed.error)
         assert figures(llm) == counts
+        assert (counts["num_accepted_tokens"] > 0) == (method != "none")
         assert_no_leak(llm)
 
 
