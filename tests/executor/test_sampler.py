@@ -126,3 +126,26 @@ def test_the_host_decides_as_the_ops_do() -> None:
         with pytest.raises(RuntimeError, match="float32 logits"):
             rows.judge(requests, trees, logits[1:])
     assert emitted > 60 and len(ends) == len(REASONS)  # drafts were accepted, and texts ended
+
+
+def test_logprobs_are_those_of_each_emitted_row() -> None:
+    """Of requests that ask for different numbers, beside one that asks for none."""
+    wanted = {0: 3, 1: None, 2: 0}
+    requests = [
+        Request.create(id, [1], SamplingParams(temperature=0, logprobs=count), 0, 100)
+        for id, count in wanted.items()
+    ]
+    logits = torch.randn(6, V, generator=torch.Generator().manual_seed(1))
+    likely = logits.argmax(-1).tolist()
+    trees = [TokenTree.chain(likely[:2]), TokenTree.empty(), TokenTree.chain(likely[4:5])]
+    raw = torch.log_softmax(logits, -1)
+    verdicts = judge(Sampler(), requests, trees, logits)
+    assert [len(verdict.tokens) for verdict in verdicts] == [3, 1, 2]
+    assert verdicts[1].logprobs is None
+    for request, verdict, first in ((requests[0], verdicts[0], 0), (requests[2], verdicts[2], 4)):
+        assert verdict.logprobs is not None
+        for entry, token, row in zip(verdict.logprobs, verdict.tokens, raw[first:], strict=False):
+            assert entry.token == token and entry.logprob == float(row[token])
+            best = row.topk(wanted[request.id] or 0)
+            assert entry.top == dict(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        assert len(verdict.logprobs) == len(verdict.tokens)
