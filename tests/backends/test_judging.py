@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,15 @@ from trtspec.executor.buckets import Bucket, extend, no_rows, pad
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 from .. import inside
-from ..e2e.helpers import TinyModels, assert_no_leak, chain, ngram, open_llm, random_prompt, tree
+from ..e2e.helpers import (
+    PLAIN_METHODS,
+    TinyModels,
+    assert_no_leak,
+    open_llm,
+    plain_methods,
+    tree,
+)
+from ..e2e.poison import GOOD, POISON, save_poisoned
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=6, mask_words=1)
 VOCAB = 9
@@ -100,8 +107,6 @@ def test_targets_judge_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- whole engines ------------------------------------------------------------------------------
 
-POISON = 7
-PROMPTS = [[t for t in random_prompt(60 + i, n) if t != POISON] for i, n in enumerate((30, 4, 21))]
 BAD = [1, 2, POISON, 3]
 OPTIONS: dict[str, Any] = {
     "max_batch_size": 6,
@@ -113,11 +118,7 @@ LENGTHS = (24, 9, 17)
 
 @pytest.fixture(scope="module")
 def poisoned(models: TinyModels) -> Path:
-    """The llama case, but the embedding of one token is NaN."""
-    model = copy.deepcopy(models.hf("llama"))
-    with torch.no_grad():
-        model.get_input_embeddings().weight[POISON] = torch.nan
-    return models.save(model, "poisoned-judge")
+    return save_poisoned(models)
 
 
 def open_judging(folder: Path, config: Any, graphs: Any, **options: Any) -> LLM:
@@ -139,20 +140,14 @@ def refuse(*given: Any) -> Any:
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["padded", "plain"])
-@pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree"])
+@pytest.mark.parametrize("method", PLAIN_METHODS)
 def test_texts_counts_and_failures(
     models: TinyModels, poisoned: Path, method: str, graphs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Greedy and sampled requests in one batch; the fourth has the NaN's token in its prompt, the
     last one samples it in mid-text."""
-    draft = models.draft("llama")
-    config = {
-        "none": None,
-        "ngram": ngram(4),
-        "chain": chain(draft, 4),
-        "tree": tree(draft, 2, 3, 7),
-    }[method]
-    prompts = [*PROMPTS, BAD, *PROMPTS]
+    config = plain_methods(models.draft("llama"))[method]
+    prompts = [*GOOD, BAD, *GOOD]
     params = [
         *(SamplingParams(length) for length in LENGTHS),
         SamplingParams(9),
@@ -187,7 +182,7 @@ def test_options_that_change_logits(models: TinyModels) -> None:
         for i, length in enumerate(LENGTHS)
     ]
     with open_llm(models.folder("llama"), config, **OPTIONS) as plain:
-        expected = [described(o) for o in plain.generate(PROMPTS, params, use_tqdm=False)]
+        expected = [described(o) for o in plain.generate(GOOD, params, use_tqdm=False)]
     with open_judging(models.folder("llama"), config, True) as llm:
         judged: list[int] = []
         judge = inside.target(llm).judge
@@ -197,7 +192,7 @@ def test_options_that_change_logits(models: TinyModels) -> None:
             return judge(groups, questions)
 
         inside.target(llm).judge = watched
-        found = llm.generate(PROMPTS, params, use_tqdm=False)
+        found = llm.generate(GOOD, params, use_tqdm=False)
         assert [described(output) for output in found] == expected
         assert 0 < len(judged) < llm.get_metrics()["num_target_calls"]
         assert_no_leak(llm)

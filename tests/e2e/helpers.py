@@ -37,6 +37,15 @@ def tree(model: Path, topk: int, depth: int, rows: int) -> dict[str, Any]:
     return {**chain(model, depth), "topk": topk, "num_draft_tokens": rows}
 
 
+PLAIN_METHODS = ("none", "ngram", "chain", "tree")
+
+
+def plain_methods(draft: Path) -> dict[str, Any]:
+    """The configs of `PLAIN_METHODS`, by name, with a draft model."""
+    configs = None, ngram(4), chain(draft, 4), tree(draft, 2, 3, 7)
+    return dict(zip(PLAIN_METHODS, configs, strict=True))
+
+
 def random_prompt(seed: int, length: int, vocab: int = VOCAB) -> list[int]:
     return torch.randint(vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 

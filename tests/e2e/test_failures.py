@@ -17,50 +17,38 @@ from trtspec.errors import EngineError, RequestError
 from .. import inside
 from .helpers import (
     PARAMS_40,
+    PLAIN_METHODS,
     TinyModels,
     assert_no_leak,
     chain,
-    ngram,
     open_llm,
-    random_prompt,
+    plain_methods,
     tokens,
-    tree,
 )
+from .poison import GOOD, POISON, save_poisoned
 
-POISON = 7
-GOOD = [[t for t in random_prompt(60 + i, n) if t != POISON] for i, n in enumerate((30, 4, 21))]
 BAD = [[1, 2, POISON, 3], [*GOOD[0], POISON], [POISON]]
 
 
 @pytest.fixture(scope="module")
 def poisoned(models: TinyModels) -> Path:
-    """The llama case, but the embedding of one token is NaN."""
-    model = copy.deepcopy(models.hf("llama"))
-    with torch.no_grad():
-        model.get_input_embeddings().weight[POISON] = torch.nan
-    return models.save(model, "poisoned")
+    return save_poisoned(models)
 
 
 def test_the_good_texts_avoid_the_poison(models: TinyModels) -> None:
     assert all(POISON not in models.greedy("llama", prompt) for prompt in GOOD)
 
 
-@pytest.mark.parametrize("method", ["none", "ngram", "chain", "tree"])
+@pytest.mark.parametrize("method", PLAIN_METHODS)
 def test_nan_logits_fail_their_request_alone(
     models: TinyModels, poisoned: Path, method: str
 ) -> None:
     """In the same batch, and after it in the blocks that the failed requests leave full of NaN."""
-    draft = models.draft("llama")
-    configs = {
-        "none": None,
-        "ngram": ngram(4),
-        "chain": chain(draft, 4),
-        "tree": tree(draft, 2, 3, 7),
-    }
+    config = plain_methods(models.draft("llama"))[method]
     expected = [models.greedy("llama", prompt) for prompt in GOOD]
     prompts = [GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2]]
     kv = {"max_tokens": 320, "enable_block_reuse": False}
-    with open_llm(poisoned, configs[method], kv_cache_config=kv) as llm:
+    with open_llm(poisoned, config, kv_cache_config=kv) as llm:
         for _ in range(2):
             outputs = llm.generate(prompts, PARAMS_40, use_tqdm=False)
             assert tokens(outputs[::2]) == expected
