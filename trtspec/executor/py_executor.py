@@ -194,8 +194,7 @@ class PyExecutor:
         refused = self._scheduler.waiting
         for request in refused:
             request.finish_reason = "error"
-            self._scheduler.finish(request)
-            self._forget(request.id)
+            self._end(request)
         return [StepOutput(request, error=error) for request in refused]
 
     def _settle(self, launched: LaunchedStep) -> list[_Judged]:
@@ -263,9 +262,12 @@ class PyExecutor:
         request = judged.item.request
         request.draft = TokenTree.empty()
         if request.is_finished:
-            self._scheduler.finish(request)
-            self._forget(request.id)
+            self._end(request)
         return judged.output
+
+    def _end(self, request: Request) -> None:
+        self._scheduler.finish(request)
+        self._forget(request.id)
 
     def _forget(self, request_id: int) -> None:
         self._stops.pop(request_id, None)

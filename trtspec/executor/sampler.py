@@ -57,9 +57,9 @@ class Sampler:
             columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
             logits, hidden, judgement = target.judge(groups, questions)
-            return self._told(requests, hidden, judgement, _raw(requests, logits))
+            return self._told(requests, trees, hidden, judgement, _raw(requests, logits))
         logits, hidden = target.forward(groups)
-        return self._judge(requests, changes, logits, hidden)
+        return self._judge(requests, trees, changes, logits, hidden)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
@@ -78,6 +78,7 @@ class Sampler:
     def _judge(
         self,
         requests: Sequence[Request],
+        trees: Sequence[TokenTree],
         changes: Sequence[LogitsChange | None],
         logits: Tensor,
         hidden: Tensor | None,
@@ -88,7 +89,6 @@ class Sampler:
         options and trees. Only a rule waits for what was sampled."""
         if not requests:
             return Verification(requests, hidden)
-        trees = [request.draft for request in requests]
         raw = _raw(requests, logits)
         if any(changes):
             for change, own in zip(changes, places(requests), strict=True):
@@ -110,17 +110,17 @@ class Sampler:
         judgement = Judgement(sampled)
         if any(map(len, trees)):
             judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return self._told(requests, hidden, judgement, raw)
+        return self._told(requests, trees, hidden, judgement, raw)
 
     def _told(
         self,
         requests: Sequence[Request],
+        trees: Sequence[TokenTree],
         hidden: Tensor | None,
         judgement: Judgement,
         raw: Mapping[int, Tensor],
     ) -> Verification:
         """By tensors, which are read when the verdicts are."""
-        trees = [request.draft for request in requests]
         decide = partial(self._rows.decode, requests, trees, judgement)
         return Verification(requests, hidden, decide, raw)
 
