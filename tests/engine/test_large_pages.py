@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+import resource
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from trtspec.engine.folder import read_weights
 from trtspec.engine.memory import in_large_pages
 
 
@@ -30,6 +33,43 @@ def test_copies_are_equal_aligned_and_their_own() -> None:
     del copies
     gc.collect()
     assert kept.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_readers_of_a_file_share_its_memory(tmp_path: Path) -> None:
+    file, other = tmp_path / "weights.safetensors", tmp_path / "other.safetensors"
+    for path in (file, other):
+        save_file({"ids": torch.arange(5), "none": torch.empty(0, 4)}, path)
+    first = read_weights(file)
+    second, another = read_weights(file), read_weights(other)
+    assert second["ids"].tolist() == another["ids"].tolist() == [0, 1, 2, 3, 4]
+    assert second["ids"].data_ptr() == first["ids"].data_ptr() != another["ids"].data_ptr()
+    del first
+    gc.collect()
+    assert second["ids"].tolist() == [0, 1, 2, 3, 4]
+    # A file that takes the place of another is read, as is one that is written over.
+    other.replace(file)
+    assert read_weights(file)["ids"].data_ptr() == another["ids"].data_ptr()
+    save_file({"ids": torch.arange(5, 10), "none": torch.empty(0, 4)}, file)
+    assert read_weights(file)["ids"].tolist() == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux counts pages there")
+def test_memory_goes_with_its_last_tensor(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file({"ids": torch.arange(1 << 23), "row": torch.arange(5)}, file)
+
+    def pages() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    before = pages()
+    row, more = read_weights(file)["row"], read_weights(file)
+    whole = (1 << 26) // resource.getpagesize()
+    assert pages() - before > 0.9 * whole
+    del more
+    assert pages() - before > 0.9 * whole and row.tolist() == [0, 1, 2, 3, 4]
+    del row
+    assert pages() - before < 0.1 * whole
 
 
 def test_nothing_to_copy() -> None:

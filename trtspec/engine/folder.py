@@ -246,15 +246,23 @@ def is_engine_folder(path: Path) -> bool:
 
 
 def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """Read a weight file into memory, or onto a GPU."""
+    """Read a weight file into memory, or onto a GPU. In memory, all readers of the file have the
+    same tensors: nobody writes to them."""
     try:
+        version = _version(path)
         with safe_open(path, framework="pt", device=device) as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise EngineError(
             f"{path} cannot be read ({error}); the folder is damaged, rebuild it with trtspec-build"
         ) from error
-    return in_large_pages(weights) if device == "cpu" else weights
+    return in_large_pages(weights, version) if device == "cpu" else weights
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """Tells files apart, and a file from what is written in its place later."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read_json(path: Path) -> dict[str, Any]:

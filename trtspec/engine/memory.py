@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from trtspec.models.block_map import PassBytes, kv_elements_per_token, matrix_by
 from trtspec.speculative.registry import draft_kinds
 
 _ALIGNMENT = 64  # of a weight, in bytes
+_MEMORY: WeakValueDictionary[Hashable, mmap.mmap] = WeakValueDictionary()
+"""Of the sources whose tensors live."""
 
 
 def element_bytes(dtype: str) -> int:
@@ -43,23 +46,36 @@ def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
     return kv_elements_per_token(model) * element_bytes(dtype)
 
 
-def in_large_pages(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def in_large_pages(
+    weights: Mapping[str, Tensor], source: Hashable | None = None
+) -> dict[str, Tensor]:
     """Copies of a CPU's tensors in pages of 2 MiB, where the system has such. A mapped file has
     small pages only, and a processor that reads all weights for each token spends a good part of
-    its time looking up their addresses."""
+    its time looking up their addresses. As long as tensors of a ``source`` live, further ones of
+    it lie in the same memory: engines of one folder share their weights."""
     sizes = {name: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for name, tensor in weights.items()}
     if not any(sizes.values()):
         return dict(weights)
-    memory = mmap.mmap(-1, sum(sizes.values()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without such pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    shared = None if source is None else _MEMORY.get(source)
+    memory = shared if shared is not None else _large_pages(sum(sizes.values()))
     copies, offset = {}, 0
     for name, tensor in weights.items():
         copies[name] = tensor
         if sizes[name]:
             count = tensor.numel()
             flat = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=offset)
-            copies[name] = flat.view(tensor.shape).copy_(tensor)
+            copies[name] = flat.view(tensor.shape)
+            if shared is None:
+                copies[name].copy_(tensor)
             offset += sizes[name]
+    if source is not None:  # filled: before, another thread would read zeros
+        _MEMORY[source] = memory
     return copies
+
+
+def _large_pages(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without such pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
