@@ -19,6 +19,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm
 from trtspec.ops.linear import swiglu
 from trtspec.optional import import_optional
+from trtspec.train.products import product_dtype
 
 _PURPOSE, _EXTRA = "--quantize awq", "'trtspec[train]'"
 _WEIGHTS = "*weight_quantizer"
@@ -69,7 +70,7 @@ def search_scales(
     """
     quantization = require_modelopt()
     named = checkpoint.config.dtype
-    dtype = torch.bfloat16 if named == "bfloat16" else torch.float32
+    dtype = product_dtype("cpu") if named == "bfloat16" else torch.float32
     model = CausalLM(checkpoint.config, dtype, formats=IN_ROWS)
     model.load_weights(checkpoint)
     searched: dict[str, Searched] = {}

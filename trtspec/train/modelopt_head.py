@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from trtspec.optional import import_optional
 from trtspec.speculative.recipe import ATTENTION, HeadRequest, TrainingRecipe
+from trtspec.train.products import product_dtype
 from trtspec.train.rotary import Rotary
 from trtspec.train.target import TrainingTarget
 from trtspec.train.teacher import Teacher
@@ -62,6 +63,7 @@ class ModelOptHead:
         self.module: nn.Module = getattr(model, recipe.module)
         self._model, self._recipe, self._device = model, recipe, device
         self._teacher = Teacher(target, draft_ids, device)
+        self._halves = product_dtype(device) == torch.bfloat16
         self._begin_as_target(request, target, draft_ids)
         model.to(device).train()  # ModelOpt unrolls in training alone; there is no dropout
         if draft_ids is not None:
@@ -91,12 +93,16 @@ class ModelOptHead:
         if self._recipe.depth_setting is not None:
             setattr(self._model, self._recipe.depth_setting, depth)
         window = window.to(self._device)
+        # Recorded in 16 bits; without autocast, products do not convert their operands.
+        state, features = (
+            states if self._halves else states.float() for states in (window.state, window.features)
+        )
         outputs = {
-            "base_model_hidden_states": window.state,
-            "aux_hidden_states": window.features,
+            "base_model_hidden_states": state,
+            "aux_hidden_states": features,
             "base_model_logits": self._teacher.logits(window.state, window.normed),
         }
-        with torch.autocast(self._device, torch.bfloat16):
+        with torch.autocast(self._device, torch.bfloat16, enabled=self._halves):
             out = self._model(
                 input_ids=window.tokens, loss_mask=window.valid, base_model_outputs=outputs
             )

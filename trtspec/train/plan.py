@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.memory import weight_bytes
@@ -32,7 +29,7 @@ _ELEMENT = 4
 class TrainingPlan:
     """Estimates. ``new_tokens``: still to be written by the target; ``tokens``: to train on in a
     pass. ``vocabulary``: rows of the draft's head, at most. ``gflops``: what this machine computes
-    in a large bfloat16 product now."""
+    in a large product now."""
 
     options: TrainOptions
     recipe: TrainingRecipe
@@ -141,19 +138,6 @@ class TrainingPlan:
 
     def _minutes(self, operations: float) -> float:
         return operations / (self.gflops * 1e9 * _EFFICIENCY) / 60
-
-
-def measure_gflops(device: str, seconds: float = 0.3) -> float:
-    """The best of a few products ``[2048, 1024] x [1024, 2048]`` in bfloat16, in 10^9 operations a
-    second."""
-    a = torch.randn(2048, 1024, device=device).to(torch.bfloat16)
-    b = torch.randn(1024, 2048, device=device).to(torch.bfloat16)
-    best, end = float("inf"), time.monotonic() + seconds
-    while time.monotonic() < end or best == float("inf"):
-        began = time.perf_counter()
-        (a @ b)[0, 0].item()
-        best = min(best, time.perf_counter() - began)
-    return 2 * 2048 * 1024 * 2048 / best / 1e9
 
 
 def _gb(count: float) -> str:

@@ -36,7 +36,8 @@ from trtspec.train.head import Head
 from trtspec.train.measure import Measured, measure
 from trtspec.train.modelopt_head import ModelOptHead, require_modelopt
 from trtspec.train.options import TrainOptions
-from trtspec.train.plan import TrainingPlan, measure_gflops
+from trtspec.train.plan import TrainingPlan
+from trtspec.train.products import measure_gflops
 from trtspec.train.stop import asked_to_stop
 from trtspec.train.target import TrainingTarget
 from trtspec.train.text_store import TextStore

@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from trtspec.models.causal_lm import capped
+from trtspec.train.products import product_dtype
 from trtspec.train.target import TrainingTarget
 
 
 class Teacher:
-    """The last norm and the head of a target, in bfloat16 products. ``rows``: the ids ``[n] i64``
-    whose logits are wanted; None: all."""
+    """The last norm and the head of a target. ``rows``: the ids ``[n] i64`` whose logits are
+    wanted; None: all."""
 
     def __init__(self, target: TrainingTarget, rows: Tensor | None, device: str) -> None:
         head = target.head if rows is None else target.head[rows]
-        self._head = head.to(device, torch.bfloat16)
+        self._head = head.to(device, product_dtype(device))
         self._norm = target.norm.to(device)
         self._eps = target.config.norm.eps
         self._spec = target.config.head
@@ -23,12 +24,12 @@ class Teacher:
     @torch.no_grad()
     def logits(self, states: Tensor, normed: bool) -> Tensor:
         """Of the target's last states ``[..., H]``, behind its final norm or before it:
-        ``[..., n] bf16``."""
+        ``[..., n]``, in `product_dtype`."""
         if not normed:
             wide = states.float()
             scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
             states = wide * scale * self._norm
-        logits = states.to(torch.bfloat16) @ self._head.T
+        logits = states.to(self._head.dtype) @ self._head.T
         if self._spec.scale != 1.0:
             logits = logits * self._spec.scale
         return capped(logits, self._spec.soft_cap)
