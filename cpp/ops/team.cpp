@@ -1,4 +1,5 @@
 #include <omp.h>
+#include <trtspec/memory_nodes.hpp>
 #include <trtspec/team.hpp>
 #include <unistd.h>
 
@@ -192,6 +193,7 @@ class Team {
 
   void serve(int thread) {
     is_member = true;
+    stay_at_node(thread, size());
     while (!ending_.load(std::memory_order_relaxed)) {
       const std::uint32_t region = region_.load(std::memory_order_acquire);
       if (const std::int64_t taken = take_tasks(thread)) {
@@ -241,6 +243,7 @@ int max_threads() {
 void take_threads(int count) {
   taken_threads = count;
   omp_set_num_threads(1);
+  stay_at_node(0, count);
 }
 
 void run_tasks(std::int64_t count, int threads, Task task, const void* body) {

@@ -1,21 +1,19 @@
 #include "trtspec/safetensors.hpp"
 
-#include <fcntl.h>
+#include <omp.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <limits>
+#include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "trtspec/files.hpp"
 #include "trtspec/json.hpp"
+#include "trtspec/memory_nodes.hpp"
 
 namespace trtspec {
 
@@ -41,57 +39,30 @@ constexpr std::size_t kLengthBytes = 8;
 // The limit of the format's own reader: a larger header is a damaged length.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-// A file's bytes, in pages of 2 MiB where the system has such: a processor that reads all weights
-// for each token looks up the addresses of small pages for a good part of its time, and a mapped
-// file has no others.
-class Contents {
+// Memory in pages of 2 MiB where the system has such: a processor that reads all weights for each
+// token looks up the addresses of small pages for a good part of its time, and a mapped file has no
+// others.
+class LargePages {
  public:
-  explicit Contents(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) throw Error(path + " cannot be opened: " + std::strerror(errno));
-    struct stat facts {};
-    const bool known = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
-    size_ = known ? static_cast<std::size_t>(facts.st_size) : 0;
-    if (size_ > 0) {
-      constexpr int kAccess = PROT_READ | PROT_WRITE, kKind = MAP_PRIVATE | MAP_ANONYMOUS;
-      void* data = ::mmap(nullptr, size_, kAccess, kKind, -1, 0);
-      if (data != MAP_FAILED) data_ = static_cast<std::byte*>(data);
-    }
-    const bool whole = known && (size_ == 0 || (data_ != nullptr && read(file)));
-    const int error = errno;
-    ::close(file);
-    if (whole) return;
-    release();
-    if (!known) throw Error(path + " is not a file");
-    throw Error(path + " cannot be read: " + std::strerror(error));
+  explicit LargePages(std::size_t size) : size_(size) {
+    if (size == 0) return;
+    constexpr int kAccess = PROT_READ | PROT_WRITE, kKind = MAP_PRIVATE | MAP_ANONYMOUS;
+    void* data = ::mmap(nullptr, size, kAccess, kKind, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(data);
+    ::madvise(data_, size, MADV_HUGEPAGE);  // small pages are slower, no more
   }
-  ~Contents() { release(); }
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
+  ~LargePages() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  LargePages(const LargePages&) = delete;
+  LargePages& operator=(const LargePages&) = delete;
 
-  const std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
+  std::byte* data() const { return data_; }
 
  private:
-  bool read(int file) {
-    ::madvise(data_, size_, MADV_HUGEPAGE);  // small pages are slower, no more
-    for (std::size_t done = 0; done < size_;) {
-      const ssize_t count = ::read(file, data_ + done, size_ - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count == 0) errno = EIO;  // it became shorter
-      if (count <= 0) return false;
-      done += static_cast<std::size_t>(count);
-    }
-    return true;
-  }
-
-  void release() {
-    if (data_ != nullptr) ::munmap(data_, size_);
-    data_ = nullptr;
-  }
-
   std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::size_t size_;
 };
 
 }  // namespace
@@ -108,12 +79,7 @@ std::string StoredTensor::describe() const {
 
 struct SafetensorsFile::Impl {
   Impl(const std::string& path, StoredIn where) : path(path) {
-    if (where == StoredIn::file) {
-      file = mapped.emplace(path).bytes();
-    } else {
-      const Contents& contents = copied.emplace(path);
-      file = {contents.data(), contents.size()};
-    }
+    file = mapped.emplace(path).bytes();
     const std::uint64_t header = header_bytes();
     const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
     const Json json = Json::parse({text, static_cast<std::size_t>(header)}, path + " (header)");
@@ -123,6 +89,7 @@ struct SafetensorsFile::Impl {
       if (name != "__metadata__") tensors.emplace(name, read(name, facts, data, num_bytes));
     }
     check_gaps(data, num_bytes);
+    if (where == StoredIn::memory) copy(data, num_bytes);
   }
 
   [[noreturn]] void fail(std::string_view name, const std::string& what) const {
@@ -198,10 +165,24 @@ struct SafetensorsFile::Impl {
     }
   }
 
+  // Puts the tensors where the threads are that will read them.
+  void copy(const std::byte* data, std::size_t num_bytes) {
+    std::byte* own = copied.emplace(num_bytes).data();
+    std::vector<Copy> copies;
+    for (auto& [name, tensor] : tensors) {
+      std::byte* to = own + (tensor.data - data);
+      copies.push_back({to, tensor.data, static_cast<std::int64_t>(tensor.num_bytes)});
+      tensor.data = to;
+    }
+    copy_to_nodes(copies, omp_get_max_threads());
+    mapped.reset();
+    file = {};
+  }
+
   std::string path;
-  std::optional<Contents> copied;
+  std::optional<LargePages> copied;
   std::optional<MappedFile> mapped;
-  std::span<const std::byte> file;  // of one of them
+  std::span<const std::byte> file;
   Tensors tensors;
 };
 

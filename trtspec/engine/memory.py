@@ -15,6 +15,7 @@ from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_map import PassBytes, kv_elements_per_token, matrix_bytes, pass_bytes
+from trtspec.ops.threads import copy_to_nodes
 from trtspec.speculative.registry import draft_kinds
 
 _ALIGNMENT = 64  # of a weight, in bytes
@@ -51,23 +52,23 @@ def in_large_pages(
 ) -> dict[str, Tensor]:
     """Copies of a CPU's tensors in pages of 2 MiB, where the system has such. A mapped file has
     small pages only, and a processor that reads all weights for each token spends a good part of
-    its time looking up their addresses. As long as tensors of a ``source`` live, further ones of
-    it lie in the same memory: engines of one folder share their weights."""
+    its time looking up their addresses. They lie at the memory nodes of the threads that read them
+    (`copy_to_nodes`). As long as tensors of a ``source`` live, further ones of it lie in the same
+    memory: engines of one folder share their weights."""
     sizes = {name: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for name, tensor in weights.items()}
     if not any(sizes.values()):
         return dict(weights)
     shared = None if source is None else _MEMORY.get(source)
     memory = shared if shared is not None else _large_pages(sum(sizes.values()))
-    copies, offset = {}, 0
-    for name, tensor in weights.items():
-        copies[name] = tensor
-        if sizes[name]:
-            count = tensor.numel()
-            flat = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=offset)
-            copies[name] = flat.view(tensor.shape)
-            if shared is None:
-                copies[name].copy_(tensor)
-            offset += sizes[name]
+    copies, offset = dict(weights), 0
+    held = [name for name, size in sizes.items() if size]
+    for name in held:
+        tensor = weights[name]
+        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+        copies[name] = flat.view(tensor.shape)
+        offset += sizes[name]
+    if shared is None:
+        copy_to_nodes([copies[name] for name in held], [weights[name] for name in held])
     if source is not None:  # filled: before, another thread would read zeros
         _MEMORY[source] = memory
     return copies

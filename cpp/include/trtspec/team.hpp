@@ -13,7 +13,8 @@ using Task = void (*)(const void* body, std::int64_t task, int thread);
 int max_threads();
 
 // From now on regions of the calling thread may have so many threads, and those of OpenMP have one:
-// its threads wait by spinning for milliseconds, and would hold the cores that the team needs.
+// its threads wait by spinning for milliseconds, and would hold the cores that the team needs. The
+// thread stays at its memory node, as those of its team do.
 void take_threads(int count);
 
 // Runs task(body, i, thread) once for every i in [0, count), count < 2^32; returns when all have
