@@ -70,7 +70,10 @@ def run_compare(args: argparse.Namespace) -> int:
     rates = measure_machine(engine.build.device, engine.build.dtype)
     print(rates.describe())
     speed = MemorySpeed(engine.build.device)
-    files = (f for m in methods for f in built[m.name].glob(f"*/{WEIGHTS_NAME}"))
+    folders = [built[method.name] for method in methods]
+    if engine.build.device == "cpu":
+        folders = list(set(folders))  # engines of a folder share their weights
+    files = (file for folder in folders for file in folder.glob(f"*/{WEIGHTS_NAME}"))
     fit = fit_together(sum(file.stat().st_size for file in files), engine.build.device)
 
     points: list[dict[str, Any]] = []

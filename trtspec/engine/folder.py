@@ -18,7 +18,8 @@ what follows from the shapes of networks, and are not read here.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
 has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
-read into large pages; a draft that borrows its target's embedding or head binds the target's own.
+read into large pages, once for all engines of a process; a draft that borrows its target's
+embedding or head binds the target's own.
 """
 
 from __future__ import annotations
