@@ -27,6 +27,7 @@ def test_table(program: Program, chain_engine: Path, capsys: pytest.CaptureFixtu
     assert lines[5] == "the same tokens everywhere"
 
 
+@pytest.mark.usefixtures("program")  # where there is none, no engine is compiled for this alone
 def test_a_failing_program(chain_engine: Path) -> None:
     with pytest.raises(EngineError, match="/bin/false failed"):
         main(["--engine_dir", str(chain_engine), "--program", "/bin/false", "--num_prompts", "1"])

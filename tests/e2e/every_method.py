@@ -133,9 +133,9 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "hybrid_of_blocks": _new_hybrid,
 }
 """How each is made in a folder."""
-SELDOM_ON_ONNX = ("ddtree", "eagle", "modules", "mtp", "p_eagle", "pard")
+SELDOM_ON_ONNX = ("ddtree", "eagle", "hybrid_of_blocks", "modules", "mtp", "p_eagle", "pard")
 """Made of graphs that others export: of DFlash's network, of EAGLE-3's, of a draft model's and its
-masks; `tests/cpp/test_onnx.py` runs all but the first and `mtp`."""
+masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `hybrid_of_blocks` and `mtp`."""
 
 
 def _with(name: str, **options: Any) -> Callable[[TinyModels, Path], Made]:
