@@ -86,6 +86,7 @@ void copy_to_nodes(std::span<const Copy> copies, int threads) {
     for (const Copy& copy : copies) {
       const std::int64_t begin = share_begin(copy.bytes, thread, threads);
       const std::int64_t end = share_begin(copy.bytes, thread + 1, threads);
+      if (begin == end) continue;  // nothing may lie nowhere, which memcpy does not take
       std::memcpy(static_cast<std::byte*>(copy.to) + begin,
                   static_cast<const std::byte*>(copy.from) + begin,
                   static_cast<std::size_t>(end - begin));
