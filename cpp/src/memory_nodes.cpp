@@ -2,13 +2,13 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 namespace trtspec {
 
@@ -57,7 +57,8 @@ MemoryNodes memory_nodes(const std::string& root) {
     std::string list;
     std::getline(file, list);
     for (const int cpu : listed(list)) {
-      if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &usable)) nodes[std::stoi(name.substr(4))].push_back(cpu);
+      const bool ours = cpu < CPU_SETSIZE && CPU_ISSET(cpu, &usable);
+      if (ours) nodes[std::stoi(name.substr(4))].push_back(cpu);
     }
   }
   MemoryNodes found;
@@ -86,7 +87,7 @@ void copy_to_nodes(std::span<const Copy> copies, int threads) {
     for (const Copy& copy : copies) {
       const std::int64_t begin = share_begin(copy.bytes, thread, threads);
       const std::int64_t end = share_begin(copy.bytes, thread + 1, threads);
-      if (begin == end) continue;  // nothing may lie nowhere, which memcpy does not take
+      if (begin == end) continue;  // an empty tensor may have no address, and memcpy wants one
       std::memcpy(static_cast<std::byte*>(copy.to) + begin,
                   static_cast<const std::byte*>(copy.from) + begin,
                   static_cast<std::size_t>(end - begin));

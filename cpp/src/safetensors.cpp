@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <limits>
-#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -44,11 +45,12 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 // others.
 class LargePages {
  public:
-  explicit LargePages(std::size_t size) : size_(size) {
+  // For the contents of a file, which an Error names if there is not so much memory.
+  LargePages(const std::string& path, std::size_t size) : size_(size) {
     if (size == 0) return;
     constexpr int kAccess = PROT_READ | PROT_WRITE, kKind = MAP_PRIVATE | MAP_ANONYMOUS;
     void* data = ::mmap(nullptr, size, kAccess, kKind, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
+    if (data == MAP_FAILED) throw Error(path + " cannot be read: " + std::strerror(errno));
     data_ = static_cast<std::byte*>(data);
     ::madvise(data_, size, MADV_HUGEPAGE);  // small pages are slower, no more
   }
@@ -167,7 +169,7 @@ struct SafetensorsFile::Impl {
 
   // Puts the tensors where the threads are that will read them.
   void copy(const std::byte* data, std::size_t num_bytes) {
-    std::byte* own = copied.emplace(num_bytes).data();
+    std::byte* own = copied.emplace(path, num_bytes).data();
     std::vector<Copy> copies;
     for (auto& [name, tensor] : tensors) {
       std::byte* to = own + (tensor.data - data);
