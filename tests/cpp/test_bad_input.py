@@ -280,7 +280,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "draft_elsewhere": (edited(drafts__0__folder="draft_2"), ("'draft'", "the folder")),
     "weights": (cut("target/weights.safetensors", -1), ("weights.safetensors", "truncated")),
     "header": (cut("draft/weights.safetensors", 100), ("draft/weights.safetensors", "header")),
-    "no_weights": (removed("target/weights.safetensors"), ("weights.safetensors", "opened")),
+    "no_weights": (
+        removed("target/weights.safetensors"),
+        ("weights.safetensors", "cannot be read: No such file"),
+    ),
     "shape": (
         changed("target/weights.safetensors", lambda w: w.update({NORM: w[NORM][:5]})),
         ("target/weights.safetensors", f"'{NORM}' is F32 [5], it was built with F32 [", "rebuild"),
