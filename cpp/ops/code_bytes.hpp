@@ -4,11 +4,15 @@
 #include <trtspec/linear.hpp>
 
 #include <cstring>
+#include <type_traits>
 
 #include "linear_kernel.hpp"
 #include "simd.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
+
+constexpr int kCodeVectors = kCodeOutputs / kLanes;  // of the outputs of a panel
+typedef std::uint32_t VUc __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
 
 // Of 4 bits, less 8.
 struct Nibbles {
@@ -74,43 +78,84 @@ TRTSPEC_INLINE void with_codes(const LinearQuantisedParams& params, const Run& r
   run(Nibbles(params));
 }
 
-// acc + the products of four unsigned bytes, in each element of `w`, and four signed ones. Of small
-// bytes two products fit in 16 bits.
-template <bool Small>
-TRTSPEC_INLINE VI dot_bytes(VI acc, VU w, std::int32_t x) {
-#if defined(__AVX512VNNI__)
-  return (VI)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(x));
-#elif defined(__AVX512F__)
-  const __m512i codes = (__m512i)w, inputs = _mm512_set1_epi32(x);
-  if (Small) {
-    const __m512i pairs = _mm512_maddubs_epi16(codes, inputs);
-    return acc + (VI)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+// Sums of products of bytes of weights, four in each element, and four inputs.
+struct WordSums {
+  using Part = VI;
+  static constexpr std::int64_t kMostLines = std::int64_t(1) << 40;
+
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+  // Of what bytes with the centre 128 stand for, by magnitudes and inputs that take the signs: two
+  // such products fit in 16 bits, where two of bytes do not.
+  static constexpr bool kOfBytes = false;
+
+  static TRTSPEC_INLINE VI add(VI sums, VU bytes, std::int32_t x) {
+    const __m256i weights = (__m256i)(bytes ^ 0x80808080u);
+    const __m256i inputs = _mm256_sign_epi8(_mm256_set1_epi32(x), weights);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), inputs);
+    return sums + (VI)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
   }
-  const __m512i even = _mm512_madd_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)),
-                                         _mm512_srai_epi16(_mm512_slli_epi16(inputs, 8), 8));
-  const __m512i odd =
-      _mm512_madd_epi16(_mm512_srli_epi16(codes, 8), _mm512_srai_epi16(inputs, 8));
-  return acc + (VI)even + (VI)odd;
-#elif defined(__AVXVNNI__)
-  return (VI)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)w, _mm256_set1_epi32(x));
-#elif defined(__AVX2__)
-  const __m256i codes = (__m256i)w, inputs = _mm256_set1_epi32(x);
-  if (Small) {
-    const __m256i pairs = _mm256_maddubs_epi16(codes, inputs);
-    return acc + (VI)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  }
-  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(255)),
-                                         _mm256_srai_epi16(_mm256_slli_epi16(inputs, 8), 8));
-  const __m256i odd =
-      _mm256_madd_epi16(_mm256_srli_epi16(codes, 8), _mm256_srai_epi16(inputs, 8));
-  return acc + (VI)even + (VI)odd;
 #else
-  for (int j = 0; j < 4; ++j) {
-    acc += (VI)((w >> (8 * j)) & 255u) * std::int32_t(std::int8_t(x >> (8 * j)));
-  }
-  return acc;
+  static constexpr bool kOfBytes = true;
+
+  static TRTSPEC_INLINE VI add(VI sums, VU bytes, std::int32_t x) {
+#if defined(__AVX512VNNI__)
+    return (VI)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, _mm512_set1_epi32(x));
+#elif defined(__AVX512F__)
+    const __m512i codes = (__m512i)bytes, inputs = _mm512_set1_epi32(x);
+    const __m512i even = _mm512_madd_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)),
+                                           _mm512_srai_epi16(_mm512_slli_epi16(inputs, 8), 8));
+    const __m512i odd =
+        _mm512_madd_epi16(_mm512_srli_epi16(codes, 8), _mm512_srai_epi16(inputs, 8));
+    return sums + (VI)even + (VI)odd;
+#elif defined(__AVXVNNI__)
+    return (VI)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)bytes, _mm256_set1_epi32(x));
+#else
+    for (int j = 0; j < 4; ++j) {
+      sums += (VI)((bytes >> (8 * j)) & 255u) * std::int32_t(std::int8_t(x >> (8 * j)));
+    }
+    return sums;
 #endif
-}
+  }
+#endif
+
+  static TRTSPEC_INLINE VI begin(VI centre) { return centre; }
+  static TRTSPEC_INLINE VI total(VI sums, VI) { return sums; }
+  static TRTSPEC_INLINE VI plus(VI total, VI sums) { return total + sums; }
+};
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+// The same of bytes below 16, in 16 bits by twos: these hold 8 sums of two products.
+struct ShortSums {
+  typedef std::int16_t Part __attribute__((vector_size(kLanes * 4)));
+  static constexpr std::int64_t kMostLines = 4;
+
+  static TRTSPEC_INLINE Part add(Part sums, VU bytes, std::int32_t x) {
+#if defined(__AVX512F__)
+    return sums + (Part)_mm512_maddubs_epi16((__m512i)bytes, _mm512_set1_epi32(x));
+#else
+    sums += (Part)_mm256_maddubs_epi16((__m256i)bytes, _mm256_set1_epi32(x));
+    // Compilers would make the products of all rows first, for which there are no registers.
+    asm volatile("" : "+x"(sums));
+    return sums;
+#endif
+  }
+
+  static TRTSPEC_INLINE Part begin(VI) { return Part{}; }
+  static TRTSPEC_INLINE VI total(Part sums, VI centre) { return plus(centre, sums); }
+  static TRTSPEC_INLINE VI plus(VI total, Part sums) {
+#if defined(__AVX512F__)
+    return total + (VI)_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1));
+#else
+    return total + (VI)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
+#endif
+  }
+};
+template <class Codes>
+using ByteSums = std::conditional_t<Codes::kCentre == 8, ShortSums, WordSums>;
+#else
+template <class Codes>
+using ByteSums = WordSums;
+#endif
 
 // Four inputs by a load of their own, which processors repeat in a vector without a detour.
 TRTSPEC_INLINE std::int32_t four_bytes(const std::int8_t* x) {
@@ -119,31 +164,52 @@ TRTSPEC_INLINE std::int32_t four_bytes(const std::int8_t* x) {
   return value;
 }
 
-// Sums of products over a group, by inputs in a block of `Rows` rows: of whole numbers.
+// Sums of products over a group, by inputs in a block of `Rows` rows: of whole numbers. They begin
+// as `begin`, take up `lines` lines of codes at most by `add`, and are then the `total`. Sums of
+// further lines, which begin at zero, join that by `plus`.
 template <class Codes>
 struct ByteInputs {
   using Input = std::int8_t;
+  using Sums = ByteSums<Codes>;
+  using Part = typename Sums::Part;
   using Sum = VI;
 
-  static TRTSPEC_INLINE VI first(const CodeInputs& inputs, std::int64_t group) {
+  static TRTSPEC_INLINE std::int64_t lines(std::int64_t left) {
+    return left > Sums::kMostLines ? Sums::kMostLines : left;
+  }
+
+  static TRTSPEC_INLINE VI centre(const CodeInputs& inputs, std::int64_t group) {
+    if (Codes::kCentre == 128 && !WordSums::kOfBytes) return VI{};
     return splat_int(inputs.centres[group]);
   }
 
+  static TRTSPEC_INLINE Part begin(const CodeInputs& inputs, std::int64_t group) {
+    return Sums::begin(centre(inputs, group));
+  }
+
   template <int Rows>
-  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const std::int8_t* x, VI* sums) {
-    constexpr int kVectors = 8 / Codes::kBits;
-    VU bytes[kVectors];
+  static TRTSPEC_INLINE void add(const Codes& kind, const VUc* codes, const std::int8_t* x,
+                                 Part (*parts)[kCodeVectors]) {
 #pragma GCC unroll 2
-    for (int i = 0; i < kVectors; ++i) bytes[i] = kind.bytes(codes, i);
-#pragma GCC unroll 2
-    for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < 8 / Codes::kBits; ++i, x += 4 * Rows) {
+      VU bytes[kCodeVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kCodeVectors; ++v) bytes[v] = kind.bytes(codes[v], i);
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
-        constexpr bool kSmall = Codes::kCentre == 8;
-        sums[r] = dot_bytes<kSmall>(sums[r], bytes[i], four_bytes(x + (i * Rows + r) * 4));
+        const std::int32_t inputs = four_bytes(x + r * 4);
+#pragma GCC unroll 4
+        for (int v = 0; v < kCodeVectors; ++v) {
+          parts[r][v] = Sums::add(parts[r][v], bytes[v], inputs);
+        }
       }
     }
   }
+
+  static TRTSPEC_INLINE VI total(Part part, const CodeInputs& inputs, std::int64_t group) {
+    return Sums::total(part, centre(inputs, group));
+  }
+  static TRTSPEC_INLINE VI plus(VI total, Part part) { return Sums::plus(total, part); }
 
   static TRTSPEC_INLINE VF finish(VI sum) { return __builtin_convertvector(sum, VF); }
   static TRTSPEC_INLINE VF scaled(const CodeInputs& inputs, std::int64_t group, VF scale) {
@@ -157,16 +223,27 @@ struct FloatInputs {
   using Input = float;
   using Sum = VF;
 
-  static TRTSPEC_INLINE VF first(const CodeInputs&, std::int64_t) { return splat(0); }
+  using Part = VF;
+
+  static TRTSPEC_INLINE std::int64_t lines(std::int64_t left) { return left; }
+  static TRTSPEC_INLINE VF begin(const CodeInputs&, std::int64_t) { return VF{}; }
+  static TRTSPEC_INLINE VF total(VF part, const CodeInputs&, std::int64_t) { return part; }
+  static TRTSPEC_INLINE VF plus(VF sum, VF part) { return sum + part; }
 
   template <int Rows>
-  static TRTSPEC_INLINE void add(const Codes& kind, VU codes, const float* x, VF* sums) {
+  static TRTSPEC_INLINE void add(const Codes& kind, const VUc* codes, const float* x,
+                                 VF (*sums)[kCodeVectors]) {
 #pragma GCC unroll 8
     for (int k = 0; k < 32 / Codes::kBits; ++k) {
-      const VI byte = (VI)((kind.bytes(codes, k / 4) >> (8 * (k % 4))) & 255u);
-      const VF weight = __builtin_convertvector(byte - Codes::kCentre, VF);
+#pragma GCC unroll 4
+      for (int v = 0; v < kCodeVectors; ++v) {
+        const VI byte = (VI)((kind.bytes(codes[v], k / 4) >> (8 * (k % 4))) & 255u);
+        const VF weight = __builtin_convertvector(byte - Codes::kCentre, VF);
 #pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) sums[r] = fma(weight, splat(x[k * Rows + r]), sums[r]);
+        for (int r = 0; r < Rows; ++r) {
+          sums[r][v] = fma(weight, splat(x[k * Rows + r]), sums[r][v]);
+        }
+      }
     }
   }
 

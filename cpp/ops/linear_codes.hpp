@@ -19,7 +19,6 @@ constexpr int kCodeRows = code_rows(Isa::avx2);
 constexpr int kCodeRows = code_rows(Isa::generic);
 #endif
 
-typedef std::uint32_t VUc __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
 
 TRTSPEC_INLINE VF load_scales(const LinearQuantisedParams& params, const void* from,
                               std::int64_t index) {
@@ -54,48 +53,76 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
   const std::int64_t blocks = (depth + kBlock - 1) / kBlock;
   const std::int64_t group_size = params.group_size > 0 ? params.group_size : depth;
   const std::int64_t weight_groups = (depth + group_size - 1) / group_size;
-  const auto* packed = static_cast<const std::uint8_t*>(params.linear.packed);
-  for (int v = 0; v < kCodeOutputs; v += kLanes) {
-    // All that moves on from group to group; sums leave no registers for more.
-    const std::uint8_t* w = packed + panel * blocks * kCodeLine + v * 4;
-    const auto* x = static_cast<const typename Kind::Input*>(inputs.x) + first * inputs.stride;
-    std::int64_t of_rows = first * inputs.groups;
-    std::int64_t index = panel * weight_groups * kCodeOutputs + v;
-    std::int64_t left = group_size;  // inputs of a group of weights
-    VF sum[Rows] = {};
-    for (std::int64_t groups = inputs.groups; groups > 0; --groups, of_rows += Rows) {
-      const std::int64_t in_group = inputs.size / kBlock;
-      const std::int64_t count = groups > 1 ? in_group : blocks - (inputs.groups - 1) * in_group;
-      typename Kind::Sum part[Rows];
+  // All that moves on from group to group.
+  const auto* w =
+      static_cast<const std::uint8_t*>(params.linear.packed) + panel * blocks * kCodeLine;
+  const auto* x = static_cast<const typename Kind::Input*>(inputs.x) + first * inputs.stride;
+  std::int64_t of_rows = first * inputs.groups;
+  std::int64_t index = panel * weight_groups * kCodeOutputs;
+  std::int64_t left = group_size;  // inputs of a group of weights
+  VF sum[Rows][kCodeVectors] = {};
+  for (std::int64_t groups = inputs.groups; groups > 0; --groups, of_rows += Rows) {
+    const std::int64_t in_group = inputs.size / kBlock;
+    const std::int64_t count = groups > 1 ? in_group : blocks - (inputs.groups - 1) * in_group;
+    typename Kind::Part part[Rows][kCodeVectors];
+    typename Kind::Sum total[Rows][kCodeVectors];
+    const auto each = [&](const auto& run) TRTSPEC_INLINE_LAMBDA {
 #pragma GCC unroll 12
-      for (int r = 0; r < Rows; ++r) part[r] = Kind::first(inputs, of_rows + r);
-      for (const std::uint8_t* const end = w + count * kCodeLine; w != end; w += kCodeLine) {
-        if (v == 0) ahead.template step<Codes::kBits, Rows>();
-        const VU codes = *reinterpret_cast<const VUc*>(w);
-        Kind::template add<Rows>(kind, codes, x, part);
+      for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kCodeVectors; ++v) run(r, v);
+      }
+    };
+    const auto add_lines = [&](std::int64_t lines) TRTSPEC_INLINE_LAMBDA {
+      for (const std::uint8_t* const end = w + lines * kCodeLine; w != end; w += kCodeLine) {
+        ahead.template step<Codes::kBits, Rows>();
+        Kind::template add<Rows>(kind, reinterpret_cast<const VUc*>(w), x, part);
         x += kBlock * Rows;
       }
-      const VF scale = load_scales(params, params.scales, index);
+    };
+    std::int64_t lines = Kind::lines(count);
+    each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
+      part[r][v] = Kind::begin(inputs, of_rows + r);
+    });
+    add_lines(lines);
+    each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
+      total[r][v] = Kind::total(part[r][v], inputs, of_rows + r);
+    });
+    for (std::int64_t rest = count - lines; rest > 0; rest -= lines) {
+      lines = Kind::lines(rest);
+      each([&](int r, int v) TRTSPEC_INLINE_LAMBDA { part[r][v] = typename Kind::Part{}; });
+      add_lines(lines);
+      each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
+        total[r][v] = Kind::plus(total[r][v], part[r][v]);
+      });
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kCodeVectors; ++v) {
+      const std::int64_t of_outputs = index + v * kLanes;
+      const VF scale = load_scales(params, params.scales, of_outputs);
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
         const VF factor = Kind::scaled(inputs, of_rows + r, scale);
-        sum[r] = fma(Kind::finish(part[r]), factor, sum[r]);
+        sum[r][v] = fma(Kind::finish(total[r][v]), factor, sum[r][v]);
       }
       if (params.zeros != nullptr || params.offsets != nullptr) {
-        const VF offset = params.zeros != nullptr ? -load(params.zeros + index) * scale
-                                                  : load_scales(params, params.offsets, index);
+        const VF offset = params.zeros != nullptr
+                              ? -load(params.zeros + of_outputs) * scale
+                              : load_scales(params, params.offsets, of_outputs);
 #pragma GCC unroll 12
         for (int r = 0; r < Rows; ++r) {
-          sum[r] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r]);
+          sum[r][v] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r][v]);
         }
       }
-      left -= inputs.size;
-      if (left <= 0) {
-        index += kCodeOutputs;
-        left = group_size;
-      }
     }
-    for (int r = 0; r < Rows; ++r) store(sums + r * kCodeOutputs + v, sum[r]);
+    left -= inputs.size;
+    if (left <= 0) {
+      index += kCodeOutputs;
+      left = group_size;
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < kCodeVectors; ++v) store(sums + r * kCodeOutputs + v * kLanes, sum[r][v]);
   }
 }
 

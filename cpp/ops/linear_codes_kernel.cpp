@@ -11,10 +11,23 @@ constexpr float kWhole = 12582912.0f;     // added to a small float, leaves its 
 typedef std::int8_t VB __attribute__((vector_size(kLanes)));
 typedef std::int8_t VBu __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// What two values at a time make of all lanes.
+template <class Fold>
+TRTSPEC_INLINE std::int32_t folded(VI values, const Fold& fold) {
+  const __m256i all = (__m256i)values;
+  __m128i rest = fold(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  rest = fold(rest, _mm_shuffle_epi32(rest, 0x4e));
+  return _mm_cvtsi128_si32(fold(rest, _mm_shuffle_epi32(rest, 0xb1)));
+}
+#endif
+
 // The largest of all, and their sum.
 TRTSPEC_INLINE std::int32_t largest_of(VI values) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_epi32((__m512i)values);
+#elif defined(__AVX2__)
+  return folded(values, [](__m128i a, __m128i b) { return _mm_max_epi32(a, b); });
 #else
   std::int32_t largest = values[0];
   for (int i = 1; i < kLanes; ++i) largest = values[i] > largest ? values[i] : largest;
@@ -25,10 +38,24 @@ TRTSPEC_INLINE std::int32_t largest_of(VI values) {
 TRTSPEC_INLINE std::int32_t sum_of(VI values) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_epi32((__m512i)values);
+#elif defined(__AVX2__)
+  return folded(values, [](__m128i a, __m128i b) { return _mm_add_epi32(a, b); });
 #else
   std::int32_t sum = 0;
   for (int i = 0; i < kLanes; ++i) sum += values[i];
   return sum;
+#endif
+}
+
+// The lowest byte of each.
+TRTSPEC_INLINE VB low_bytes(VI values) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i places = _mm256_set1_epi64x(0x0c080400);
+  const __m256i bytes = _mm256_shuffle_epi8((__m256i)values, places);  // four of each half
+  const __m256i halves = _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0);
+  return (VB)_mm256_castsi256_si128(_mm256_permutevar8x32_epi32(bytes, halves))[0];
+#else
+  return __builtin_convertvector(values, VB);
 #endif
 }
 
@@ -108,7 +135,7 @@ TRTSPEC_INLINE void round_group(const Value* x, std::int64_t count, std::int32_t
   for (int i = 0; i < vectors; ++i) {
     const VI code = (VI)(values[i] * inverse + kWhole) - 0x4b400000;
     sum += code;
-    *reinterpret_cast<VBu*>(codes + i * kLanes) = __builtin_convertvector(code, VB);
+    *reinterpret_cast<VBu*>(codes + i * kLanes) = low_bytes(code);
   }
   keep_group(inputs, index, centre, magnitude, sum_of(sum));
 }

@@ -31,6 +31,7 @@ typedef std::uint32_t VUu __attribute__((vector_size(kLanes * 4), aligned(4), ma
 typedef std::uint16_t VHu __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
 
 #define TRTSPEC_INLINE inline __attribute__((always_inline))
+#define TRTSPEC_INLINE_LAMBDA __attribute__((always_inline))
 
 TRTSPEC_INLINE VF splat(float x) { return x - VF{}; }
 TRTSPEC_INLINE VI splat_int(std::int32_t x) { return x - VI{}; }

@@ -128,6 +128,19 @@ def test_instruction_sets_agree(isa: str) -> None:
         assert torch.equal(found, with_avx2)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [32, 64, 0])
+def test_the_largest_sums_fit(isa: str, bits: int, group: int) -> None:
+    """All codes the largest or the smallest, all inputs alike."""
+    depth, half = 270, 1 << bits - 1
+    codes = torch.tensor([half - 1, -half], dtype=torch.int8).repeat(10)[:, None].repeat(1, depth)
+    scales = torch.ones(20, num_groups(depth, group))
+    weights = QuantisedWeights(pack_codes(codes, bits), pack_groups(scales))
+    x = torch.tensor([1.0, -1.0, 3.0])[:, None].repeat(1, depth)
+    found = linear_quantised(x, weights, None, 20, bits, group, True)
+    torch.testing.assert_close(found, x @ codes.float().T, rtol=1e-6, atol=0)
+
+
 def test_what_is_not_finite_stays_so(isa: str) -> None:
     for value in (torch.nan, torch.inf):
         x, *rest = make(3, 300, 70, CASES[0], torch.float32)
