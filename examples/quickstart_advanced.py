@@ -60,18 +60,12 @@ REAL_DRAFT = "smollm2-135m-eagle3"
 CHAT_PROMPTS = [
     "Why is the sky blue during the day, but red at sunset?",
     "Write a Python class for a stack with the methods push, pop, peek and is_empty.",
-    """Add type hints to this Python function, and keep everything else as it is:
-
-def moving_average(values, window):
-    if window <= 0:
-        raise ValueError("window must be positive")
-    total = sum(values[:window])
-    averages = [total / window]
-    for i in range(window, len(values)):
-        total += values[i] - values[i - window]
-        averages.append(total / window)
-    return averages
-""",
+    "Correct the spelling mistakes in this text, and keep everything else as it is:\n\n"
+    "The lighthouse stand on a small iland, half a mile from the coast. It was build in 1871, "
+    "after two ships had been lost on the rocks in one winter. For almost a hundred years a keeper "
+    "lived there with his familly, lit the lamp every evening, and wrote down the wether and the "
+    "names of the ships that passed. Today the lamp is electric and nobody live on the island, but "
+    "visiters can climb the stairs in summer and see the keeper's old books.",
 ]
 EXAMPLE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",
@@ -353,7 +347,7 @@ def main() -> int:
     except TrtspecError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 1
-    identical = report(runs)
+    identical = report(runs, args.prompt)
     # In 16-bit formats a near-tie may round differently; only float32 promises identity.
     return 0 if identical or args.dtype not in ("float32", "fp32") else 2
 

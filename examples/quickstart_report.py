@@ -59,12 +59,12 @@ class Run:
         return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
 
 
-def report(runs: list[Run]) -> bool:
+def report(runs: list[Run], prompts: Sequence[str]) -> bool:
     """Print texts and figures; True if all runs produced the same tokens."""
     identical = True
     for index, base in enumerate(runs[0].outputs):
         for sample, completion in enumerate(base.outputs):
-            print(f"[{index}] Prompt: {base.prompt!r}, Generated text: {completion.text!r}")
+            print(f"[{index}] Prompt: {prompts[index]!r}, Generated text: {completion.text!r}")
             if completion.logprobs:
                 mean = completion.cumulative_logprob / len(completion.logprobs)
                 print(f"    mean logprob {mean:.4f}")

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tree_holder.hpp"
+
 namespace {
 
 using trtspec::SuffixDraft;
@@ -80,6 +82,21 @@ struct Cache : torch::CustomClassHolder {
     }
     return drafts;
   }
+  // Trees of the drafts: see SuffixDraft::tree.
+  std::vector<Described> draft(const Ints& requests, const Ints& max_nodes,
+                               const std::vector<Ints>& unwanted, const Ints& max_depths,
+                               double factor, double offset, double min_prob, bool tree) {
+    const size_t count = requests.size();
+    TORCH_CHECK(max_nodes.size() == count && unwanted.size() == count && max_depths.size() == count,
+                "suffix: one of each is needed for ", count, " requests");
+    std::vector<Described> trees;
+    for (size_t i = 0; i < count; ++i) {
+      const SuffixDraft found = cache.speculate(
+          requests[i], options_of(max_nodes[i], factor, offset, min_prob, tree));
+      trees.push_back(described(found.tree(unwanted[i], max_depths[i])));
+    }
+    return trees;
+  }
   void stop(int64_t request) { cache.stop(request); }
   bool evict(int64_t request) { return cache.evict(request); }
   // Active requests, entries, tokens of the entries, bytes.
@@ -120,7 +137,7 @@ struct Tree : torch::CustomClassHolder {
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(trtspec, m) {
+void register_suffix(torch::Library& m) {
   m.class_<Cache>("SuffixCache")
       .def(torch::init<int64_t, int64_t, int64_t>())
       .def("start", &Cache::start)
@@ -128,6 +145,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("append_prompt", &Cache::append_prompt)
       .def("append_response", &Cache::append_response)
       .def("speculate", &Cache::speculate)
+      .def("draft", &Cache::draft)
       .def("stop", &Cache::stop)
       .def("evict", &Cache::evict)
       .def("sizes", &Cache::sizes);

@@ -204,4 +204,5 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   register_ngram(m);
   register_packing(m);
   register_row_sampler(m);
+  register_suffix(m);
 }

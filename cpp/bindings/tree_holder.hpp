@@ -35,3 +35,4 @@ inline const trtspec::TokenTree& tree_at(int64_t address) {
 void register_ngram(torch::Library& library);
 void register_packing(torch::Library& library);
 void register_row_sampler(torch::Library& library);
+void register_suffix(torch::Library& library);

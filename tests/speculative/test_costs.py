@@ -24,7 +24,7 @@ def test_a_profile_is_read_between_and_beyond_its_points() -> None:
     curve = profiled()
     for size in (1, 5, 7, 40, 48, 100):
         assert curve.at(size) == pytest.approx(linear(size))
-    assert curve.over(np.arange(1, 9)).tolist() == pytest.approx(list(map(linear, range(1, 9))))
+    assert curve.run(1, 8) == pytest.approx(list(map(linear, range(1, 9))))
     assert CostCurve().at(3) == 0.0
 
 
@@ -98,4 +98,6 @@ def test_the_curve_bends_to_what_is_seen_and_never_falls() -> None:
         curve.observe(size, knee(size) * rng.uniform(0.9, 1.1))
     for size in (4, 12, 24, 40):
         assert curve.at(size) == pytest.approx(knee(size), rel=0.1)
-    assert (np.diff(curve.over(np.arange(1, 60))) >= 0).all()
+    assert (np.diff(curve.run(1, 59)) >= 0).all()
+    for first, count in ((0, 3), (1, 59), (17, 1), (900, 200), (5, 0)):
+        assert curve.run(first, count) == list(map(curve.at, range(first, first + count)))

@@ -2,6 +2,8 @@
 // context as those sequences did (suffix decoding, arXiv:2411.04975).
 #pragma once
 
+#include <trtspec/token_tree.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +31,11 @@ struct SuffixDraft {
   std::vector<double> probs;          // of the path down to each token
   double score = 0.0;                 // the sum of probs: how many tokens to expect accepted
   std::int32_t match_len = 0;         // m of the context the draft follows
+
+  // The draft without `unwanted` tokens, what follows them, and nodes deeper than max_depth, best
+  // first. A node's score is the ln of its probability times how far a match of this length is to
+  // be believed, m / (m + 1).
+  TokenTree tree(std::span<const std::int64_t> unwanted, std::int64_t max_depth) const;
 };
 
 // A trie, stored with unary paths compressed, that holds for every sequence and every start s the

@@ -88,15 +88,7 @@ void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     const SuffixDraft draft = cache_.speculate(
         request.id, {nodes, config_.max_spec_factor, config_.max_spec_offset,
                      config_.min_token_prob, config_.tree});
-    // How far a match is to be believed grows with its length.
-    const auto trust = static_cast<float>(draft.match_len / (draft.match_len + 1.0));
-    std::vector<float> scores;
-    for (const double prob : draft.probs) {
-      scores.push_back(std::log(static_cast<float>(prob) * trust));
-    }
-    const TokenTree tree({draft.tokens.begin(), draft.tokens.end()}, draft.parents);
-    request.draft = tree.best(scores, request.end_tokens, request.remaining_tokens() - 1,
-                              tree.size());
+    request.draft = draft.tree(request.end_tokens, request.remaining_tokens() - 1);
   }
 }
 

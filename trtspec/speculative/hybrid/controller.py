@@ -6,6 +6,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -214,21 +215,38 @@ class Controller:
             self._routine.set(load.requests, _HELD)
         return tuple(chosen), tuple(tried)
 
-    def count(self, load: Load, chances: Floats, spent: float) -> int:
-        """How many nodes of the batch are verified. ``chances [n]``: of all nodes, falling.
-        ``spent``: seconds of drafting them."""
+    def find_nothing(self, load: Load) -> None:
+        """Weigh a step for which there is no node, nor an engine that could draft one: what `plan`,
+        `count` and `report` would find, for less."""
+        self._steps += self._routine.end()
+        self._tried, self._is_learning, self._is_trying_rows = [], False, False
+        self._is_whole = True
+        self._stands_for = self._counted.take()
+        if load.rows == load.requests:
+            seconds = self._target.at(load.rows) + self._around(load).seconds(False)
+            tokens, own = float(load.requests), seconds / self._target.slowness
+            self._pace(load).observe(tokens, own, self._stands_for)
+        self.report(load, (), 0)
+
+    def count(self, load: Load, chances: Sequence[float], spent: float) -> int:
+        """How many nodes of the batch are verified. ``chances``: of all nodes, falling. ``spent``:
+        seconds of drafting them."""
         most = len(chances)
-        worths, tokens, seconds = self._worths(load, chances, spent)
+        around = spent + self._around(load).seconds(spent > 0)
+        seconds = [call + around for call in self._target.run(load.rows, most + 1)]
+        tokens = [load.requests + more for more in accumulate(chances, initial=0.0)]
+        pace = self._tokens_per_second(load)
+        worths = [t - pace * s for t, s in zip(tokens, seconds, strict=True)]
         best = most
         if self._adapts and (self._sees_all or self._steps > _WARM_UP):
-            best = int(worths.argmax())
+            best = worths.index(max(worths))
             if worths[best] - worths[most] < _WHOLE * tokens[best]:
                 best = most
         self._is_whole = best == most
         self._stands_for = self._counted.take()
         if not self._tried and load.rows == load.requests:
-            own = float(seconds[best]) / self._target.slowness
-            self._pace(load).observe(float(tokens[best]), own, self._stands_for)
+            own = seconds[best] / self._target.slowness
+            self._pace(load).observe(tokens[best], own, self._stands_for)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "verifying %d of %d nodes of %d requests: %.2f tokens expected in %.2f ms",
@@ -237,10 +255,10 @@ class Controller:
         self._is_trying_rows = False
         if not self._sees_all and best < most:
             # Nothing is learned of what is not verified: now and then, try one more.
-            row = float(seconds[best + 1] - seconds[best])
+            row = seconds[best + 1] - seconds[best]
             learns = bool(self._tried) or self._is_learning
-            if not learns and self._verifying.is_over(float(seconds[best]), row):
-                self._is_trying_rows, self._otherwise = True, float(worths[best])
+            if not learns and self._verifying.is_over(seconds[best], row):
+                self._is_trying_rows, self._otherwise = True, worths[best]
             if learns or self._is_trying_rows:
                 best += 1
         return best
@@ -337,21 +355,12 @@ class Controller:
             chances = _either(chances, outlook.chances)
         flat = np.sort(chances, axis=None)[::-1]
         spent = sum(outlook.seconds + outlook.upkeep for outlook in engines)
-        worths, _, _ = self._worths(load, flat, spent, dearer)
-        return float(worths.max())
-
-    def _worths(
-        self, load: Load, chances: Floats, spent: float, dearer: float = 0.0
-    ) -> tuple[Floats, Floats, Floats]:
-        """Of a step that verifies the first 0 to n nodes: its worth, its expected tokens and its
-        seconds, each [n + 1]."""
-        count = len(chances) + 1
-        tokens = np.full(count, float(load.requests))
-        tokens[1:] += chances.cumsum()
+        tokens = np.full(len(flat) + 1, float(load.requests))
+        tokens[1:] += flat.cumsum()
         tokens *= 1 - dearer
-        seconds = self._target.over(np.arange(load.rows, load.rows + count))
+        seconds = np.array(self._target.run(load.rows, len(tokens)))
         seconds += spent + self._around(load).seconds(spent > 0)
-        return tokens - self._tokens_per_second(load) * seconds, tokens, seconds
+        return float((tokens - self._tokens_per_second(load) * seconds).max())
 
     def _around(self, load: Load) -> Around:
         """The times around steps of about as many requests."""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
+from itertools import pairwise
 
 PROFILE_SECONDS = 2.0
 """Most seconds of profiling one curve. Beyond the last profiled size the curve goes on at its mean
@@ -25,7 +21,7 @@ _PROFILED_WEIGHT = 0.1  # of a profiled point, in observed calls
 _PROFILED_TRUST = 2.0  # observed calls of a size after which these count as much as its profile
 _WIDEST_GAP = 1.6  # ratio of neighbouring points; a size observed in a wider gap becomes a point
 _OUTLIER = 3.0  # times the expected seconds; a longer call counts as that long
-_OUTDATED = 8  # observations between two drawings of the curve
+_OUTDATED = 8  # observations after which the curve is made non-decreasing anew
 _LARGEST = 1 << 16
 
 
@@ -69,7 +65,7 @@ class CostCurve:
         self._seen: list[float] = []  # calls of these
         self._slowness = slowness or Slowness()
         self._num_observed = 0
-        self._curve = np.zeros(0)  # by size, from 0 on; empty: outdated
+        self._rising: list[float] = []  # `_seconds`, non-decreasing; empty: outdated
 
     @property
     def slowness(self) -> float:
@@ -108,21 +104,36 @@ class CostCurve:
             # The curve was a guess here, so that the call says nothing of other sizes.
             self._set(size, seconds / self.slowness)
             return
-        seconds = self._slowness.observe(seconds, self._known(size))
+        seconds = self._slowness.observe(seconds, self._known_at(size))
         self._num_observed += 1
         self._bend(size, seconds / self.slowness)
         if self._num_observed % _OUTDATED == 0 or self._num_observed < _OUTDATED:
-            self._curve = self._curve[:0]
+            self._rising = []
 
     def at(self, size: int) -> float:
         """Expected seconds of one call; 0 before anything was measured."""
-        return self._known(size) * self.slowness
+        return self._known_at(size) * self.slowness
 
-    def over(self, sizes: npt.NDArray[np.int64]) -> Floats:
-        """Expected seconds of calls of `sizes [m]`."""
-        if not len(self._curve) or sizes.max(initial=0) >= len(self._curve):
-            self._draw(int(sizes.max(initial=0)))
-        return self._curve[sizes] * self.slowness
+    def run(self, first: int, count: int) -> list[float]:
+        """Expected seconds of calls of ``count`` sizes from ``first`` on: `at` of each, for
+        less."""
+        points, slowness = self._points, self.slowness
+        if not points:
+            return [0.0] * count
+        known, end = self._known(), first + count
+        found = [known[0] * slowness] * (min(points[0], end) - first)
+        for low, high in pairwise(range(len(points))):
+            begin = max(points[low], first)
+            if begin >= end:
+                return found
+            slope = (known[high] - known[low]) / (points[high] - points[low])
+            found += [
+                (slope * (size - points[low]) + known[low]) * slowness
+                for size in range(begin, min(points[high], end))
+            ]
+        slope, last = self._slope, points[-1]
+        beyond = range(max(last, first), end)
+        return found + [(known[-1] + slope * (size - last)) * slowness for size in beyond]
 
     def table(self) -> str:
         """The curve as text, in milliseconds by size."""
@@ -130,11 +141,33 @@ class CostCurve:
             return "nothing measured"
         return ", ".join(f"{size}: {self.at(size) * 1e3:.2f}" for size in self._points)
 
-    def _known(self, size: int) -> float:
+    def _known_at(self, size: int) -> float:
         """The curve at that size, at a slowness of 1."""
-        if size >= len(self._curve):
-            self._draw(size)
-        return float(self._curve[size])
+        points = self._points
+        if not points:
+            return 0.0
+        known = self._known()
+        high = bisect_left(points, size)
+        if high == len(points):
+            return known[-1] + self._slope * (size - points[-1])
+        if high == 0 or points[high] == size:
+            return known[high]
+        low = high - 1
+        slope = (known[high] - known[low]) / (points[high] - points[low])
+        return slope * (size - points[low]) + known[low]
+
+    def _known(self) -> list[float]:
+        """The curve at its points."""
+        if not self._rising:
+            weights = [_PROFILED_WEIGHT + seen for seen in self._seen]
+            self._rising = _rising(self._seconds, weights)
+        return self._rising
+
+    @property
+    def _slope(self) -> float:
+        """The mean slope, which goes on beyond what was seen; a flat end would make rows free."""
+        first, last, known = self._points[0], self._points[-1], self._known()
+        return (known[-1] - known[0]) / (last - first) if last > first else 0.0
 
     def _set(self, size: int, seconds: float) -> None:
         """Put a point there, or replace the one that is."""
@@ -145,7 +178,7 @@ class CostCurve:
             self._points.insert(place, size)
             self._seconds.insert(place, seconds)
             self._seen.insert(place, 0.0)
-        self._curve = self._curve[:0]
+        self._rising = []
 
     def _bend(self, size: int, own: float) -> None:
         """Move the points on both sides of a size towards ``own`` seconds, at a slowness of 1."""
@@ -159,20 +192,6 @@ class CostCurve:
             self._seen[place] += part
             weight = max(_CURVE_WEIGHT, 1 / (self._seen[place] + _PROFILED_TRUST))
             seconds[place] += weight * part * (own - between)
-
-    def _draw(self, size: int) -> None:
-        """Compute the curve from its points, for sizes up to twice ``size``."""
-        sizes = np.arange(2 * max(size, self._points[-1] if self._points else 1) + 1)
-        if not self._points:
-            self._curve = np.zeros(len(sizes))
-            return
-        known = _rising(self._seconds, [_PROFILED_WEIGHT + seen for seen in self._seen])
-        self._curve = np.interp(sizes, self._points, known)
-        first, last = self._points[0], self._points[-1]
-        if last > first:
-            # Beyond what was seen the mean slope goes on; a flat end would make rows free.
-            slope = (known[-1] - known[0]) / (last - first)
-            self._curve += slope * np.maximum(sizes - last, 0)
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -53,6 +53,8 @@ class Learner:
     def calibrate(self, requests: Sequence[Request], trees: Sequence[TokenTree]) -> list[TokenTree]:
         """The trees drafted for these requests, with the ln of the chances of their paths as their
         scores."""
+        if not any(map(len, trees)):
+            return list(trees)
         return self._estimator.calibrate(trees, self._exponents(requests))
 
     def chances(self, requests: Sequence[Request]) -> tuple[Floats, Floats]:

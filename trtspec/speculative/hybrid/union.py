@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
@@ -105,8 +106,10 @@ class UnionDrafter(Drafter):
         if items:
             drafts = [self._drafts_of(member, items) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
+            if not self._engines and not any(map(len, trees)):
+                self._controller.find_nothing(load)
             # Without such members, the scheduler has asked already.
-            if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
+            elif not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
         self._blocks = {}
         step.drafted = self._clock()
@@ -299,16 +302,23 @@ class UnionDrafter(Drafter):
     def _share(self, step: _Step, trees: Sequence[TokenTree], worths: Floats | None) -> list[int]:
         """How many nodes of each tree are verified."""
         sizes = [len(tree) for tree in trees]
-        scores = np.concatenate([_scores(tree) for tree in trees])
-        if worths is not None:
-            scores = scores + np.repeat(np.log(worths), sizes)
-        order = np.argsort(-scores, kind="stable")
-        chances = np.exp(scores[order].astype(np.float64))
-        count = self._controller.count(step.load, chances, step.spent)
-        if count == len(chances):
+        scores: list[float] = []
+        owners: list[int] = []
+        for owner, tree in enumerate(trees):
+            own = _scores(tree).tolist() if len(tree) else []
+            if worths is not None:
+                added = math.log(worths[owner])
+                own = [score + added for score in own]
+            scores += own
+            owners += [owner] * len(own)
+        # Few nodes, so that plain sorting is faster than whole arrays, out of the caches.
+        order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        count = self._controller.count(step.load, [math.exp(scores[i]) for i in order], step.spent)
+        if count == len(order):
             return sizes
-        owners = np.repeat(np.arange(len(trees)), sizes)[order[:count]]
-        counts: list[int] = np.bincount(owners, minlength=len(trees)).tolist()
+        counts = [0] * len(trees)
+        for node in order[:count]:
+            counts[owners[node]] += 1
         return counts
 
     def _rest_of(self, requests: int, others_wait: bool) -> Rest:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-import numpy as np
-import torch
-
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
@@ -56,8 +53,8 @@ class SuffixDrafter(Drafter):
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Set the draft of each generation item: at most max_nodes nodes, as many as its match
         deserves."""
-        asked: dict[int, int] = {}
         requests: list[Request] = []
+        most_nodes: list[int] = []
         for item in batch.items:
             if not item.is_generation:
                 continue
@@ -70,24 +67,16 @@ class SuffixDrafter(Drafter):
                 request.draft = TokenTree.empty()
                 continue
             self._take_in(request, len(request.tokens))
-            asked[request.id] = nodes
             requests.append(request)
+            most_nodes.append(nodes)
         if not requests:
             return
-        drafts = self._cache.speculate(list(asked), list(asked.values()), self._options)
-        sizes = [len(draft.tokens) for draft in drafts]
-        # How far a match is to be believed grows with its length.
-        trusts = [draft.match_len / (draft.match_len + 1) for draft in drafts]
-        probs = np.array([p for draft in drafts for p in draft.probs], np.float32)
-        scores = np.log(probs * np.repeat(np.array(trusts, np.float32), sizes))
-        trees = TokenTree.best_of(
-            sizes,
-            torch.tensor([token for draft in drafts for token in draft.tokens], dtype=torch.int64),
-            torch.tensor([node for draft in drafts for node in draft.parents], dtype=torch.int32),
-            torch.from_numpy(scores),
+        trees = self._cache.draft(
+            [request.id for request in requests],
+            most_nodes,
             [request.end_tokens for request in requests],
             [request.remaining_tokens - 1 for request in requests],
-            sizes,
+            self._options,
         )
         for request, tree in zip(requests, trees, strict=True):
             request.draft = tree

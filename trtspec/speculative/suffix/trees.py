@@ -7,13 +7,14 @@ arXiv:2411.04975). RuntimeError for arguments that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trtspec.ops import native  # noqa: F401  registers the class
+from trtspec.ops.tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class SuffixCache:
         self._is_active, self._start, self._stop = cache.is_active, cache.start, cache.stop
         self._append_prompt = cache.append_prompt
         self._append_response = cache.append_response
-        self._speculate, self._evict, self._sizes = cache.speculate, cache.evict, cache.sizes
+        self._speculate, self._draft = cache.speculate, cache.draft
+        self._evict, self._sizes = cache.evict, cache.sizes
 
     def start(self, request_id: int) -> None:
         """Make a request active with an empty text. One that was stopped goes on with its cached
@@ -92,6 +94,24 @@ class SuffixCache:
         o = options
         drafts = self._speculate(request_ids, max_tokens, o.factor, o.offset, o.min_prob, o.tree)
         return _split(*drafts)
+
+    def draft(
+        self,
+        request_ids: Sequence[int],
+        max_nodes: Sequence[int],
+        unwanted: Sequence[Collection[int]],
+        max_depths: Sequence[int],
+        options: SuffixOptions,
+    ) -> list[TokenTree]:
+        """The drafts of `speculate` as trees, the likeliest nodes first. A node's score is the ln
+        of its probability times m / (m + 1): how far a match is to be believed grows with its
+        length m. Left out are ``unwanted[i]`` tokens with all that follows, and nodes deeper than
+        ``max_depths[i]``."""
+        o = options
+        lists = [list(tokens) for tokens in unwanted]
+        of_options = o.factor, o.offset, o.min_prob, o.tree
+        found = self._draft(request_ids, max_nodes, lists, max_depths, *of_options)
+        return [TokenTree.of_native(described) for described in found]
 
     def stop(self, request_id: int) -> None:
         """Drop the local tree, keep the response if it has tokens; requests that are not active
