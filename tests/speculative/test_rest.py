@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_a_text_that_begins_to_repeat_is_noticed() -> None:
     drafted = asked(Rest(), STEPS, lambda step: 3.0 if step >= 2000 else 1.0, 1.1)
     first = drafted.index(True, 2000)
     assert first < 2080 and sum(drafted[first:]) > 0.95 * (STEPS - first)
+
+
+@pytest.mark.parametrize(("ratio", "length"), [(1.1, 8), (1.5, 8), (1.5, 100)])
+def test_new_texts_are_tried_sooner(ratio: float, length: int) -> None:
+    """Though drafts have not paid in any; at less than 3 % of the time, however short they are."""
+
+    def longest_rest(texts: int, length: int) -> int:
+        rest, asked = Rest(), [0]
+        for step in range(STEPS):
+            drafts = not rest.rests(texts, step // length)
+            rest.observe(drafts, 1.0, ratio if drafts else 1.0, compared=rest.is_comparing)
+            if drafts:
+                asked.append(step)
+        assert len(asked) * (ratio - 1) < 0.03 * STEPS
+        return max(later - earlier for earlier, later in pairwise(asked))
+
+    same = longest_rest(1, STEPS)
+    assert longest_rest(1, length) < 0.7 * same
+    assert longest_rest(8, 100) > 0.9 * same, "few of many texts are new"
 
 
 def test_a_text_that_no_longer_repeats_is_noticed() -> None:

@@ -9,6 +9,8 @@ _FIRST_SHARE, _SHARE = 0.02, 0.01
 """Of the time that comparisons may cost: after one that says another thing than the one before it
 did, and after one that confirms that."""
 
+_TEXT_SHARE = 0.025  # the same where most texts are new since the last comparison
+
 _SHORTEST, _LONGEST = 16, 1024  # steps between two comparisons
 _RECHECK = 4  # steps with drafts between two looks at whether they still pay
 _MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
@@ -30,12 +32,15 @@ class Rest:
     small share of the time between the two: soon where drafts bring about what they take, seldom
     where they lose or gain much. Between two comparisons all steps draft or none does, as the last
     one said; where drafts stop to pay by the tokens of late, the next comparison begins at once.
+    Texts differ in what drafts bring: where most of them are new, it comes sooner.
     """
 
     def __init__(self) -> None:
         self._is_resting = False
         self._turns: list[bool] = _turns()  # of the comparison under way, whether each step rests
         self._left = 0  # steps to the next comparison
+        self._left_of_new = 0  # the same if most texts are new
+        self._begun = 0  # texts, when it was made
         self._since = 0  # steps after the last one
         self.is_comparing = False
         self._seconds: dict[bool, list[float]] = {True: [], False: []}  # compared, by drafting
@@ -44,25 +49,28 @@ class Rest:
         self._ratios: list[float] = []
         self._confirmed = 0
 
-    def rests(self) -> bool:
+    def rests(self, texts: int = 1, begun: int = 0) -> bool:
         """Whether the step to come goes without drafts; asked once a step. ``is_comparing`` then
-        says whether that step is one of a comparison, for `observe`."""
+        says whether that step is one of a comparison, for `observe`. ``texts``: that are written;
+        ``begun``: how many were begun so far."""
         self.is_comparing = False
         if not self._turns:
             if self._seconds[True] or self._seconds[False]:
                 self._decide()
             self._since += 1
-            is_due = self._since > self._left
+            is_new = 2 * (begun - self._begun) >= texts
+            is_due = self._since > (self._left_of_new if is_new else self._left)
             if not self._is_resting and not is_due and self._since % _RECHECK == 0:
                 is_due = self._since >= _SHORTEST and not self.pays
             if not is_due:
                 return self._is_resting
             self._turns = _turns()
+            self._begun = begun
         self.is_comparing = True
         rests = self._turns.pop(0)
         if not self._turns:  # the last one is still to be observed
             self._since = 0
-            self._left = _SHORTEST
+            self._left = self._left_of_new = _SHORTEST
         return rests
 
     def observe(
@@ -122,6 +130,7 @@ class Rest:
         share = _SHARE if self._confirmed else _FIRST_SHARE
         most = _SHORTEST << self._confirmed if pays else _LONGEST
         self._left = min(max(int(lost / share), _SHORTEST), most, _LONGEST)
+        self._left_of_new = min(max(int(lost / _TEXT_SHARE), _SHORTEST), self._left)
 
 
 def _turns() -> list[bool]:

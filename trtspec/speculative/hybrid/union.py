@@ -66,6 +66,7 @@ class UnionDrafter(Drafter):
         self._rests: defaultdict[tuple[int, bool], Rest] = defaultdict(Rest)
         self._adapts = adapts
         self._others_wait = False
+        self._num_begun = 0  # texts
         self._worth = Worth()
         self._is_resting = self._is_comparing = False
 
@@ -73,7 +74,7 @@ class UnionDrafter(Drafter):
         self._is_resting = self._is_comparing = False
         if self._can_rest and num_requests:
             rest = self._rest_of(num_requests, self._others_wait)
-            self._is_resting = rest.rests()
+            self._is_resting = rest.rests(num_requests, self._num_begun)
             self._is_comparing = rest.is_comparing
             if self._is_resting:
                 self._controller.leave_out()
@@ -120,6 +121,7 @@ class UnionDrafter(Drafter):
         step.judged = self._clock()
         for item, outcome in zip(batch.items, accepted, strict=True):
             step.tokens += len(outcome.tokens)
+            self._num_begun += bool(outcome.tokens) and not item.is_generation
             if item.is_generation and step.nodes:
                 self._worth.observe(item.request.id, len(outcome.tokens))
             if item.request.id == step.tried:
