@@ -27,6 +27,10 @@ from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
 
+_COUNTED_TOGETHER = 8
+"""Steps at rest whose times are taken in at once: what counts them has left the caches when the
+target's call is over, and takes several times as long when it is first run again."""
+
 
 class UnionDrafter(Drafter):
     """Merges the trees of its members by token path and gives the rows of a step to the nodes that
@@ -59,6 +63,7 @@ class UnionDrafter(Drafter):
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
         self._step: _Step | None = None
+        self._rested: list[tuple[_Step, float]] = []  # and when the next one began
         self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not needs.reads_every_row
@@ -99,12 +104,12 @@ class UnionDrafter(Drafter):
         self._others_wait = batch.num_waiting > 0
         self._step = step = _Step(load, is_pure, began, self._is_resting, self._others_wait)
         step.is_compared = self._is_comparing
-        ids = (item.request.id for item in batch.items)
-        self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
         if items:
+            ids = (item.request.id for item in batch.items)
+            self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
             drafts = [self._drafts_of(member, items) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
             if not self._engines and not any(map(len, trees)):
@@ -112,7 +117,7 @@ class UnionDrafter(Drafter):
             # Without such members, the scheduler has asked already.
             elif not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
-        self._blocks = {}
+            self._blocks = {}
         step.drafted = self._clock()
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
@@ -329,8 +334,16 @@ class UnionDrafter(Drafter):
     def _close(self, step: _Step, now: float) -> None:
         """Another step begins: note what this one took."""
         self._step = None
-        if not step.is_pure or step.ended <= 0:
+        if step.is_pure and step.ended > 0:
+            self._rested.append((step, now))
+        if step.is_resting and not step.is_compared and len(self._rested) < _COUNTED_TOGETHER:
             return
+        for each, end in self._rested:
+            self._count_in(each, end)
+        self._rested.clear()
+
+    def _count_in(self, step: _Step, now: float) -> None:
+        """What a step took that served no prompts; ``now``: when it was over."""
         load, verifying = step.load, step.judged - step.drafted
         self.target_cost.observe(load.rows + step.nodes, verifying)
         own = step.ended - step.began
