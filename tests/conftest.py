@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # threads cost more than they do, by far where several workers share the cores. What threads may
 # change is tested where the ops are.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What stands around kernels in a compiled graph runs for milliseconds here, and is compiled longer.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
