@@ -22,6 +22,7 @@ from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.hybrid.rest import Rest
+from trtspec.speculative.hybrid.step import Step
 from trtspec.speculative.hybrid.worth import Worth, longest_text
 from trtspec.speculative.rollout_drafter import MOST_BEHIND
 
@@ -62,8 +63,8 @@ class UnionDrafter(Drafter):
         self._has_own_rule = has_own_rule
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
-        self._step: _Step | None = None
-        self._rested: list[tuple[_Step, float]] = []  # and when the next one began
+        self._step: Step | None = None
+        self._rested: list[tuple[Step, float]] = []  # and when the next one began
         self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not needs.reads_every_row
@@ -102,7 +103,7 @@ class UnionDrafter(Drafter):
         )
         is_pure = 0 < len(items) == len(batch.items)
         self._others_wait = batch.num_waiting > 0
-        self._step = step = _Step(load, is_pure, began, self._is_resting, self._others_wait)
+        self._step = step = Step(load, is_pure, began, self._is_resting, self._others_wait)
         step.is_compared = self._is_comparing
         for item in items:
             item.request.draft = TokenTree.empty()
@@ -168,9 +169,7 @@ class UnionDrafter(Drafter):
         for member in self._engines:
             member.profile(max_requests)
 
-    def _draft(
-        self, step: _Step, items: Sequence[ScheduledRequest], trees: list[TokenTree]
-    ) -> None:
+    def _draft(self, step: Step, items: Sequence[ScheduledRequest], trees: list[TokenTree]) -> None:
         """Let the engines draft that pay, beside the ``trees`` of the other members, and give each
         request the nodes that are worth a row."""
         load = step.load
@@ -220,7 +219,7 @@ class UnionDrafter(Drafter):
         step.nodes = sum(counts)
         self._controller.report(load, [self._name(choice) for choice in chosen], step.nodes)
 
-    def _verify_all(self, step: _Step, items: Sequence[ScheduledRequest], choice: Choice) -> None:
+    def _verify_all(self, step: Step, items: Sequence[ScheduledRequest], choice: Choice) -> None:
         """Let one engine draft, and give each request its whole tree, without chances."""
         step.spent = self._seconds(choice, len(items))
         began = self._clock()
@@ -234,7 +233,7 @@ class UnionDrafter(Drafter):
 
     def _try(
         self,
-        step: _Step,
+        step: Step,
         items: Sequence[ScheduledRequest],
         trees: list[TokenTree],
         members: Sequence[Member],
@@ -298,7 +297,7 @@ class UnionDrafter(Drafter):
             for member in self._cheap:
                 member.drafter.on_accepted(batch, [accepted[i] for i in ended])
 
-    def _worths(self, step: _Step, items: Sequence[ScheduledRequest]) -> Floats | None:
+    def _worths(self, step: Step, items: Sequence[ScheduledRequest]) -> Floats | None:
         """What a token of each request is worth ``[B]``; None: all the same."""
         if not self._adapts or step.others_wait or not step.is_pure or len(items) == 1:
             return None
@@ -306,7 +305,7 @@ class UnionDrafter(Drafter):
         row_share = 1 - one / all_rows if all_rows else 0.0
         return self._worth.of([item.request for item in items], row_share)
 
-    def _share(self, step: _Step, trees: Sequence[TokenTree], worths: Floats | None) -> list[int]:
+    def _share(self, step: Step, trees: Sequence[TokenTree], worths: Floats | None) -> list[int]:
         """How many nodes of each tree are verified."""
         sizes = [len(tree) for tree in trees]
         scores: list[float] = []
@@ -318,7 +317,6 @@ class UnionDrafter(Drafter):
                 own = [score + added for score in own]
             scores += own
             owners += [owner] * len(own)
-        # Few nodes, so that plain sorting is faster than whole arrays, out of the caches.
         order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
         count = self._controller.count(step.load, [math.exp(scores[i]) for i in order], step.spent)
         if count == len(order):
@@ -331,7 +329,7 @@ class UnionDrafter(Drafter):
     def _rest_of(self, requests: int, others_wait: bool) -> Rest:
         return self._rests[batch_of(requests), others_wait]
 
-    def _close(self, step: _Step, now: float) -> None:
+    def _close(self, step: Step, now: float) -> None:
         """Another step begins: note what this one took."""
         self._step = None
         if step.is_pure and step.ended > 0:
@@ -342,7 +340,7 @@ class UnionDrafter(Drafter):
             self._count_in(each, end)
         self._rested.clear()
 
-    def _count_in(self, step: _Step, now: float) -> None:
+    def _count_in(self, step: Step, now: float) -> None:
         """What a step took that served no prompts; ``now``: when it was over."""
         load, verifying = step.load, step.judged - step.drafted
         self.target_cost.observe(load.rows + step.nodes, verifying)
@@ -376,29 +374,6 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
         reads_every_row=any(needs.reads_every_row for needs in members),
         has_draft_engine=any(needs.has_draft_engine for needs in members),
     )
-
-
-class _Step:
-    """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked.
-    is_compared: see `Rest`. others_wait: requests are left in the queue. longest: see
-    `longest_text`, before the step; 0 where others wait. shortened: what it fell by."""
-
-    def __init__(
-        self, load: Load, is_pure: bool, began: float, is_resting: bool, others_wait: bool
-    ) -> None:
-        self.load = load
-        self.is_pure = is_pure
-        self.is_resting = is_resting
-        self.is_compared = False
-        self.others_wait = others_wait
-        self.began = began
-        self.drafted = self.judged = self.ended = 0.0
-        self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
-        self.nodes = self.tokens = 0  # verified, emitted
-        self.longest = self.shortened = 0
-        self.tried: int | None = None  # the request of a trial
-        self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
-        self.trial: Trial | None = None
 
 
 def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:

@@ -1,0 +1,28 @@
+"""Step: what a union notes of a step under way."""
+
+from __future__ import annotations
+
+from trtspec.speculative.hybrid.controller import Load, Trial
+
+
+class Step:
+    """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked.
+    is_compared: see `Rest`. others_wait: requests are left in the queue. longest: see
+    `longest_text`, before the step; 0 where others wait. shortened: what it fell by."""
+
+    def __init__(
+        self, load: Load, is_pure: bool, began: float, is_resting: bool, others_wait: bool
+    ) -> None:
+        self.load = load
+        self.is_pure = is_pure
+        self.is_resting = is_resting
+        self.is_compared = False
+        self.others_wait = others_wait
+        self.began = began
+        self.drafted = self.judged = self.ended = 0.0
+        self.spent = self.drafting = 0.0  # seconds of engines, as expected and as they were
+        self.nodes = self.tokens = 0  # verified, emitted
+        self.longest = self.shortened = 0
+        self.tried: int | None = None  # the request of a trial
+        self.expected = self.trying = 0.0  # tokens without the trial, seconds of the trial
+        self.trial: Trial | None = None
