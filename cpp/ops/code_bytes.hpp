@@ -81,7 +81,7 @@ TRTSPEC_INLINE void with_codes(const LinearQuantisedParams& params, const Run& r
 // Sums of products of bytes of weights, four in each element, and four inputs.
 struct WordSums {
   using Part = VI;
-  static constexpr std::int64_t kMostLines = std::int64_t(1) << 40;
+  static constexpr std::int64_t kMostLines = 0;  // any number
 
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
   // Of what bytes with the centre 128 stand for, by magnitudes and inputs that take the signs: two
@@ -165,18 +165,15 @@ TRTSPEC_INLINE std::int32_t four_bytes(const std::int8_t* x) {
 }
 
 // Sums of products over a group, by inputs in a block of `Rows` rows: of whole numbers. They begin
-// as `begin`, take up `lines` lines of codes at most by `add`, and are then the `total`. Sums of
-// further lines, which begin at zero, join that by `plus`.
+// as `begin`, take up kMostLines lines of codes at most by `add`, or any number of them if that is
+// 0, and are then the `total`. Sums of further lines, which begin at zero, join that by `plus`.
 template <class Codes>
 struct ByteInputs {
   using Input = std::int8_t;
   using Sums = ByteSums<Codes>;
   using Part = typename Sums::Part;
   using Sum = VI;
-
-  static TRTSPEC_INLINE std::int64_t lines(std::int64_t left) {
-    return left > Sums::kMostLines ? Sums::kMostLines : left;
-  }
+  static constexpr std::int64_t kMostLines = Sums::kMostLines;
 
   static TRTSPEC_INLINE VI centre(const CodeInputs& inputs, std::int64_t group) {
     if (Codes::kCentre == 128 && !WordSums::kOfBytes) return VI{};
@@ -224,8 +221,8 @@ struct FloatInputs {
   using Sum = VF;
 
   using Part = VF;
+  static constexpr std::int64_t kMostLines = 0;
 
-  static TRTSPEC_INLINE std::int64_t lines(std::int64_t left) { return left; }
   static TRTSPEC_INLINE VF begin(const CodeInputs&, std::int64_t) { return VF{}; }
   static TRTSPEC_INLINE VF total(VF part, const CodeInputs&, std::int64_t) { return part; }
   static TRTSPEC_INLINE VF plus(VF sum, VF part) { return sum + part; }

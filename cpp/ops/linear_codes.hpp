@@ -80,7 +80,8 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
         x += kBlock * Rows;
       }
     };
-    std::int64_t lines = Kind::lines(count);
+    constexpr std::int64_t kMost = Kind::kMostLines;
+    std::int64_t lines = kMost > 0 && count > kMost ? kMost : count;
     each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
       part[r][v] = Kind::begin(inputs, of_rows + r);
     });
@@ -88,13 +89,15 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
     each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
       total[r][v] = Kind::total(part[r][v], inputs, of_rows + r);
     });
-    for (std::int64_t rest = count - lines; rest > 0; rest -= lines) {
-      lines = Kind::lines(rest);
-      each([&](int r, int v) TRTSPEC_INLINE_LAMBDA { part[r][v] = typename Kind::Part{}; });
-      add_lines(lines);
-      each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
-        total[r][v] = Kind::plus(total[r][v], part[r][v]);
-      });
+    if constexpr (kMost > 0) {
+      for (std::int64_t rest = count - lines; rest > 0; rest -= lines) {
+        lines = rest > kMost ? kMost : rest;
+        each([&](int r, int v) TRTSPEC_INLINE_LAMBDA { part[r][v] = typename Kind::Part{}; });
+        add_lines(lines);
+        each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
+          total[r][v] = Kind::plus(total[r][v], part[r][v]);
+        });
+      }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kCodeVectors; ++v) {
