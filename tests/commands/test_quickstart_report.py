@@ -55,9 +55,9 @@ def test_why_a_run_gains_nothing(
 ) -> None:
     base = of_steps(module, 10, 1, target=4, host=1)
     run = of_steps(module, 10, emitted, **milliseconds)
-    module.report([base, run])
+    module.report([base, run], [""])
     (line,) = re.findall(r"^no gain +(.*)$", capsys.readouterr().out, re.M)
     assert words in line and f"{sum(milliseconds.values()) / 5:.2f} times as long" in line
     run.seconds = [0.5]
-    module.report([base, run])
+    module.report([base, run], [""])
     assert "no gain" not in capsys.readouterr().out
