@@ -120,7 +120,6 @@ struct WordSums {
 
   static TRTSPEC_INLINE VI begin(VI centre) { return centre; }
   static TRTSPEC_INLINE VI total(VI sums, VI) { return sums; }
-  static TRTSPEC_INLINE VI plus(VI total, VI sums) { return total + sums; }
 };
 
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
@@ -219,13 +218,11 @@ template <class Codes>
 struct FloatInputs {
   using Input = float;
   using Sum = VF;
-
   using Part = VF;
   static constexpr std::int64_t kMostLines = 0;
 
   static TRTSPEC_INLINE VF begin(const CodeInputs&, std::int64_t) { return VF{}; }
   static TRTSPEC_INLINE VF total(VF part, const CodeInputs&, std::int64_t) { return part; }
-  static TRTSPEC_INLINE VF plus(VF sum, VF part) { return sum + part; }
 
   template <int Rows>
   static TRTSPEC_INLINE void add(const Codes& kind, const VUc* codes, const float* x,

@@ -19,7 +19,6 @@ constexpr int kCodeRows = code_rows(Isa::avx2);
 constexpr int kCodeRows = code_rows(Isa::generic);
 #endif
 
-
 TRTSPEC_INLINE VF load_scales(const LinearQuantisedParams& params, const void* from,
                               std::int64_t index) {
   if (params.scale_dtype == DType::f16) return load(static_cast<const f16*>(from) + index);

@@ -215,28 +215,11 @@ class Controller:
             self._routine.set(load.requests, _HELD)
         return tuple(chosen), tuple(tried)
 
-    def find_nothing(self, load: Load) -> None:
-        """Weigh a step for which there is no node, nor an engine that could draft one: what `plan`,
-        `count` and `report` would find, for less."""
-        self._steps += self._routine.end()
-        self._tried, self._is_learning, self._is_trying_rows = [], False, False
-        self._is_whole = True
-        self._stands_for = self._counted.take()
-        if load.rows == load.requests:
-            seconds = self._target.at(load.rows) + self._around(load).seconds(False)
-            tokens, own = float(load.requests), seconds / self._target.slowness
-            self._pace(load).observe(tokens, own, self._stands_for)
-        self.report(load, (), 0)
-
     def count(self, load: Load, chances: Sequence[float], spent: float) -> int:
         """How many nodes of the batch are verified. ``chances``: of all nodes, falling. ``spent``:
         seconds of drafting them."""
         most = len(chances)
-        around = spent + self._around(load).seconds(spent > 0)
-        seconds = [call + around for call in self._target.run(load.rows, most + 1)]
-        tokens = [load.requests + more for more in accumulate(chances, initial=0.0)]
-        pace = self._tokens_per_second(load)
-        worths = [t - pace * s for t, s in zip(tokens, seconds, strict=True)]
+        worths, tokens, seconds = self._worths(load, chances, spent)
         best = most
         if self._adapts and (self._sees_all or self._steps > _WARM_UP):
             best = worths.index(max(worths))
@@ -355,12 +338,19 @@ class Controller:
             chances = _either(chances, outlook.chances)
         flat = np.sort(chances, axis=None)[::-1]
         spent = sum(outlook.seconds + outlook.upkeep for outlook in engines)
-        tokens = np.full(len(flat) + 1, float(load.requests))
-        tokens[1:] += flat.cumsum()
-        tokens *= 1 - dearer
-        seconds = np.array(self._target.run(load.rows, len(tokens)))
-        seconds += spent + self._around(load).seconds(spent > 0)
-        return float((tokens - self._tokens_per_second(load) * seconds).max())
+        return max(self._worths(load, flat.tolist(), spent, dearer)[0])
+
+    def _worths(
+        self, load: Load, chances: Sequence[float], spent: float, dearer: float = 0.0
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Of a step that verifies the first 0 to n nodes: its worth, its expected tokens and its
+        seconds, n + 1 of each. Lists: nodes are few, and arrays slower out of the caches."""
+        kept, around = 1 - dearer, spent + self._around(load).seconds(spent > 0)
+        tokens = [(load.requests + more) * kept for more in accumulate(chances, initial=0.0)]
+        seconds = [call + around for call in self._target.run(load.rows, len(tokens))]
+        pace = self._tokens_per_second(load)
+        worths = [t - pace * s for t, s in zip(tokens, seconds, strict=True)]
+        return worths, tokens, seconds
 
     def _around(self, load: Load) -> Around:
         """The times around steps of about as many requests."""

@@ -113,10 +113,8 @@ class UnionDrafter(Drafter):
             self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
             drafts = [self._drafts_of(member, items) for member in self._cheap]
             trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
-            if not self._engines and not any(map(len, trees)):
-                self._controller.find_nothing(load)
             # Without such members, the scheduler has asked already.
-            elif not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
+            if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
             self._blocks = {}
         step.drafted = self._clock()
