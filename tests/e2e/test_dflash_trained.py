@@ -20,14 +20,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"method": "dflash", "num_speculative_tokens": 7},
     "ddtree": {"method": "ddtree", "num_speculative_tokens": 7, "num_draft_tokens": 24},
 }
+NUM_PROMPTS = 12  # of the library of this Python: fewer are not alike from one to the next
 GREEDY = SamplingParams(max_tokens=32, ignore_eos=True)
-SAMPLED = [SamplingParams(32, temperature=0.8, seed=i, ignore_eos=True) for i in range(4)]
+SAMPLED = [SamplingParams(32, temperature=0.8, seed=i, ignore_eos=True) for i in range(NUM_PROMPTS)]
 
 
 @cache
 def prompts() -> list[list[int]]:
     with open_llm(Path(find_model(TARGET)), skip_tokenizer_init=False) as llm:
-        return [prompt.token_ids for prompt in held_out_prompts(llm.tokenizer, 4, 70)]
+        return [prompt.token_ids for prompt in held_out_prompts(llm.tokenizer, NUM_PROMPTS, 70)]
 
 
 @cache
@@ -48,7 +49,6 @@ def test_it_is_often_right(shape: str, batch: int) -> None:
         with open_llm(Path(find_model(TARGET)), config, max_batch_size=batch) as llm:
             found = tokens(llm.generate(prompts(), params, use_tqdm=False))
             assert found == expected
-            # The prompts are code of this Python's library: 1.53 in chains with 3.11.2.
-            floor = 1.8 if shape == "ddtree" else 1.4
+            floor = 2.0 if shape == "ddtree" else 1.6
             assert llm.get_metrics()["acceptance_length"] > floor
             assert_no_leak(llm)
