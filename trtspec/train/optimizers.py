@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trtspec.train.muon import Muon
+from trtspec.train.products import product_dtype
+
 _WARMUP, _FLOOR = 50, 0.01
 _CLIP = 1.0
 
@@ -23,8 +26,7 @@ class Optimizers:
         self._parameters: Sequence[Tensor] = [p for _, p in named]
         self._all: list[tuple[torch.optim.Optimizer, float]] = []
         if body:
-            muon = torch.optim.Muon(body, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-            self._all.append((muon, rate))
+            self._all.append((Muon(body, rate, product_dtype(body[0].device.type)), rate))
         if rest:
             adamw = torch.optim.AdamW(rest, lr=vocabulary_rate, betas=(0.9, 0.95), weight_decay=0.0)
             self._all.append((adamw, vocabulary_rate))
