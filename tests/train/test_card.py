@@ -25,7 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TrainingPlan:
     options = TrainOptions(
         "eagle3", "trtspec-tiny", folder / "head", tokens=1000, state=folder / "s"
     )
-    return replace(make_plan(options), gflops=100.0)
+    return replace(make_plan(options), gflops=100.0, efficiency=0.2)
 
 
 def test_figures_of_the_plan(plan: TrainingPlan) -> None:

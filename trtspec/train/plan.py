@@ -16,9 +16,6 @@ from trtspec.train.options import TrainOptions
 from trtspec.train.target import TrainingTarget
 from trtspec.train.vocabulary import DraftCost
 
-_EFFICIENCY = 0.2
-"""Share of the speed of a large product that steps reach, as measured: the rest is passes over the
-vocabulary, norms and attention."""
 _THROWN_AWAY = 1.3
 """Tokens written for each one that is kept: questions are written, then read again."""
 _OPTIMIZER_COPIES = 3
@@ -29,7 +26,7 @@ _ELEMENT = 4
 class TrainingPlan:
     """Estimates. ``new_tokens``: still to be written by the target; ``tokens``: to train on in a
     pass. ``vocabulary``: rows of the draft's head, at most. ``gflops``: what this machine computes
-    in a large product now."""
+    in a large product now, ``efficiency``: the share of it that the work here reaches."""
 
     options: TrainOptions
     recipe: TrainingRecipe
@@ -41,6 +38,7 @@ class TrainingPlan:
     vocabulary: int
     depth: int
     gflops: float
+    efficiency: float
 
     @property
     def head_weights(self) -> int:
@@ -137,7 +135,7 @@ class TrainingPlan:
         return "\n".join(lines)
 
     def _minutes(self, operations: float) -> float:
-        return operations / (self.gflops * 1e9 * _EFFICIENCY) / 60
+        return operations / (self.gflops * 1e9 * self.efficiency) / 60
 
 
 def _gb(count: float) -> str:

@@ -37,7 +37,7 @@ from trtspec.train.measure import Measured, measure
 from trtspec.train.modelopt_head import ModelOptHead, require_modelopt
 from trtspec.train.options import TrainOptions
 from trtspec.train.plan import TrainingPlan
-from trtspec.train.products import measure_gflops
+from trtspec.train.products import efficiency, measure_gflops
 from trtspec.train.stop import asked_to_stop
 from trtspec.train.target import TrainingTarget
 from trtspec.train.text_store import TextStore
@@ -103,6 +103,7 @@ def make_plan(options: TrainOptions) -> TrainingPlan:
         vocabulary=vocabulary,
         depth=options.depth or recipe.depth,
         gflops=measure_gflops(_device(options)),
+        efficiency=efficiency(_device(options)),
     )
 
 
