@@ -6,12 +6,13 @@ namespace trtspec::TRTSPEC_ISA_NS {
 
 constexpr int kRowBlock = 6;  // rows whose sums fit in registers together
 
-// Vectors of columns that go with `rows` rows in the registers of the instruction set.
+// Vectors of columns that go with `rows` rows in the registers of the instruction set: fewer than 8
+// sums would wait for each other's multiply-adds.
 constexpr int columns_for(int rows) {
 #if defined(__AVX512F__)
   return rows > 0 ? 4 : 0;
 #else
-  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
 #endif
 }
 
@@ -67,16 +68,29 @@ TRTSPEC_INLINE void gemm_registers(std::int64_t depth, const float* x, std::int6
   Ahead local = ahead;  // in registers
   for (std::int64_t k = 0; k < depth; ++k) {
     local.step();
-    VF weight[Columns];
+    // The fewer of both wait in registers.
+    if constexpr (Rows < Columns) {
+      VF value[Rows];
 #pragma GCC unroll 8
-    for (int c = 0; c < Columns; ++c) {
-      weight[c] = load_weights(w + c * kLanes, w_stride, k);
-    }
+      for (int r = 0; r < Rows; ++r) value[r] = splat(x[r * x_stride + k]);
 #pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const VF value = splat(x[r * x_stride + k]);
+      for (int c = 0; c < Columns; ++c) {
+        const VF weight = load_weights(w + c * kLanes, w_stride, k);
 #pragma GCC unroll 8
-      for (int c = 0; c < Columns; ++c) sum[r][c] = fma(value, weight[c], sum[r][c]);
+        for (int r = 0; r < Rows; ++r) sum[r][c] = fma(value[r], weight, sum[r][c]);
+      }
+    } else {
+      VF weight[Columns];
+#pragma GCC unroll 8
+      for (int c = 0; c < Columns; ++c) {
+        weight[c] = load_weights(w + c * kLanes, w_stride, k);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        const VF value = splat(x[r * x_stride + k]);
+#pragma GCC unroll 8
+        for (int c = 0; c < Columns; ++c) sum[r][c] = fma(value, weight[c], sum[r][c]);
+      }
     }
   }
   ahead = local;

@@ -26,14 +26,43 @@ TRTSPEC_INLINE void transpose_square(VU* rows) {
   }
 }
 
-// kLanes rows from element d on as a square of 32-bit elements; null rows are zeros.
+// kLanes rows from element d on as a square of 32-bit elements, transposed; null rows are zeros.
 template <class Value>
 TRTSPEC_INLINE void load_square(const Value* const* rows, std::int64_t d, VU* square) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // Loads put the halves of rows i and i + 4 side by side, so that nothing crosses from one half of
+  // a vector to the other behind them: 16 shuffles in place of 48.
+  static constexpr std::uint32_t kZeros[kLanes] = {};
+  __m256i half[2][4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const void* const upper = rows[i] == nullptr ? static_cast<const void*>(kZeros) : rows[i] + d;
+    const void* const lower =
+        rows[i + 4] == nullptr ? static_cast<const void*>(kZeros) : rows[i + 4] + d;
+#pragma GCC unroll 2
+    for (int side = 0; side < 2; ++side) {
+      half[side][i] = _mm256_loadu2_m128i(static_cast<const __m128i*>(lower) + side,
+                                          static_cast<const __m128i*>(upper) + side);
+    }
+  }
+#pragma GCC unroll 2
+  for (int side = 0; side < 2; ++side) {
+    const __m256i a = _mm256_unpacklo_epi32(half[side][0], half[side][1]);
+    const __m256i b = _mm256_unpackhi_epi32(half[side][0], half[side][1]);
+    const __m256i c = _mm256_unpacklo_epi32(half[side][2], half[side][3]);
+    const __m256i e = _mm256_unpackhi_epi32(half[side][2], half[side][3]);
+    square[4 * side] = (VU)_mm256_unpacklo_epi64(a, c);
+    square[4 * side + 1] = (VU)_mm256_unpackhi_epi64(a, c);
+    square[4 * side + 2] = (VU)_mm256_unpacklo_epi64(b, e);
+    square[4 * side + 3] = (VU)_mm256_unpackhi_epi64(b, e);
+  }
+#else
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     square[i] = rows[i] == nullptr ? VU{} : *reinterpret_cast<const VUu*>(rows[i] + d);
   }
   transpose_square(square);
+#endif
 }
 
 template <class Ahead>
