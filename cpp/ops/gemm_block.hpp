@@ -68,7 +68,8 @@ TRTSPEC_INLINE void gemm_registers(std::int64_t depth, const float* x, std::int6
   Ahead local = ahead;  // in registers
   for (std::int64_t k = 0; k < depth; ++k) {
     local.step();
-    // The fewer of both wait in registers.
+    // Inputs or weights, whichever are fewer, stay in registers: beside 3 x 4 sums there is no room
+    // for 4 weights and an input.
     if constexpr (Rows < Columns) {
       VF value[Rows];
 #pragma GCC unroll 8

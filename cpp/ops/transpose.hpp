@@ -33,17 +33,17 @@ TRTSPEC_INLINE void load_square(const Value* const* rows, std::int64_t d, VU* sq
   // Loads put the halves of rows i and i + 4 side by side, so that nothing crosses from one half of
   // a vector to the other behind them: 16 shuffles in place of 48.
   static constexpr std::uint32_t kZeros[kLanes] = {};
+  const auto halves_of = [&](int row) {
+    const void* const from = rows[row] == nullptr ? static_cast<const void*>(kZeros) : rows[row] + d;
+    return static_cast<const __m128i*>(from);
+  };
   __m256i half[2][4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const void* const upper = rows[i] == nullptr ? static_cast<const void*>(kZeros) : rows[i] + d;
-    const void* const lower =
-        rows[i + 4] == nullptr ? static_cast<const void*>(kZeros) : rows[i + 4] + d;
-#pragma GCC unroll 2
-    for (int side = 0; side < 2; ++side) {
-      half[side][i] = _mm256_loadu2_m128i(static_cast<const __m128i*>(lower) + side,
-                                          static_cast<const __m128i*>(upper) + side);
-    }
+    const __m128i* const first = halves_of(i);
+    const __m128i* const second = halves_of(i + 4);
+    half[0][i] = _mm256_loadu2_m128i(second, first);
+    half[1][i] = _mm256_loadu2_m128i(second + 1, first + 1);
   }
 #pragma GCC unroll 2
   for (int side = 0; side < 2; ++side) {
