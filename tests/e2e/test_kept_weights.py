@@ -75,7 +75,8 @@ def test_logits_are_those_of_the_dequantised_model(
 
 @pytest.mark.parametrize("name", ["gptq-act", "modelopt-awq", "int-quantized-zeros"])
 def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, name: str) -> None:
-    """With inputs of 8 bits, however many rows a call has; drafts keep their bits too."""
+    """With inputs of 8 bits, however many rows a call has; drafts keep their bits too, and floats
+    become 8 bits."""
     path, _ = quantised(models.folder("llama"), CASES[name], tmp_path)
     (tmp_path / "head").mkdir()
     head = random_eagle3(models.hf("llama"), tmp_path / "head", range(10, 34))
@@ -88,6 +89,10 @@ def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, name: str) ->
             assert [tokens(llm.generate(PROMPTS, q, use_tqdm=False)) for q in PARAMS] == expected
             assert all(draft.storage is not None for draft in llm.config.drafts)
             assert_no_leak(llm)
+    with open_llm(path, eagle(head, "eagle3", **shape), max_num_tokens=24) as llm:
+        assert [tokens(llm.generate(PROMPTS, q, use_tqdm=False)) for q in PARAMS] == expected
+        (draft,) = llm.config.drafts
+        assert draft.weights is not None and draft.weights.weight_dtype == "int8"
 
 
 def test_what_is_asked_for_counts(models: TinyModels, tmp_path: Path) -> None:

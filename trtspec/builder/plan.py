@@ -40,7 +40,7 @@ from trtspec.engine.graphs import graph_names
 from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
-from trtspec.formats.copies import resolve_copy
+from trtspec.formats.drafts import resolve_copy, rounded_beside
 from trtspec.log import logger
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
@@ -176,6 +176,9 @@ def plan_build(
                 weights, why = resolve_copy(member.weights, build, target.storage, place)
                 because += why
                 found = found.in_floats()
+            elif found.storage is None:
+                weights, why = rounded_beside(target.storage, config, build, place)
+                because += why
             draft, choice = _plan_draft(
                 member, found, folder, target_dir, target, skip_tokenizer_init, build
             )

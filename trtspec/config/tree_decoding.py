@@ -78,7 +78,7 @@ class TreeDecodingConfig(DecodingConfig):
 
     @property
     def weights(self) -> DraftWeights | None:
-        """How the draft keeps its weights, of fewer bits than its target; None: as its target."""
+        """How a copy of the target that drafts keeps its weights, of fewer bits; else None."""
         return None
 
     def of_engine(self, folder: str) -> Self:

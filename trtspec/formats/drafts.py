@@ -1,4 +1,5 @@
-"""Which formats a copy of the target gets that drafts for it, with fewer bits."""
+"""Which formats drafts get whose weights are not as their target's: a copy of it with fewer bits,
+and a draft of floats beside a quantised target."""
 
 from __future__ import annotations
 
@@ -46,6 +47,22 @@ def resolve_copy(
     if kept is not None:
         reasons.append(f"weight_dtype {name}: rounded from what the {target} weights stand for")
     return DraftWeights.of(found), [f"copy's {reason}" for reason in reasons]
+
+
+def rounded_beside(
+    kept: NetworkStorage | None, asked: BuildConfig, build: BuildConfig, place: Place
+) -> tuple[DraftWeights | None, list[str]]:
+    """How a draft of floats keeps its weights beside a target that keeps ``kept`` of its
+    checkpoint, and a line about that: in the most bits that there are, which hardly change what it
+    proposes. None: as the build says, which is right where the target has floats, or
+    weight_dtype was ``asked`` for. ``build``: the target's, resolved."""
+    if kept is None or asked.weight_dtype != AUTO:
+        return None, []
+    kinds = format_kinds()
+    name = max(kinds, key=lambda each: kinds[each].bits)
+    found, _ = resolve_weights(DraftWeights(name).within(build), build.dtype, None, place)
+    why = f"draft's weight_dtype {name}: floats would take long beside {kept.name} weights"
+    return DraftWeights.of(found), [f"{why}, and the text is the target's whatever a draft reads"]
 
 
 def _bits(name: str) -> int:
