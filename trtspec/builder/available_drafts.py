@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from trtspec.builder.checkpoints import read_draft, read_own_draft, target_config
-from trtspec.builder.locate import assets_root, embedded_checkpoints, find_model
+from trtspec.builder.locate import embedded_drafts, find_model
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES
@@ -26,7 +26,7 @@ class FoundDraft:
 
 def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
     """The drafts ``given`` by name; without any, those that come with the model: inside an engine
-    folder, embedded beside an embedded checkpoint, or as modules of the target's own.
+    folder, embedded for an embedded or a packaged checkpoint, or as modules of the target's own.
 
     Raises:
         CheckpointError: the model or a draft given cannot be read, or does not fit the target.
@@ -43,10 +43,7 @@ def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
     target = target_config(folder)
     if given:
         return [_inspect(name, target) for name in given]
-    found = []
-    if folder.parent == assets_root():
-        beside = [n for n in embedded_checkpoints() if n.startswith(f"{folder.name}-")]
-        found = [_inspect(name, target) for name in beside]
+    found = [_inspect(name, target) for name in embedded_drafts(folder)]
     for method in methods().values():
         if not method.by_target:
             continue

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 
 import trtspec
 from checkpoint_converters.containers.gguf_file import SUFFIX as GGUF
-from trtspec.builder.packaged import PACKAGED, find_packaged
+from trtspec.builder.packaged import PACKAGED, find_packaged, packaged_name
 from trtspec.errors import CheckpointError
 
 CACHE_VARIABLE = "TRTSPEC_CACHE_DIR"
@@ -34,6 +34,14 @@ def assets_root() -> Path:
 def embedded_checkpoints() -> list[str]:
     """Names that need no path: the checkpoints that ship inside the package."""
     return sorted(p.parent.name for p in assets_root().glob("*/config.json"))
+
+
+def embedded_drafts(target: Path) -> list[str]:
+    """Names of the embedded drafts for a target that `find_model` found: the embedded checkpoints
+    called like it with more behind. Only embedded and packaged targets have any."""
+    is_embedded = target.parent == assets_root()
+    name = target.name if is_embedded else packaged_name(target)
+    return [n for n in embedded_checkpoints() if name and n.startswith(f"{name}-")]
 
 
 def find_model(model: str | Path) -> Path:

@@ -56,3 +56,8 @@ def find_packaged(name: str) -> Path | None:
             f"installed; {checkpoint.install}"
         )
     return file
+
+
+def packaged_name(file: Path) -> str | None:
+    """Which of `PACKAGED` a file is, None for any other file."""
+    return next((name for name, one in PACKAGED.items() if one.find() == file), None)
