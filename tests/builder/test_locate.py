@@ -60,3 +60,5 @@ def test_a_checkpoint_that_a_package_carries(
     file = package / "SmolLM2-135M-Instruct.Q4_1.gguf"
     file.touch()
     assert locate.find_model("smollm2-135m") == file
+    assert locate.embedded_drafts(file) == ["smollm2-135m-eagle3"]
+    assert locate.embedded_drafts(tmp_path) == []
