@@ -35,7 +35,6 @@ from typing import Any
 from quickstart_report import Run, report
 
 from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
-from trtspec.builder.locate import embedded_checkpoints
 from trtspec.builder.packaged import PACKAGED
 from trtspec.commands import help_texts
 from trtspec.commands.help_texts import one_of
@@ -49,14 +48,17 @@ from trtspec.speculative.registry import (
 )
 
 EMBEDDED_TARGET = "trtspec-tiny"
-EMBEDDED_DRAFTS = {
-    "draft_model": "trtspec-tiny-draft",
-    "eagle3": "trtspec-tiny-eagle3",
-    "dflash": "trtspec-tiny-dflash",
-    "ddtree": "trtspec-tiny-dflash",
-}
 REAL_TARGET = "smollm2-135m"
-REAL_DRAFT = "smollm2-135m-eagle3"
+EMBEDDED_DRAFTS = {
+    EMBEDDED_TARGET: {
+        "draft_model": "trtspec-tiny-draft",
+        "eagle3": "trtspec-tiny-eagle3",
+        "dflash": "trtspec-tiny-dflash",
+        "ddtree": "trtspec-tiny-dflash",
+    },
+    REAL_TARGET: {"eagle3": "smollm2-135m-eagle3"},
+}
+DEFAULT_METHODS = {EMBEDDED_TARGET: "eagle3", REAL_TARGET: "auto"}
 CHAT_PROMPTS = [
     "Why is the sky blue during the day, but red at sunset?",
     "Write a Python class for a stack with the methods push, pop, peek and is_empty.",
@@ -108,8 +110,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = spec.add_argument
     add(
         "--spec_decode_algo",
-        help=f"one of {', '.join(ALGORITHMS)}; without it EAGLE3 for the embedded target, "
-        "DRAFT_MODEL where a draft is given, else NGRAM",
+        help=f"one of {', '.join(ALGORITHMS)}; without it AUTO for SmolLM2, EAGLE3 for the "
+        "embedded target, DRAFT_MODEL where a draft is given, else NGRAM",
     )
     add(
         "--speculative_config",
@@ -223,11 +225,8 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
             raise SystemExit(f"--speculative_config is not JSON: {error}") from error
         return config
     draft = args.draft_model_dir
-    if args.model_dir == REAL_TARGET and draft is None and args.spec_decode_algo is None:
-        head = {"model": REAL_DRAFT} if REAL_DRAFT in embedded_checkpoints() else {}
-        return {"method": "auto", **head, **given}
-    embedded = args.model_dir == EMBEDDED_TARGET and draft is None
-    default = "eagle3" if embedded else "draft_model" if draft else "ngram"
+    embedded = {} if draft else EMBEDDED_DRAFTS.get(args.model_dir, {})
+    default = DEFAULT_METHODS.get(args.model_dir, "ngram") if draft is None else "draft_model"
     algorithm = (args.spec_decode_algo or default).upper()
     if algorithm.lower() == NO_METHOD:
         return None
@@ -237,8 +236,8 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
         raise SystemExit(f"--spec_decode_algo {args.spec_decode_algo!r}: {error}") from error
     if method == "hybrid":
         raise SystemExit("--spec_decode_algo HYBRID: give it in --speculative_config")
-    if embedded and method in EMBEDDED_DRAFTS:
-        draft = given["model"] = EMBEDDED_DRAFTS[method]
+    if method in embedded:
+        draft = given["model"] = embedded[method]
     if draft is None and method not in METHODS_WITHOUT_DRAFT:
         raise SystemExit(f"--spec_decode_algo {algorithm} needs --draft_model_dir")
     if "eagle_choices" not in given and method not in METHODS_WITHOUT_LENGTH:

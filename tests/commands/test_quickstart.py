@@ -264,7 +264,7 @@ def test_a_real_model_by_default(
     monkeypatch.setattr(sys, "argv", [str(PROGRAM)])
     assert program.main() == 0
     (baseline, drafting) = FakeLLM.opened
-    assert baseline[:2] == (Path("smollm2-135m"), False) and drafting[1]["method"] == "auto"
+    assert baseline[:2] == (Path("smollm2-135m"), False) and drafting[1] == {"method": "auto"}
     turns = FakeLLM.asked[2:]  # behind the warm-ups
     prompts = [[prompt] for prompt in program.CHAT_PROMPTS]
     first, second, third = prompts
@@ -275,6 +275,12 @@ def test_a_real_model_by_default(
     ]
     out = capsys.readouterr().out
     assert re.search(r"^speed-up +[\d.]+ x \([\d.]+, [\d.]+, [\d.]+\)$", out, re.M)
+
+
+def test_its_head_by_name(program: ModuleType) -> None:
+    flags = ["--model_dir", "smollm2-135m", "--spec_decode_algo", "EAGLE3", "--num_steps", "3"]
+    config = program.speculative_config(program.make_parser().parse_args(flags))
+    assert config == {"method": "eagle3", "model": "smollm2-135m-eagle3", "max_draft_len": 3}
 
 
 def test_ngram_is_the_default_without_a_draft(
