@@ -225,7 +225,7 @@ def speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
             raise SystemExit(f"--speculative_config is not JSON: {error}") from error
         return config
     draft = args.draft_model_dir
-    embedded = {} if draft else EMBEDDED_DRAFTS.get(args.model_dir, {})
+    embedded = EMBEDDED_DRAFTS.get(args.model_dir, {}) if draft is None else {}
     default = DEFAULT_METHODS.get(args.model_dir, "ngram") if draft is None else "draft_model"
     algorithm = (args.spec_decode_algo or default).upper()
     if algorithm.lower() == NO_METHOD:
