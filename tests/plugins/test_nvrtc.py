@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,18 @@ import pytest
 from trtspec.errors import BuildError
 from trtspec.ops import cuda_driver, cuda_launch
 from trtspec.ops.cuda_launch import SOURCES, compile_kernels
+from trtspec.ops.cuda_params import AcceptParams, MaskValues8, Parameters, layout_checks
 
 needs_nvrtc = pytest.mark.skipif(
     not cuda_driver.is_available(), reason="cuda-python or NVRTC is not installed (trtspec[cuda])"
 )
 ELF = b"\x7fELF"
+
+
+class Swapped(Parameters):
+    """`MaskValues8` in another order."""
+
+    _fields_ = (("hidden", ctypes.c_uint8), ("seen", ctypes.c_uint8))
 
 
 @needs_nvrtc
@@ -43,11 +52,20 @@ def test_unknown_architectures() -> None:
 
 
 @needs_nvrtc
-def test_disagreement_is_refused() -> None:
-    source = SOURCES["accept.cu"]
-    other = dataclasses.replace(source, checks=(*source.checks, ("sizeof(AcceptParams)", 8)))
-    with pytest.raises(BuildError, match=r"cuda_launch\.py has 8"):
-        compile_kernels(other, 90)
+@pytest.mark.parametrize(
+    ("name", "checks", "said"),
+    [
+        ("accept.cu", [("sizeof(AcceptParams)", 8)], r"cuda_launch\.py has 8"),
+        ("kv_compact.cu", layout_checks("Moves", AcceptParams), "kv_compact.cu does not compile"),
+        ("tree_mask.cu", layout_checks("MaskValues<unsigned char>", Swapped), "does not compile"),
+        ("tree_mask.cu", layout_checks("MaskValues<unsigned int>", MaskValues8), "has 2"),
+    ],
+    ids=["size", "fields", "order", "element"],
+)
+def test_disagreement_is_refused(name: str, checks: Iterable[tuple[str, int]], said: str) -> None:
+    source = dataclasses.replace(SOURCES[name], checks=(*SOURCES[name].checks, *checks))
+    with pytest.raises(BuildError, match=said):
+        compile_kernels(source, 90)
 
 
 def test_missing_compiler_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
