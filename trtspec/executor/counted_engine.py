@@ -38,6 +38,10 @@ class CountedEngine:
         """Run every bucket once, with padding alone: sessions that capture their calls have then
         captured all. Nothing is written, counted or timed."""
 
+    def release(self) -> None:
+        """Let go of sessions, with them of weights, and of caches; no call may follow. What was
+        counted stays."""
+
     @property
     def rolls_first_step(self) -> bool:
         """Whether a rollout can stop at its first step, and then takes less time."""

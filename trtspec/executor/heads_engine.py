@@ -24,6 +24,9 @@ class HeadsEngine(CountedEngine):
         self._rollout = rollout
         self._pass_bytes = pass_bytes
 
+    def release(self) -> None:
+        del self._rollout
+
     def rollout(
         self, hidden: Tensor, sampling: Sequence[Tensor], roots: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:

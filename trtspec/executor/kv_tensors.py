@@ -57,6 +57,11 @@ class KVTensors:
         k, v = ([self.all[begin + place] for place in places] for begin in (0, count))
         return KVTensors(k, v, self.layout)
 
+    def release(self) -> None:
+        """Let go of the memory, as far as it is nobody else's."""
+        self.all = ()
+        self._groups = []
+
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every cache.
 

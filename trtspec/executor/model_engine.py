@@ -141,6 +141,11 @@ class ModelEngine(CountedEngine):
                 self._run_padding(bucket, first_step_only=True)
         self._reset_count()
 
+    def release(self) -> None:
+        self._sessions = EngineSessions()
+        self._padded_states.clear()
+        self.caches.release()
+
     def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
         logits = rows if self._sessions.rollout is None else 0

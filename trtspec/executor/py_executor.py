@@ -147,6 +147,7 @@ class PyExecutor:
 
     def close(self) -> None:
         """End the thread that overlaps, if there is one."""
+        self.meanwhile = _nothing
         if self._overlap is not None:
             self._overlap.close()
 

@@ -118,7 +118,7 @@ class LLM:
         )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
-        self._worker = Worker(self._executor)
+        self._worker = Worker(self._executor, self._runtime.close)
         # Also runs when the object is collected, and at exit before the interpreter tears down.
         self._finalizer = weakref.finalize(self, self._worker.close)
 
@@ -259,8 +259,8 @@ class LLM:
         return self._executor.metrics.to_dict()
 
     def shutdown(self) -> None:
-        """Abort what still runs and stop the worker; safe to call twice. In a forked child nothing
-        runs, and nothing is done."""
+        """Abort what still runs, stop the worker, give weights and caches back; safe to call twice.
+        Metrics can still be read. In a forked child nothing runs, and nothing is done."""
         self._finalizer()
 
     def __enter__(self) -> LLM:

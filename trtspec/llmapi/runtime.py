@@ -52,6 +52,14 @@ class Runtime:
     target: ModelEngine
     drafts: tuple[DraftRuntime, ...]
 
+    def close(self) -> None:
+        """Give weights and caches back, whoever still holds the executor; its metrics stay."""
+        self.executor.close()
+        for engine in (self.target, *(draft.engine for draft in self.drafts)):
+            engine.release()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what torch keeps for itself nobody else can have
+
 
 def open_runtime(
     folder: Path,

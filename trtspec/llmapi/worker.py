@@ -39,13 +39,15 @@ class Worker:
     may be held for ever, so every call checks the process before it takes a lock.
     """
 
-    def __init__(self, executor: PyExecutor) -> None:
+    def __init__(self, executor: PyExecutor, close: Callable[[], None] | None = None) -> None:
+        """``close``: what the thread does last; None: it closes the executor."""
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self._process = os.getpid()
         self._fault: EngineError | None = None
         self._step_began: float | None = None
         self._executor = executor
+        self._close_executor = close or executor.close
         executor.meanwhile = self._meanwhile
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
@@ -127,7 +129,7 @@ class Worker:
                 self._finish(sequence, "error", fault)
             self._live.clear()
         finally:
-            self._executor.close()
+            self._close_executor()
 
     def _loop(self) -> None:
         take_threads()
