@@ -1,7 +1,8 @@
 """Part ``kernels``: attention beside its floor and torch's own, products, and what is around them.
 
 A floor is the time to read the K/V, or the weights, at the speed measured here. Times are those of
-single calls, launch included; in a CUDA graph they come one behind the other.
+calls in a CUDA graph, as steps replay them; those "with inputs" are of single calls, launches and
+what comes from the host included.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.bench.floor import copies, linear_rates, measure_bandwidth, seconds_per_call
+from trtspec.bench.floor import (
+    copies,
+    linear_rates,
+    measure_bandwidth,
+    seconds_on_device,
+    seconds_per_call,
+)
 from trtspec.bench.gpu_bringup.parity import acceptance, compaction, sampling_inputs
 from trtspec.bench.gpu_bringup.part import Place
 from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call
@@ -62,10 +69,10 @@ def attention_row(
     blocks = -(-(context + rows) // BLOCK_SIZE)
     dims = (2, blocks, BLOCK_SIZE, shape.kv_heads, shape.head_dim)
     caches = [torch.randn(dims).to(_DTYPE).to(device) for _ in range(min(copies(size), 16))]
-    ours = seconds_per_call(
+    ours = seconds_on_device(
         [attention_call(shape, _DTYPE, k, v, context, rows) for k, v in caches], seconds, device
     )
-    theirs = seconds_per_call(
+    theirs = seconds_on_device(
         [torch_call(shape, k, v, context, rows) for k, v in caches], seconds, device
     )
     return {
@@ -96,11 +103,12 @@ def torch_call(
 def others(device: str, vocab: int, seconds: float) -> list[dict[str, Any]]:
     """What a step does beside its networks."""
     given = sampling_inputs(vocab, device)
+    sampled = seconds_on_device([partial(sample, *given)], seconds, device)
     calls: Sequence[tuple[str, Callable[[], object]]] = (
-        (f"sample, 6 rows of {vocab}", partial(sample, *given)),
         ("accept, 9 requests, with its inputs", partial(acceptance, device)),
         ("kv_compact, 4 rows, with its inputs", partial(compaction, device)),
     )
-    return [
+    with_inputs = [
         {"op": name, "ms": seconds_per_call([call], seconds, device) * 1e3} for name, call in calls
     ]
+    return [{"op": f"sample, 6 rows of {vocab}", "ms": sampled * 1e3}, *with_inputs]
