@@ -81,13 +81,14 @@ Plan plan_of(const AttentionParams& p) {
   const std::int64_t element = static_cast<std::int64_t>(size_of(p.dtype));
   const bool vectors = p.head_dim <= 128 && p.head_dim * element % 16 == 0 &&
                        aligned(p.k_cache, 16) && aligned(p.v_cache, 16);
-  const bool tensor =
-      vectors && p.dtype != DType::f32 && aligned(p.q, 4) && p.q_stride % 2 == 0;
-  // Few queries leave tensor cores idle, but cost on the vector path grows with every one of them.
-  Family family = vectors ? Family::vector : Family::vector_any;
+  Family family = Family::vector_any;
   std::int64_t size = 4;
-  if (tensor && p.rows * group > 4 * p.requests) {
-    family = p.rows * group > 16 * p.requests ? Family::tensor_wide : Family::tensor;
+  if (vectors && p.dtype == DType::f32) {
+    family = Family::vector;
+  } else if (vectors && aligned(p.q, 4) && p.q_stride % 2 == 0) {
+    // Even a single query is faster here. Wide tiles read the cache less often, but want many
+    // queries: up to six narrow ones are faster than two.
+    family = p.rows * group > 96 * p.requests ? Family::tensor_wide : Family::tensor;
     size = family == Family::tensor_wide ? 64 : 16;
   }
   // Enough blocks to keep two on each of the multiprocessors of a large GPU. A constant: the order

@@ -15,23 +15,18 @@ cudaError_t launch_slice(const AttentionArgs& args, cudaStream_t stream) {
   return launch(vector_attention<T, kDim>, grid, kVectorThreads, shared, stream, args);
 }
 
-template <class T>
-cudaError_t launch_type(const AttentionArgs& args, bool vectors, cudaStream_t stream) {
-  if (!vectors) return launch_slice<T, 0>(args, stream);
-  return args.p.head_dim <= 64 ? launch_slice<T, 64>(args, stream)
-                               : launch_slice<T, 128>(args, stream);
-}
-
 }  // namespace
 
 cudaError_t launch_vector_attention(const AttentionArgs& args, bool vectors, cudaStream_t stream) {
   switch (args.p.dtype) {
     case DType::f32:
-      return launch_type<float>(args, vectors, stream);
+      if (!vectors) return launch_slice<float, 0>(args, stream);
+      return args.p.head_dim <= 64 ? launch_slice<float, 64>(args, stream)
+                                   : launch_slice<float, 128>(args, stream);
     case DType::bf16:
-      return launch_type<bf16>(args, vectors, stream);
+      return launch_slice<bf16, 0>(args, stream);
     case DType::f16:
-      return launch_type<f16>(args, vectors, stream);
+      return launch_slice<f16, 0>(args, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -1,5 +1,5 @@
-// Attention without tensor cores: few queries at a time, in float. Serves decode rows, float32, and
-// head sizes that the tensor cores' tiles do not fit.
+// Attention without tensor cores: few queries at a time, in float. Serves float32, and head sizes
+// and addresses that the tensor cores' tiles do not fit.
 //
 // Some neighbouring lanes share a key, each with a slice of its elements; every such team of lanes
 // goes through keys of its own with sums of its own, all of which are merged in the end. Nothing
@@ -14,14 +14,15 @@ inline constexpr int kVectorThreads = 128;
 inline constexpr int kVectorWarps = kVectorThreads / kLanes;
 inline constexpr int kVectorQueries = 4;
 
-// How the lanes of a team share a key of T of at most kDim elements, each with 16 bytes; kDim 0:
-// any head size up to 256, a warp a key, each lane with every 32nd element.
+// How the lanes of a team share a key of T of at most kDim floats, each with 16 bytes; kDim 0: any
+// type and head size up to 256, a warp a key, each lane with every 32nd element.
 template <class T, int kDim>
 struct Slice {
   static constexpr bool kAny = kDim == 0;
-  static constexpr int kElements = kAny ? 8 : 16 / int(sizeof(T));
+  static constexpr int kElements = kAny ? 8 : 4;
   static constexpr int kTeam = kAny ? 32 : kDim / kElements;
   static constexpr int kAhead = kAny ? 2 : 4;  // keys of a team that are loaded together
+  static_assert(kAny || sizeof(T) == 4, "tensor cores serve the shorter types");
   static_assert(kTeam <= kLanes && (kTeam & (kTeam - 1)) == 0);
 
   // The index of a lane's element i.
@@ -29,9 +30,9 @@ struct Slice {
     return kAny ? lane + kLanes * i : lane * kElements + i;
   }
 
-  // A lane's elements of a key as they were read.
+  // The bits of a lane's elements of a key, as floats.
   struct Piece {
-    std::uint32_t word[kAny || sizeof(T) == 4 ? kElements : kElements / 2];
+    std::uint32_t word[kElements];
   };
 
   __device__ static Piece load(const T* from, int lane, int dim, bool there) {
@@ -50,11 +51,7 @@ struct Slice {
   }
 
   __device__ static float value(const Piece& piece, int i) {
-    if constexpr (kAny || sizeof(T) == 4) {
-      return __uint_as_float(piece.word[i]);
-    } else {
-      return unpack<T>(piece.word[i / 2], i % 2);
-    }
+    return __uint_as_float(piece.word[i]);
   }
 };
 

@@ -41,11 +41,6 @@ __device__ __forceinline__ std::uint32_t pack<f16>(float low, float high) {
   return pair;
 }
 
-template <class T>
-__device__ __forceinline__ float unpack(std::uint32_t pair, int half) {
-  return to_float(T{static_cast<std::uint16_t>(half == 0 ? pair : pair >> 16)});
-}
-
 __device__ __forceinline__ unsigned char* dynamic_shared() {
   extern __shared__ uint4 memory[];
   return reinterpret_cast<unsigned char*>(memory);

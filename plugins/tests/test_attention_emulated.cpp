@@ -54,11 +54,12 @@ void compare_all(unsigned seed) {
   unsigned turn = seed;
   unsigned values = 100 * seed;
   for (const int head_dim : {64, 128, 80, 96, 20, 160}) {
-    // Decode rows only, then trees and chunks, then chunks of a prefill; keys split and not.
+    // Decode rows only, then trees and chunks, of few queries and of many; keys split and not.
     compare({kTypes[turn++ % 3], 2, 2, head_dim, 16, 0, {1, 1, 1}, {5, 130, 0}}, values++);
     compare({kTypes[turn++ % 3], 2, 1, head_dim, 8, 24, {-5, -6, 3}, {40, 90, 0}, 64}, values++);
     compare({kTypes[turn % 3], 8, 1, head_dim, 16, 0, {1, -9, -1, 4}, {100, 77, 3, 0}, 40},
             values++);
+    compare({kTypes[turn % 3], 8, 1, head_dim, 16, 0, {-5, 20}, {7, 70}, 40}, values++);
     turn += 2;
   }
   compare({kTypes[turn++ % 3], 8, 2, 64, 5, 0, {-70, 20, 1}, {33, 40, 150}}, values++);
