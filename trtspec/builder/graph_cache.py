@@ -161,8 +161,14 @@ def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
                 worker.wait()
         if worker.returncode:
             log.seek(0)
-            said = log.read().strip()
+            said = _failure(log.read().strip())
             raise BuildError(said or f"the compiler ended with status {worker.returncode}")
+
+
+def _failure(said: str) -> str:
+    """What the worker says of a graph that failed, without what libraries said before that."""
+    before, mark, what = said.partition(" did not compile: ")
+    return before.rpartition("\n")[2] + mark + what if mark else said
 
 
 def _shape(config: dict[str, object]) -> dict[str, object]:
