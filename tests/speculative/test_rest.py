@@ -72,6 +72,20 @@ def test_new_texts_are_tried_sooner(ratio: float, length: int) -> None:
     assert longest_rest(8, 100) > 0.9 * same, "few of many texts are new"
 
 
+def test_trials_count_among_what_comparisons_take() -> None:
+    """An engine that does not pay is tried in some of them, and feeds its cache before that."""
+    rest, spent, was_comparing = Rest(), 0.0, False
+    for step in range(STEPS):
+        drafts = not rest.rests(1, step // 64)
+        if rest.is_comparing and not was_comparing:
+            spent += 2.0
+            rest.spend(2.0)
+        else:
+            rest.observe(drafts, 1.0, 1.0, compared=rest.is_comparing)
+        was_comparing = rest.is_comparing
+    assert 0 < spent < 0.02 * STEPS
+
+
 def test_a_text_that_no_longer_repeats_is_noticed() -> None:
     drafted = asked(Rest(), STEPS, lambda step: 1.0 if step >= 2000 else 3.0, 1.1)
     assert sum(drafted[2300:]) < 0.1 * (STEPS - 2300)

@@ -305,7 +305,8 @@ def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequenc
             rows += [first + row for row in j.accepted.rows]
             first += group.num_rows
         gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
-    for j, share in zip(judged, torch.split(gathered, counts), strict=True):
+    shares = torch.split(gathered, counts) if len(counts) > 1 else (gathered,)
+    for j, share in zip(judged, shares, strict=True):
         j.accepted.hidden = share
 
 

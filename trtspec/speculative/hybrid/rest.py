@@ -9,7 +9,7 @@ _FIRST_SHARE, _SHARE = 0.02, 0.01
 """Of the time that comparisons may cost: after one that says another thing than the one before it
 did, and after one that confirms that."""
 
-_TEXT_SHARE = 0.025  # the same where most texts are new since the last comparison
+_TEXT_SHARE = 0.015  # the same where most texts are new since the last comparison
 
 _SHORTEST, _LONGEST = 16, 1024  # steps between two comparisons
 _RECHECK = 4  # steps with drafts between two looks at whether they still pay
@@ -45,6 +45,7 @@ class Rest:
         self.is_comparing = False
         self._seconds: dict[bool, list[float]] = {True: [], False: []}  # compared, by drafting
         self._caught_up = 0.0  # seconds of the first step of a comparison, which catches up
+        self._tried = 0.0  # seconds of trials in a comparison
         self._tokens = self._nodes = self._weight = 0.0
         self._ratios: list[float] = []
         self._confirmed = 0
@@ -97,6 +98,10 @@ class Rest:
         else:
             self._seconds[drafted].append(seconds)
 
+    def spend(self, seconds: float) -> None:
+        """A step of a comparison is over that is not observed: so long took what it tried."""
+        self._tried += seconds
+
     @property
     def pays(self) -> bool:
         """Whether drafts bring more than they take, as far as that is known."""
@@ -114,6 +119,7 @@ class Rest:
         drafting, plain = self._seconds[True], self._seconds[False]
         self._seconds = {True: [], False: []}
         caught_up, self._caught_up = self._caught_up, 0.0
+        tried, self._tried = self._tried, 0.0
         if not drafting or not plain:
             return
         usual = _usual(plain)
@@ -125,8 +131,8 @@ class Rest:
         if pays:
             lost = len(plain) * (1 - 1 / self._gain)
         else:
-            took = (caught_up + sum(drafting)) * (1 + self._nodes) / usual
-            lost = took - (len(drafting) + 1) * self._tokens
+            took = ((caught_up + sum(drafting)) * (1 + self._nodes) + tried) / usual
+            lost = took - (len(drafting) + bool(caught_up)) * self._tokens
         share = _SHARE if self._confirmed else _FIRST_SHARE
         most = _SHORTEST << self._confirmed if pays else _LONGEST
         self._left = min(max(int(lost / share), _SHORTEST), most, _LONGEST)

@@ -6,7 +6,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -283,7 +282,7 @@ class UnionDrafter(Drafter):
     ) -> Sequence[tuple[int, ...]]:
         """Tell a member what was accepted; engines not in use need not feed prompts."""
         if member.has_engine and (self._is_resting or member not in self._in_use):
-            batch = replace(batch, feeds_drafts=False)
+            batch = batch.without_feeding()
         return member.drafter.on_accepted(batch, accepted)
 
     def _tell_of_ended(self, batch: StepPlan, accepted: Sequence[Accepted]) -> None:
@@ -345,16 +344,17 @@ class UnionDrafter(Drafter):
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
         between = min(now - step.ended, own / 2)
-        if self._can_rest and step.trial is None:
-            requests = step.load.requests
+        rests = self._rest_of(load.requests, step.others_wait) if self._can_rest else None
+        if rests is not None and step.trial is not None:
+            if step.is_compared:
+                rests.spend(step.trying)
+        elif rests is not None:
             roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
             for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
             seconds = own + between - for_nodes
-            tokens = step.shortened if step.longest else step.tokens / requests
+            tokens = step.shortened if step.longest else step.tokens / load.requests
             drafted = not step.is_resting and (bool(self._cheap) or step.spent > 0)
-            self._rest_of(requests, step.others_wait).observe(
-                drafted, tokens, seconds, for_nodes / seconds, step.is_compared
-            )
+            rests.observe(drafted, tokens, seconds, for_nodes / seconds, step.is_compared)
         rest = own - verifying - step.drafting + between
         self._controller.observe(
             load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
