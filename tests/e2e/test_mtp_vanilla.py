@@ -75,7 +75,9 @@ def checkpoint(
     return made
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(
+    scope="module", params=[FORMATS[0], pytest.param(FORMATS[1], marks=pytest.mark.matrix)]
+)
 def deep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_deep(tmp_path_factory.mktemp(request.param), request.param)
 

@@ -58,7 +58,7 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
 ENGINES: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_engine.test_eager_modules, {"method": "hybrid", "graphs": True}),
     (test_engine.test_eager_modules, {"method": "none", "graphs": False}),
-    *((test_engine.test_compiled, {"method": method}) for method in ("none", "ngram")),
+    (test_engine.test_compiled, {"method": "ngram"}),
     *(
         (test_engine.test_verdicts_come_with_the_call, {"graphs": graphs})
         for graphs in (True, False)
