@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,18 @@ def folder(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path
     return build(models.folder("llama"), config, backend="onnx", dtype="float32", **LIMITS)
 
 
-def run(folder: Path, **options: Any) -> tuple[list[list[int]], list[int], LLM]:
-    """Texts, and how many nodes were drafted and accepted."""
+def run(
+    folder: Path, find: Callable[[LLM], Any] = lambda llm: None, **options: Any
+) -> tuple[list[list[int]], list[int], Any]:
+    """Texts, how many nodes were drafted and accepted, and what ``find`` finds in the end."""
     with LLM(folder, skip_tokenizer_init=True, **options) as llm:
         texts = tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False))
         texts += tokens(llm.generate(PROMPTS, SAMPLED_24, use_tqdm=False))
         texts += tokens([llm.generate(PROMPTS[0], SAMPLED_24[0])])
         metrics = llm.get_metrics()
         assert_no_leak(llm)
-    return texts, [metrics["num_draft_tokens"], metrics["num_accepted_tokens"]], llm
+        found = find(llm)
+    return texts, [metrics["num_draft_tokens"], metrics["num_accepted_tokens"]], found
 
 
 def sessions(llm: LLM) -> list[TensorRTSession]:
@@ -60,6 +64,12 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
     draft: Any = inside.drafts(llm)[0]
     networks = [target._module, inside.rollout(draft)._module.model]
     return [network._graph._session for network in networks]
+
+
+def judged_session(llm: LLM) -> Any:
+    """The target's, beside kernels that judge."""
+    target: Any = inside.session(inside.target(llm))
+    return target._module._session._session
 
 
 def views(session: TensorRTSession) -> set[int]:
@@ -86,10 +96,9 @@ def test_same_texts(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(counted_engine, "Staging", staging)
     for graphs in (True, None):
         with installed() as fake:
-            texts, found, llm = run(copy, cuda_graph_config=graphs)
+            texts, found, opened = run(copy, sessions, cuda_graph_config=graphs)
         assert texts == expected
         assert found == figures
-        opened = sessions(llm)
         assert all(isinstance(session, TensorRTSession) for session in opened)
         assert all(views(session) > {32, 64} for session in opened if graphs)
         if graphs:
@@ -107,11 +116,9 @@ def test_kernels_beside_the_engine_judge(
     monkeypatch.setattr(opening, "register_cuda_ops", lambda: True)
     for graphs in (True, None):
         with installed():
-            texts, found, llm = run(copy, cuda_graph_config=graphs)
+            texts, found, session = run(copy, judged_session, cuda_graph_config=graphs)
         assert texts == expected
         assert found == figures
-        target: Any = inside.session(inside.target(llm))
-        session = target._module._session._session
         assert isinstance(session, TensorRTSession)
         assert (1 < session.num_graphs < 30) if graphs else session.num_graphs == 0
         assert not graphs or views(session) > {32, 64}
