@@ -72,7 +72,8 @@ def test_new_texts_are_tried_sooner(ratio: float, length: int) -> None:
     assert longest_rest(8, 100) > 0.9 * same, "few of many texts are new"
 
 
-def test_trials_count_among_what_comparisons_take() -> None:
+@pytest.mark.parametrize("others_draft", [True, False])
+def test_trials_count_among_what_comparisons_take(others_draft: bool) -> None:
     """An engine that does not pay is tried in some of them, and feeds its cache before that."""
     rest, spent, was_comparing = Rest(), 0.0, False
     for step in range(STEPS):
@@ -81,7 +82,7 @@ def test_trials_count_among_what_comparisons_take() -> None:
             spent += 2.0
             rest.spend(2.0)
         else:
-            rest.observe(drafts, 1.0, 1.0, compared=rest.is_comparing)
+            rest.observe(drafts and others_draft, 1.0, 1.0, compared=rest.is_comparing)
         was_comparing = rest.is_comparing
     assert 0 < spent < 0.02 * STEPS
 

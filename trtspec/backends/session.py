@@ -17,7 +17,8 @@ class Session(Protocol):
     """Runs one engine."""
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
-        """Run once; caches among the inputs are written in place."""
+        """Run once; caches among the inputs are written in place. On the host the outputs are new
+        tensors; on a device the next call may write over them."""
         ...
 
 
@@ -26,7 +27,7 @@ class GraphSession(Protocol):
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run on the graph's inputs in order; caches among them are written in place. Returns the
-        other outputs."""
+        other outputs, as `Session.run` does."""
         ...
 
 

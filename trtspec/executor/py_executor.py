@@ -295,9 +295,8 @@ def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequenc
     """Give every request the states of its accepted rows, gathered at once."""
     fed = sum(group.num_rows for group in groups)
     counts = [len(j.accepted.rows) for j in judged]
-    # Copied in any case: the engine may write its next states over these.
     if sum(counts) == fed:
-        gathered = hidden.clone()
+        gathered = hidden if hidden.device.type == "cpu" else hidden.clone()  # see `Session.run`
     else:
         rows: list[int] = []
         first = 0

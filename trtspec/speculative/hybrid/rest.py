@@ -42,6 +42,7 @@ class Rest:
         self._left_of_new = 0  # the same if most texts are new
         self._begun = 0  # texts, when it was made
         self._since = 0  # steps after the last one
+        self._has_drafted = False  # after it
         self.is_comparing = False
         self._seconds: dict[bool, list[float]] = {True: [], False: []}  # compared, by drafting
         self._caught_up = 0.0  # seconds of the first step of a comparison, which catches up
@@ -61,7 +62,7 @@ class Rest:
             self._since += 1
             is_new = 2 * (begun - self._begun) >= texts
             is_due = self._since > (self._left_of_new if is_new else self._left)
-            if not self._is_resting and not is_due and self._since % _RECHECK == 0:
+            if self._has_drafted and not is_due and self._since % _RECHECK == 0:
                 is_due = self._since >= _SHORTEST and not self.pays
             if not is_due:
                 return self._is_resting
@@ -70,7 +71,7 @@ class Rest:
         self.is_comparing = True
         rests = self._turns.pop(0)
         if not self._turns:  # the last one is still to be observed
-            self._since = 0
+            self._since, self._has_drafted = 0, False
             self._left = self._left_of_new = _SHORTEST
         return rests
 
@@ -92,6 +93,7 @@ class Rest:
             self._tokens += (tokens - self._tokens) / self._weight
             self._nodes += (nodes - self._nodes) / self._weight
         if not compared:
+            self._has_drafted |= drafted
             return
         if drafted and not self._seconds[False] and not self._caught_up:
             self._caught_up = seconds
@@ -120,22 +122,26 @@ class Rest:
         self._seconds = {True: [], False: []}
         caught_up, self._caught_up = self._caught_up, 0.0
         tried, self._tried = self._tried, 0.0
-        if not drafting or not plain:
+        if not plain:
             return
         usual = _usual(plain)
-        self._ratios.append(_usual(drafting) / usual)
-        del self._ratios[:-_RATIO_MEMORY]
-        pays = self.pays
+        pays = not self._is_resting
+        if drafting:  # else it is left to engines, which were tried at most
+            self._ratios.append(_usual(drafting) / usual)
+            del self._ratios[:-_RATIO_MEMORY]
+            pays = self.pays
         self._confirmed = min(self._confirmed + 1, 8) if pays != self._is_resting else 0
         self._is_resting = not pays
-        if pays:
+        if pays and drafting:
             lost = len(plain) * (1 - 1 / self._gain)
         else:
             took = ((caught_up + sum(drafting)) * (1 + self._nodes) + tried) / usual
             lost = took - (len(drafting) + bool(caught_up)) * self._tokens
         share = _SHARE if self._confirmed else _FIRST_SHARE
-        most = _SHORTEST << self._confirmed if pays else _LONGEST
-        self._left = min(max(int(lost / share), _SHORTEST), most, _LONGEST)
+        doubled = _SHORTEST << self._confirmed
+        most = doubled if pays else _LONGEST
+        least = _SHORTEST if drafting else doubled  # engines have pauses of their own
+        self._left = min(max(int(lost / share), least), most, _LONGEST)
         self._left_of_new = min(max(int(lost / _TEXT_SHARE), _SHORTEST), self._left)
 
 
