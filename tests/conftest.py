@@ -22,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What stands around kernels in a compiled graph runs for milliseconds here, and is compiled longer.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
+_LEFT_OUT = "ci", "matrix"
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have pytest-xdist hand out files in their order: those that take minutes lie in the middle,
@@ -31,13 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave full cross products out, whatever else is selected, but where ``-m`` names them."""
-    if "matrix" in config.option.markexpr:
+    """Leave out what the marks in `_LEFT_OUT` say, whatever else is selected, but where ``-m``
+    names one of them."""
+    if any(mark in config.option.markexpr for mark in _LEFT_OUT):
         return
-    left_out = [item for item in items if item.get_closest_marker("matrix")]
+    left_out = [item for item in items if any(map(item.get_closest_marker, _LEFT_OUT))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("matrix")]
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, _LEFT_OUT))]
 
 
 @pytest.fixture(scope="session", autouse=True)

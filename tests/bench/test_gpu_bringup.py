@@ -212,6 +212,7 @@ def test_outcomes_of_tests(tmp_path: Path) -> None:
     assert (first, why) == ("b: one", "no GPU")
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
 def test_what_runs_on_a_gpu_on_a_played_one(

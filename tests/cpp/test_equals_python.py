@@ -31,7 +31,7 @@ SHALLOW = {
 }  # fmt: skip
 
 
-@pytest.mark.matrix  # `.ci/run` runs it
+@pytest.mark.ci
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     ("speculation", "flags", "options"),
@@ -57,6 +57,7 @@ def test_eagle3(
     assert metrics["acceptance_length"] > 1.2
 
 
+@pytest.mark.ci
 def test_rounded_weights(program: Program, rounded_engine: Path, tmp_path: Path) -> None:
     cases = cycling_samples()
     metrics = assert_equal(program, rounded_engine, tmp_path, None, (), "plain", 0.8, cases)

@@ -43,14 +43,16 @@ PENALISED = [replace(params, repetition_penalty=1.2, top_p=0.9) for params in SA
 # What is compiled into a draft shows where calls are padded, cut or small; what the executor does
 # with them beyond that does not ask whose they are.
 USUAL = ("shallow", "chunked", "padded")
-# README's command compiles a draft model, and for tests/e2e/test_int8.py a rounded head; `.ci/run`
-# also EAGLE-3's tree, and what the C++ programs run. EAGLE-1 and MTP modules roll out as that does,
+# README's command compiles a draft model; `.ci/run` also EAGLE-3's tree, for tests/e2e/test_int8.py
+# a rounded head, and what the C++ programs run. EAGLE-1 and MTP modules roll out as that does,
 # PARD and P-EAGLE guess with what draft models and heads are made of, Medusa's heads and DDTree's
 # network make one call. Their graphs are recorded, and run without a compiler.
 USUALLY = ("chain",)
 
 
 def marked(name: str, often: bool = True) -> list[pytest.MarkDecorator]:
+    if name == "eagle3":
+        return [pytest.mark.ci]
     return [] if often and name in USUALLY else [pytest.mark.matrix]
 
 
@@ -188,7 +190,7 @@ def test_compiled_once(
         )
 
 
-@pytest.mark.matrix
+@pytest.mark.ci
 def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
     """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
     pair, columns = engines["eagle3"].pair, greedy_sampling(2)

@@ -16,7 +16,7 @@ from ..compiled_engines import CHAIN, LIMITS, TREE, build_one
 from .helpers import assert_no_leak, open_llm, tokens, watch
 from .hybrid_drafts import hybrid
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix]  # `.ci/run` runs it
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 TEXTS = (
     "def read_file(self, path, encoding=None):\n",

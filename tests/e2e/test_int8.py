@@ -72,6 +72,7 @@ def test_the_embedded_models(params: SamplingParams) -> None:
     assert run(ngram(5))[0] == expected
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 class TestCompiled:
     """An engine built once: layers of 4 bits, a head of 8."""

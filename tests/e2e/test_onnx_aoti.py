@@ -18,7 +18,7 @@ from .helpers import assert_no_leak, tokens
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 SAMPLED = [SamplingParams(48, temperature=0.8, seed=i, ignore_eos=True) for i in range(4)]

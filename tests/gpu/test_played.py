@@ -154,6 +154,7 @@ def plain_folder(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -
     return build(models.folder("llama"), config, backend="onnx", dtype="float32", **limits)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize("case", TENSORRT, ids=named)
 def test_tensorrt_engines(

@@ -79,6 +79,7 @@ def test_onnx(shop: Workshop, record: store.Record, method: str) -> None:
     check(f"{method} / onnx", folder_part(recorded), seen)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize("method", _TABLE)
 def test_exported(shop: Workshop, record: store.Record, method: str) -> None:
