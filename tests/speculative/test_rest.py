@@ -101,6 +101,18 @@ def test_a_pause_of_the_machine_is_no_cost() -> None:
     assert rest.pays
 
 
+def test_a_pause_in_a_comparison_does_not_put_off_the_next_one() -> None:
+    """That is due by what steps usually take, so that the next text is tried."""
+    rest, later = Rest(), []
+    for step in range(400):
+        drafts = not rest.rests(1, step // 64)
+        seconds = 30.0 if step == 4 else 1.1 if drafts else 1.0
+        rest.observe(drafts, 1.0, seconds, compared=rest.is_comparing)
+        if drafts and step > 8:
+            later.append(step)
+    assert later[0] < 128
+
+
 class Host(ChainDrafter):
     """An index: it takes host time in every step, and its acceptance changes with the text."""
 

@@ -135,7 +135,8 @@ class Rest:
         if pays and drafting:
             lost = len(plain) * (1 - 1 / self._gain)
         else:
-            took = ((caught_up + sum(drafting)) * (1 + self._nodes) + tried) / usual
+            drafted = len(drafting) * median(drafting) if drafting else 0.0  # without pauses
+            took = ((caught_up + drafted) * (1 + self._nodes) + tried) / usual
             lost = took - (len(drafting) + bool(caught_up)) * self._tokens
         share = _SHARE if self._confirmed else _FIRST_SHARE
         doubled = _SHORTEST << self._confirmed
