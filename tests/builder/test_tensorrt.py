@@ -63,6 +63,7 @@ def test_a_context_is_written_without_attention(folder: Path) -> None:
     assert "ATTENTION_INPUT" not in found
 
 
+@pytest.mark.matrix
 def test_mtp_modules(models: TinyModels, tmp_path: Path) -> None:
     """Each of them is an engine."""
     checkpoint, speculation = METHODS["modules"](models, tmp_path)
