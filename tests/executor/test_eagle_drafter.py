@@ -66,7 +66,7 @@ class Seldom(StateDrafter):
 @pytest.mark.parametrize("has_room", [True, False])
 def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is room in every step, no more than the limit waits and what a step accepts."""
-    monkeypatch.setattr("trtspec.speculative.state_drafter.MOST_BEHIND", 3)
+    monkeypatch.setattr("trtspec.speculative.state_drafter._MOST_WAITING", 3 * 4)  # rows of a float
 
     class Piled(Schedule):
         drafter_type = Seldom

@@ -16,7 +16,11 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
-from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
+from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
+
+_MOST_WAITING = 6 << 20
+"""Bytes of states that wait, a request. Where nothing is rolled out, most requests then end before
+they have cost the draft anything."""
 
 
 class _Pending:
@@ -55,7 +59,7 @@ class StateDrafter(CachedRolloutDrafter):
     while its row is not final or was not fed. The newest state always is: its row predicts behind
     the root, and the first pass of the next rollout feeds it. The other rows of a prefill chunk are
     fed with the chunk, unless the drafter is not in use (`StepPlan.feeds_drafts`); then, as rows of
-    a text where nothing is rolled out, once many are pending.
+    a text where nothing is rolled out, once their states take much memory.
 
     A request whose whole prompt but the root came out of the prefix cache has no pending state: it
     drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
@@ -112,9 +116,10 @@ class StateDrafter(CachedRolloutDrafter):
                 pending = self._pending[request.id] = _Pending()
             num_pending, count = pending.num_rows, len(outcome.rows)
             pending.append(hidden, count)
-            is_due = batch.feeds_drafts or num_pending + count > MOST_BEHIND
+            most = _MOST_WAITING // (hidden.shape[1] * hidden.element_size())
+            is_due = batch.feeds_drafts or num_pending + count > most
             fed = num_pending + count - 1 if is_due and not item.is_generation else 0
-            if num_pending >= MOST_BEHIND and item.max_nodes > 0 and item.is_generation:
+            if num_pending >= most and item.max_nodes > 0 and item.is_generation:
                 fed = min(num_pending, num_pending + count - 1)
             final = max(fed - self._not_final, 0)
             if final:

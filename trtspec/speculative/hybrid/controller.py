@@ -137,6 +137,7 @@ class Controller:
         self._counted = StepsSince()
         self._stands_for = 1  # steps: the one whose nodes were counted last, and those before it
         self._is_whole = False  # of the nodes counted last, all were worth their rows
+        self._verified = 0  # of them
         self._regime: str | None = None
         self._new_regime: tuple[str, int] = "", 0
 
@@ -200,7 +201,9 @@ class Controller:
                 pause.restart()
                 chosen.append(in_use[i])
             elif outlook.chances is None:
-                chosen.append(Choice(i))
+                # Where nothing is verified, deeper nodes tell nothing.
+                first_step_only = outlook.first_step is not None and not self._verified
+                chosen.append(Choice(i, first_step_only))
                 self._is_learning = True
             elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
@@ -244,6 +247,7 @@ class Controller:
                 self._is_trying_rows, self._otherwise = True, worths[best]
             if learns or self._is_trying_rows:
                 best += 1
+        self._verified = best
         return best
 
     def observe(

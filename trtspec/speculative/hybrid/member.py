@@ -108,7 +108,8 @@ class Member:
         costs = self.costs
         seconds, first_seconds = (costs.seconds(len(items), first) for first in (False, True))
         if not self._learner.knows_enough:
-            return Outlook(None, seconds)
+            first_step = Outlook(None, first_seconds) if costs.first_step.is_measured else None
+            return Outlook(None, seconds, first_step=first_step)
         catching_up = costs.catching_up(len(items), self._num_behind(items))
         # A cache that can be fed at any time is not fed prompts while it is not in use.
         waits = any(cache.from_tokens for cache in self.drafter.needs.caches)
