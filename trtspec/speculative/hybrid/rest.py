@@ -139,10 +139,13 @@ class Rest:
             took = ((caught_up + drafted) * (1 + self._nodes) + tried) / usual
             lost = took - (len(drafting) + bool(caught_up)) * self._tokens
         share = _SHARE if self._confirmed else _FIRST_SHARE
-        doubled = _SHORTEST << self._confirmed
-        most = doubled if pays else _LONGEST
-        least = _SHORTEST if drafting else doubled  # engines have pauses of their own
-        self._left = min(max(int(lost / share), least), most, _LONGEST)
+        least, most = _SHORTEST, _LONGEST
+        doubled = min(_SHORTEST << self._confirmed, _LONGEST)
+        if pays:  # it may stop to pay at any time
+            most = doubled
+        if not drafting:  # engines have pauses of their own
+            least = doubled
+        self._left = min(max(int(lost / share), least), most)
         self._left_of_new = min(max(int(lost / _TEXT_SHARE), _SHORTEST), self._left)
 
 
