@@ -17,10 +17,6 @@ from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
 
-MOST_BEHIND = 256
-"""Rows by which a draft cache may be behind the target's. Where nothing is rolled out, most
-requests then end before they have cost the draft anything."""
-
 
 class RolloutDrafter(Drafter):
     """The base of drafters with an engine: one rollout drafts for all requests of a step.

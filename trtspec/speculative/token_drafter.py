@@ -13,7 +13,11 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
-from trtspec.speculative.rollout_drafter import MOST_BEHIND, CachedRolloutDrafter, rollout_needs
+from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
+
+MOST_BEHIND = 256
+"""Rows by which a draft cache may be behind the target's. Where nothing is rolled out, most
+requests then end before they have cost the draft anything."""
 
 
 def token_needs(config: TreeDecodingConfig) -> DrafterNeeds:

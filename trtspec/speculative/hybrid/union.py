@@ -23,7 +23,7 @@ from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.hybrid.rest import Rest
 from trtspec.speculative.hybrid.step import Step
 from trtspec.speculative.hybrid.worth import Worth, longest_text
-from trtspec.speculative.rollout_drafter import MOST_BEHIND
+from trtspec.speculative.token_drafter import MOST_BEHIND
 
 Floats = npt.NDArray[np.float64]
 
