@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from trtspec.executor.counted_engine import CountedEngine
@@ -16,6 +14,7 @@ from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
+from trtspec.speculative.hybrid.candidates import Floats, merged, ranked, scores, share
 from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial, batch_of
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
@@ -24,8 +23,6 @@ from trtspec.speculative.hybrid.rest import Rest
 from trtspec.speculative.hybrid.step import Step
 from trtspec.speculative.hybrid.worth import Worth, longest_text
 from trtspec.speculative.token_drafter import MOST_BEHIND
-
-Floats = npt.NDArray[np.float64]
 
 _COUNTED_TOGETHER = 8
 """Steps at rest whose times are taken in at once: what counts them has left the caches when the
@@ -111,7 +108,7 @@ class UnionDrafter(Drafter):
             ids = (item.request.id for item in batch.items)
             self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
             drafts = [self._drafts_of(member, items) for member in self._cheap]
-            trees = _merged(drafts) if drafts else [TokenTree.empty()] * len(items)
+            trees = merged(drafts) if drafts else [TokenTree.empty()] * len(items)
             # Without such members, the scheduler has asked already.
             if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
                 self._draft(step, items, trees)
@@ -178,7 +175,7 @@ class UnionDrafter(Drafter):
         tried: tuple[int, ...] = ()
         if repeat is None:
             outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
-            cheap = _ranked(trees) if outlooks else None
+            cheap = ranked(trees) if outlooks else None
             if worths is not None and cheap is not None:
                 cheap = cheap * worths[:, None]
                 outlooks = [outlook.times(worths) for outlook in outlooks]
@@ -205,12 +202,14 @@ class UnionDrafter(Drafter):
                 self._drafts_of(self._engines[i], items, first_step_only=first_step_only)
                 for i, first_step_only in chosen
             ]
-            trees = _merged([trees, *drafts] if self._cheap else drafts)
+            trees = merged([trees, *drafts] if self._cheap else drafts)
         if tried:
             self._try(step, items, trees, [self._engines[i] for i in tried])
         step.drafting = self._clock() - began
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
-        counts = self._share(step, trees, worths)
+        counts = share(
+            trees, worths, lambda chances: self._controller.count(load, chances, step.spent)
+        )
         for item, draft in zip(items, TokenTree.best_each(trees, counts), strict=True):
             item.request.draft = draft
         step.nodes = sum(counts)
@@ -241,7 +240,7 @@ class UnionDrafter(Drafter):
         step.tried = items[place].request.id
         step.expected = 1.0
         if len(trees[place]):
-            step.expected += float(np.exp(_scores(trees[place])).sum())
+            step.expected += float(np.exp(scores(trees[place])).sum())
         began = self._clock()
         for member in members:
             drafts = self._drafts_of(member, items[place : place + 1], is_trial=True)
@@ -302,27 +301,6 @@ class UnionDrafter(Drafter):
         row_share = 1 - one / all_rows if all_rows else 0.0
         return self._worth.of([item.request for item in items], row_share)
 
-    def _share(self, step: Step, trees: Sequence[TokenTree], worths: Floats | None) -> list[int]:
-        """How many nodes of each tree are verified."""
-        sizes = [len(tree) for tree in trees]
-        scores: list[float] = []
-        owners: list[int] = []
-        for owner, tree in enumerate(trees):
-            own = _scores(tree).tolist() if len(tree) else []
-            if worths is not None:
-                added = math.log(worths[owner])
-                own = [score + added for score in own]
-            scores += own
-            owners += [owner] * len(own)
-        order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-        count = self._controller.count(step.load, [math.exp(scores[i]) for i in order], step.spent)
-        if count == len(order):
-            return sizes
-        counts = [0] * len(trees)
-        for node in order[:count]:
-            counts[owners[node]] += 1
-        return counts
-
     def _rest_of(self, requests: int, others_wait: bool) -> Rest:
         return self._rests[batch_of(requests), others_wait]
 
@@ -372,27 +350,3 @@ def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds
         reads_every_row=any(needs.reads_every_row for needs in members),
         has_draft_engine=any(needs.has_draft_engine for needs in members),
     )
-
-
-def _scores(tree: TokenTree) -> npt.NDArray[np.float32]:
-    scores = tree.scores
-    assert scores is not None, "a calibrated tree has scores"
-    return scores
-
-
-def _merged(drafts: Sequence[Sequence[TokenTree]]) -> list[TokenTree]:
-    """The unions, request by request, of the trees of each drafter."""
-    if len(drafts) == 1:
-        return list(drafts[0])
-    return [TokenTree.merge(parts) for parts in zip(*drafts, strict=True)]
-
-
-def _ranked(trees: Sequence[TokenTree]) -> Floats:
-    """[B, W]: the chances of the nodes of each tree, falling; 0 where it has fewer."""
-    falling = np.full((len(trees), max(map(len, trees))), np.inf)
-    for row, tree in zip(falling, trees, strict=True):
-        if len(tree):
-            row[: len(tree)] = -_scores(tree)
-    falling.sort(axis=1)
-    ranked: Floats = np.exp(-falling)
-    return ranked
