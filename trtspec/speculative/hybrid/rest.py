@@ -60,8 +60,7 @@ class Rest:
             if self._seconds[True] or self._seconds[False]:
                 self._decide()
             self._since += 1
-            is_new = 2 * (begun - self._begun) >= texts
-            is_due = self._since > (self._left_of_new if is_new else self._left)
+            is_due = self._since > self._length(texts, begun)
             if self._has_drafted and not is_due and self._since % _RECHECK == 0:
                 is_due = self._since >= _SHORTEST and not self.pays
             if not is_due:
@@ -74,6 +73,17 @@ class Rest:
             self._since, self._has_drafted = 0, False
             self._left = self._left_of_new = _SHORTEST
         return rests
+
+    def num_sure(self, texts: int, begun: int) -> int:
+        """How many of the steps to come rest for sure, if no text begins or ends."""
+        if not self._is_resting or self._turns:
+            return 0
+        return max(self._length(texts, begun) - self._since, 0)
+
+    def pass_over(self, steps: int) -> None:
+        """So many steps rested that were sure to, about which `rests` was not asked."""
+        self._since += steps
+        self._weight *= (1 - 1 / _MEMORY) ** steps
 
     def observe(
         self,
@@ -115,6 +125,11 @@ class Rest:
         if not self._ratios or not self._weight:
             return 1.0
         return self._tokens / ((1 + self._nodes) * median(self._ratios))
+
+    def _length(self, texts: int, begun: int) -> int:
+        """Steps from the last comparison to the next."""
+        is_new = 2 * (begun - self._begun) >= texts
+        return self._left_of_new if is_new else self._left
 
     def _decide(self) -> None:
         """A comparison is over: choose what follows, and when the next one comes."""

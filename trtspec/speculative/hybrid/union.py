@@ -18,15 +18,12 @@ from trtspec.speculative.hybrid.candidates import Floats, merged, ranked, scores
 from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial, batch_of
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.nap import Nap
 from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.hybrid.rest import Rest
 from trtspec.speculative.hybrid.step import Step
 from trtspec.speculative.hybrid.worth import Worth, longest_text
 from trtspec.speculative.token_drafter import MOST_BEHIND
-
-_COUNTED_TOGETHER = 8
-"""Steps at rest whose times are taken in at once: what counts them has left the caches when the
-target's call is over, and takes several times as long when it is first run again."""
 
 
 class UnionDrafter(Drafter):
@@ -60,7 +57,7 @@ class UnionDrafter(Drafter):
         self._controller = Controller(self.target_cost, adapts, sees_all=not has_own_rule)
         self._clock = clock
         self._step: Step | None = None
-        self._rested: list[tuple[Step, float]] = []  # and when the next one began
+        self._nap = Nap()
         self._blocks: dict[int, Tensor] = {}  # the target's, while drafts are made
         self._prompt_rows = PromptRows()
         self._can_rest = adapts and not needs.reads_every_row
@@ -73,6 +70,9 @@ class UnionDrafter(Drafter):
         self._is_resting = self._is_comparing = False
 
     def skips_drafts(self, num_requests: int) -> bool:
+        if self._nap.goes_on(num_requests):
+            return True
+        self._wake()
         self._is_resting = self._is_comparing = False
         if self._can_rest and num_requests:
             rest = self._rest_of(num_requests, self._others_wait)
@@ -87,6 +87,10 @@ class UnionDrafter(Drafter):
         began = self._clock()
         if self._step is not None:
             self._close(self._step, began)
+        if self._nap.holds(batch):
+            return
+        self._wake()
+        self._tell_late()
         items = [item for item in batch.items if item.is_generation]
         load = Load(len(items), sum(item.num_rows for item in batch.items))
         # Longer prompts are fed whether an engine is in use or not.
@@ -116,7 +120,13 @@ class UnionDrafter(Drafter):
         step.drafted = self._clock()
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        step = self._step
+        nap, step = self._nap, self._step
+        if nap.ids:
+            if nap.add(batch, accepted):
+                self._wake()
+                self._tell_late()
+                self._tell_of_ended(batch, accepted)
+            return nap.kept
         assert step is not None, "drafts are prepared before they are judged"
         step.judged = self._clock()
         for item, outcome in zip(batch.items, accepted, strict=True):
@@ -135,11 +145,19 @@ class UnionDrafter(Drafter):
             told = self._engines
         for member in told:
             member.learn(batch, accepted, self._has_own_rule)
-        kept = [[()] * len(batch.items), *(self._accept(m, batch, accepted) for m in told)]
+        each = [[()] * len(batch.items), *(self._accept(m, batch, accepted) for m in told)]
+        kept = [sum(lengths, ()) for lengths in zip(*each, strict=True)]
+        if step.is_resting and step.is_pure and not step.is_compared:
+            rest = self._rest_of(step.load.requests, step.others_wait)
+            steps = rest.num_sure(step.load.requests, self._num_begun)
+            nap.begin(batch, kept, step.others_wait, steps)
         step.ended = self._clock()
-        return [sum(lengths, ()) for lengths in zip(*kept, strict=True)]
+        return kept
 
     def release(self, request_id: int) -> None:
+        if request_id in self._nap.ids:
+            self._wake()
+        self._nap.release(request_id)
         for member in self._members:
             member.release(request_id)
         self._worth.release(request_id)
@@ -150,7 +168,7 @@ class UnionDrafter(Drafter):
     @property
     def live_requests(self) -> Set[int]:
         ids = {request_id for member in self._members for request_id in member.live_requests}
-        ids |= self._worth.live_requests
+        ids |= self._worth.live_requests | self._nap.live_requests
         if self._step is not None and self._step.tried is not None:
             ids.add(self._step.tried)
         return ids
@@ -293,6 +311,24 @@ class UnionDrafter(Drafter):
             for member in self._cheap:
                 member.drafter.on_accepted(batch, [accepted[i] for i in ended])
 
+    def _wake(self) -> None:
+        """There is no nap any more: count its steps. Engines are told of them by `_tell_late`, once
+        those requests are released that are to be."""
+        nap = self._nap
+        if not nap.ids:
+            return
+        self._rest_of(len(nap.ids), nap.others_wait).pass_over(nap.num_steps)
+        for _ in range(nap.num_steps):
+            self._controller.leave_out()
+            self._prompt_rows.observe(0)
+        nap.end()
+
+    def _tell_late(self) -> None:
+        """Tell engines of the steps of a nap."""
+        for batch, accepted in self._nap.take_untold():
+            for member in self._engines:
+                member.drafter.on_accepted(batch.without_feeding(), accepted)
+
     def _worths(self, step: Step, items: Sequence[ScheduledRequest]) -> Floats | None:
         """What a token of each request is worth ``[B]``; None: all the same."""
         if not self._adapts or step.others_wait or not step.is_pure or len(items) == 1:
@@ -307,16 +343,8 @@ class UnionDrafter(Drafter):
     def _close(self, step: Step, now: float) -> None:
         """Another step begins: note what this one took."""
         self._step = None
-        if step.is_pure and step.ended > 0:
-            self._rested.append((step, now))
-        if step.is_resting and not step.is_compared and len(self._rested) < _COUNTED_TOGETHER:
+        if not step.is_pure or not step.ended:
             return
-        for each, end in self._rested:
-            self._count_in(each, end)
-        self._rested.clear()
-
-    def _count_in(self, step: Step, now: float) -> None:
-        """What a step took that served no prompts; ``now``: when it was over."""
         load, verifying = step.load, step.judged - step.drafted
         self.target_cost.observe(load.rows + step.nodes, verifying)
         own = step.ended - step.began
