@@ -9,6 +9,7 @@ from trtspec.executor.drafter import Accepted
 from trtspec.executor.step_plan import StepPlan
 
 MOST_STEPS = 16
+"""Steps of a nap, whose states wait."""
 
 
 class Told(NamedTuple):
@@ -24,14 +25,13 @@ class Nap:
     target's call is over, and takes ten times as long when it is first run again; so it waits.
 
     ids: of the requests; none while there is no nap. kept: what `Drafter.on_accepted` answers.
-    others_wait: whether requests are left in the queue. num_steps: that are over.
+    others_wait: whether requests are left in the queue.
     """
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.kept: list[tuple[int, ...]] = []
         self.others_wait = False
-        self.num_steps = 0
         self._left = 0
         self._untold: list[Told] = []
 
@@ -43,7 +43,6 @@ class Nap:
         if steps > 0 and not _ends(batch):
             self.ids = [item.request.id for item in batch.items]
             self.kept, self.others_wait, self._left = kept, others_wait, min(steps, MOST_STEPS)
-            self.num_steps = 0
 
     def goes_on(self, num_requests: int) -> bool:
         """Whether a step in which so many requests generate may be one of them."""
@@ -62,9 +61,13 @@ class Nap:
         """Such a step is over. Returns whether it was the last one, as that in which a text ends
         is."""
         self._untold.append(Told(batch, accepted))
-        self.num_steps += 1
         self._left -= 1
         return self._left == 0 or _ends(batch)
+
+    @property
+    def num_steps(self) -> int:
+        """Those that are over and that nobody was told of."""
+        return len(self._untold)
 
     def end(self) -> None:
         """There is no nap; its steps are still to be told of."""
@@ -76,7 +79,7 @@ class Nap:
         return untold
 
     def release(self, request_id: int) -> None:
-        """Tell nobody of a request. Its nap is over before."""
+        """Forget a request, of which nobody is to be told; its nap must have ended."""
         self._untold = [told for each in self._untold if (told := _without(each, request_id))]
 
     @property

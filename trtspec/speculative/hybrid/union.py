@@ -324,10 +324,10 @@ class UnionDrafter(Drafter):
         nap.end()
 
     def _tell_late(self) -> None:
-        """Tell engines of the steps of a nap."""
+        """Tell engines of the steps of a nap, which fed no prompts."""
         for batch, accepted in self._nap.take_untold():
             for member in self._engines:
-                member.drafter.on_accepted(batch.without_feeding(), accepted)
+                member.drafter.on_accepted(batch, accepted)
 
     def _worths(self, step: Step, items: Sequence[ScheduledRequest]) -> Floats | None:
         """What a token of each request is worth ``[B]``; None: all the same."""
