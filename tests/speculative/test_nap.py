@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.speculative.hybrid.nap import MOST_STEPS
+from trtspec.speculative.hybrid.rest import Rest
 
 from .simulated_serving import ChainDrafter, ProfiledUnion, World, requests_of, union_of
 
@@ -64,6 +65,26 @@ def test_engines_are_told_together() -> None:
     assert counts.count(0) >= 2 * MOST_STEPS and max(counts) == MOST_STEPS
     world.serve(union, requests, 2 * MOST_STEPS)
     assert len(requests[0].tokens) - 1 - drafter.told[0] <= MOST_STEPS
+
+
+def test_steps_that_the_controller_leaves_out_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing compares and no engine is worth its call."""
+    monkeypatch.setattr(Rest, "rests", lambda *texts: False)
+    monkeypatch.setattr(Rest, "num_sure", lambda *texts: 1000)
+    world, drafter, union = asleep()
+    requests = requests_of(2)
+    world.serve(union, requests, 300)
+    counts = []
+    for _ in range(200):
+        drafter.batches.clear()
+        world.serve(union, requests, 1)
+        counts.append(len(drafter.batches))
+    assert counts.count(0) > 120
+    before = drafter.num_calls
+    world.serve(union, requests, 2000)
+    assert drafter.num_calls > before, "it is still tried"
 
 
 @pytest.mark.parametrize("how", ["ends", "is released", "begins", "waits", "feeds a prompt"])

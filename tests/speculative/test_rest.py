@@ -87,6 +87,34 @@ def test_trials_count_among_what_comparisons_take(others_draft: bool) -> None:
     assert 0 < spent < 0.02 * STEPS
 
 
+@pytest.mark.parametrize(("looked_at", "unseen", "pays"), [(1.05, 1.0, False), (1.0, 1.05, True)])
+def test_steps_at_rest_count_as_nobody_looks_at_them(
+    looked_at: float, unseen: float, pays: bool
+) -> None:
+    """Drafts bring 1.05 tokens in 1.07 steps: more than those of a comparison that are looked at
+    where these take 1.05, and less than those that follow one another."""
+    rest, drafted = Rest(), list[bool]()
+    while len(drafted) < STEPS:
+        drafts = not rest.rests()
+        drafted.append(drafts)
+        seconds = 1.07 if drafts else looked_at
+        rest.observe(drafts, 1.05 if drafts else 1.0, seconds, compared=rest.is_comparing)
+        if not drafts and (steps := rest.num_sure(1, 0)):
+            rest.pass_over(steps, steps * unseen)
+            drafted += [False] * steps
+    assert (sum(drafted) > 0.5 * STEPS) == pays == rest.pays
+
+
+def test_where_nothing_is_drafted_new_texts_change_nothing() -> None:
+    """An engine that is not worth its call has drafted for neither half of a comparison."""
+    rest, compared = Rest(), 0
+    for step in range(STEPS):
+        rest.rests(1, step // 8)
+        compared += rest.is_comparing
+        rest.observe(False, 1.0, 1.0, compared=rest.is_comparing)
+    assert 0 < compared < 0.03 * STEPS
+
+
 def test_a_text_that_no_longer_repeats_is_noticed() -> None:
     drafted = asked(Rest(), STEPS, lambda step: 1.0 if step >= 2000 else 3.0, 1.1)
     assert sum(drafted[2300:]) < 0.1 * (STEPS - 2300)

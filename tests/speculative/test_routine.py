@@ -34,6 +34,9 @@ def test_what_ended_does_not_go_on() -> None:
     routine.set(2, 5)
     assert routine.goes_on(2) and not routine.goes_on(3) and routine.goes_on(2)
     assert routine.end() == 3 and not routine.goes_on(2)
+    routine.set(2, 2)
+    routine.leave_out()
+    assert routine.num_left(2) == 1 and not routine.num_left(3), "it gets older meanwhile"
 
 
 @given(st.lists(st.booleans(), max_size=30))

@@ -146,12 +146,16 @@ class Controller:
         """The engines that were worth their call when a step without prompts was last weighed."""
         return {choice.engine for choice in self._in_use}
 
+    def num_rests(self, requests: int) -> int:
+        """How many of the steps to come go without drafts as the last one did, if so many requests
+        generate and there is no draft yet. They are not weighed."""
+        return 0 if self._in_use else self._routine.num_left(requests)
+
     def rests(self, requests: int) -> bool:
-        """Whether a step in which so many requests generate, for which there is no draft yet, goes
-        without drafts as the one before it did. Then the step is not weighed."""
-        if self._in_use or not self._routine.goes_on(requests):
+        """Whether the step under way is one of them."""
+        if not self.num_rests(requests):
             return False
-        self._leave_uncounted()
+        self.leave_out()
         return True
 
     def leave_out(self) -> None:

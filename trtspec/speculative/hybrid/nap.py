@@ -25,24 +25,31 @@ class Nap:
     target's call is over, and takes ten times as long when it is first run again; so it waits.
 
     ids: of the requests; none while there is no nap. kept: what `Drafter.on_accepted` answers.
-    others_wait: whether requests are left in the queue.
+    others_wait: whether requests are left in the queue. seconds: of the steps that are over.
     """
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.kept: list[tuple[int, ...]] = []
         self.others_wait = False
+        self.seconds = self._began = 0.0
         self._left = 0
         self._untold: list[Told] = []
 
     def begin(
-        self, batch: StepPlan, kept: list[tuple[int, ...]], others_wait: bool, steps: int
+        self,
+        batch: StepPlan,
+        kept: list[tuple[int, ...]],
+        others_wait: bool,
+        steps: int,
+        now: float,
     ) -> None:
         """So many steps like ``batch``, the last one, whose members answered ``kept``, are not
         looked at; none if a text has ended in that one."""
         if steps > 0 and not _ends(batch):
             self.ids = [item.request.id for item in batch.items]
             self.kept, self.others_wait, self._left = kept, others_wait, min(steps, MOST_STEPS)
+            self.seconds, self._began = 0.0, now
 
     def goes_on(self, num_requests: int) -> bool:
         """Whether a step in which so many requests generate may be one of them."""
@@ -57,11 +64,12 @@ class Nap:
             and (batch.num_waiting > 0) == self.others_wait
         )
 
-    def add(self, batch: StepPlan, accepted: Sequence[Accepted]) -> bool:
+    def add(self, batch: StepPlan, accepted: Sequence[Accepted], now: float) -> bool:
         """Such a step is over. Returns whether it was the last one, as that in which a text ends
         is."""
         self._untold.append(Told(batch, accepted))
         self._left -= 1
+        self.seconds = now - self._began
         return self._left == 0 or _ends(batch)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-_PAIRS = 4  # steps with drafts, and as many without, of a comparison
+_EACH = 4  # steps with drafts, and as many without, of a comparison
 _FIRST_SHARE, _SHARE = 0.02, 0.01
 """Of the time that comparisons may cost: after one that says another thing than the one before it
 did, and after one that confirms that."""
@@ -23,10 +23,11 @@ class Rest:
 
     Looking for drafts, and taking in what became of them, is work in every step, which nothing pays
     for where few drafts are accepted, and no profile says what a shared machine takes for it now.
-    So steps with drafts and steps without are compared where they take turns, as such a machine
-    changes its speed within a fraction of a second: drafting pays while its tokens a step exceed
-    the ratio of the seconds. What verifying nodes takes differs from step to step with the nodes,
-    as tokens do, and is a mean of more steps.
+    So steps with drafts are compared with steps without in their midst, as such a machine changes
+    its speed within a fraction of a second: drafting pays while its tokens a step exceed the ratio
+    of the seconds. What verifying nodes takes differs from step to step with the nodes, as tokens
+    do, and is a mean of more steps. The steps without follow each other and are timed together
+    (`pass_over`), as those of a rest do: looking at one takes longer than the rest saves.
 
     A comparison costs what its worse half loses to the other one. The next one comes when that is a
     small share of the time between the two: soon where drafts bring about what they take, seldom
@@ -75,15 +76,23 @@ class Rest:
         return rests
 
     def num_sure(self, texts: int, begun: int) -> int:
-        """How many of the steps to come rest for sure, if no text begins or ends."""
-        if not self._is_resting or self._turns:
-            return 0
+        """How many of the steps to come are for sure like the last one, which went without drafts,
+        if no text begins or ends."""
+        if self._turns:
+            return [*self._turns, False].index(False)
+        if self._has_drafted and not self.pays:
+            return 0  # the next comparison is due at any time
         return max(self._length(texts, begun) - self._since, 0)
 
-    def pass_over(self, steps: int) -> None:
-        """So many steps rested that were sure to, about which `rests` was not asked."""
-        self._since += steps
+    def pass_over(self, steps: int, seconds: float) -> None:
+        """So many steps were like the last one for sure, about which `rests` was not asked; they
+        took that many ``seconds`` together."""
         self._weight *= (1 - 1 / _MEMORY) ** steps
+        if self._turns:
+            del self._turns[:steps]
+            self._seconds[False] = [seconds / steps] * steps  # not as where each is looked at
+        else:
+            self._since += steps
 
     def observe(
         self,
@@ -161,12 +170,17 @@ class Rest:
         if not drafting:  # engines have pauses of their own
             least = doubled
         self._left = min(max(int(lost / share), least), most)
-        self._left_of_new = min(max(int(lost / _TEXT_SHARE), _SHORTEST), self._left)
+        self._left_of_new = self._left
+        if drafting or tried:
+            self._left_of_new = min(max(int(lost / _TEXT_SHARE), _SHORTEST), self._left)
 
 
 def _turns() -> list[bool]:
-    """Whether each step of a comparison rests. The first one catches up with what was left out."""
-    return [False, *([True, False] * _PAIRS)]
+    """Whether each step of a comparison rests: as many draft before the rest as after it, so that a
+    machine that gets slower meanwhile says nothing. The first step catches up with what was left
+    out; the first one of the rest is looked at."""
+    half = [False] * (_EACH // 2)
+    return [False, *half, *[True] * (1 + _EACH), *half]
 
 
 def _usual(seconds: list[float]) -> float:

@@ -20,14 +20,18 @@ class Routine:
     def goes_on(self, requests: int) -> bool:
         """Whether the step under way, in which so many requests generate, is taken like the one
         weighed last. If so, the routine counts the step."""
-        if self._left <= 0 or requests != self._requests:
+        if not self.num_left(requests):
             return False
-        self._left -= 1
-        self._since.leave_out()
+        self.leave_out()
         return True
 
+    def num_left(self, requests: int) -> int:
+        """The steps to come that are taken so, if so many requests generate."""
+        return self._left if requests == self._requests else 0
+
     def leave_out(self) -> None:
-        """The step under way is not one of the routine, nor weighed."""
+        """The step under way is not weighed, whatever is taken like the one weighed last."""
+        self._left = max(self._left - 1, 0)
         self._since.leave_out()
 
     def end(self) -> int:

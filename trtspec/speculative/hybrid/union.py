@@ -122,7 +122,7 @@ class UnionDrafter(Drafter):
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         nap, step = self._nap, self._step
         if nap.ids:
-            if nap.add(batch, accepted):
+            if nap.add(batch, accepted, self._clock()):
                 self._wake()
                 self._tell_late()
                 self._tell_of_ended(batch, accepted)
@@ -147,11 +147,8 @@ class UnionDrafter(Drafter):
             member.learn(batch, accepted, self._has_own_rule)
         each = [[()] * len(batch.items), *(self._accept(m, batch, accepted) for m in told)]
         kept = [sum(lengths, ()) for lengths in zip(*each, strict=True)]
-        if step.is_resting and step.is_pure and not step.is_compared:
-            rest = self._rest_of(step.load.requests, step.others_wait)
-            steps = rest.num_sure(step.load.requests, self._num_begun)
-            nap.begin(batch, kept, step.others_wait, steps)
         step.ended = self._clock()
+        nap.begin(batch, kept, step.others_wait, self._num_alike(step), step.ended)
         return kept
 
     def release(self, request_id: int) -> None:
@@ -315,13 +312,24 @@ class UnionDrafter(Drafter):
         """There is no nap any more: count its steps. Engines are told of them by `_tell_late`, once
         those requests are released that are to be."""
         nap = self._nap
-        if not nap.ids:
-            return
-        self._rest_of(len(nap.ids), nap.others_wait).pass_over(nap.num_steps)
-        for _ in range(nap.num_steps):
-            self._controller.leave_out()
-            self._prompt_rows.observe(0)
+        if nap.ids and nap.num_steps:
+            rest = self._rest_of(len(nap.ids), nap.others_wait)
+            rest.pass_over(nap.num_steps, nap.seconds)
+            for _ in range(nap.num_steps):
+                self._controller.leave_out()
+                self._prompt_rows.observe(0)
         nap.end()
+
+    def _num_alike(self, step: Step) -> int:
+        """How many steps to come go without drafts like this one, if the same texts go on."""
+        if not (self._can_rest and step.is_pure):
+            return 0
+        rest, texts = self._rest_of(step.load.requests, step.others_wait), step.load.requests
+        if step.is_resting:
+            return rest.num_sure(texts, self._num_begun)
+        if self._cheap or step.is_compared or not (left := self._controller.num_rests(texts)):
+            return 0
+        return min(left, rest.num_sure(texts, self._num_begun))
 
     def _tell_late(self) -> None:
         """Tell engines of the steps of a nap, which fed no prompts."""
