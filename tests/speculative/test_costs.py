@@ -78,6 +78,18 @@ def test_sizes_that_are_not_seen_follow_the_machine_s_pace() -> None:
             assert curve.at(size) == pytest.approx(factor * linear(size), rel=0.05)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 32])
+def test_one_slow_call_of_a_size_is_not_its_cost(size: int) -> None:
+    curve = profiled()
+    for _ in range(60):
+        curve.observe(1, linear(1))
+        curve.observe(size, linear(size))
+    curve.observe(size, 2 * linear(size))
+    for _ in range(60):
+        curve.observe(1, linear(1))
+    assert curve.at(size) == pytest.approx(linear(size), rel=0.05)
+
+
 def test_a_pause_is_not_a_cost() -> None:
     curve = profiled()
     for _ in range(30):

@@ -98,10 +98,7 @@ class CostCurve:
 
     def observe(self, size: int, seconds: float) -> None:
         """A call of that size took that long."""
-        points = self._points
-        high = bisect_left(points, size)
-        if high == len(points) or points[high] > _WIDEST_GAP * points[max(high - 1, 0)]:
-            # The curve was a guess here, so that the call says nothing of other sizes.
+        if self._is_guess(size):  # so that the call says nothing of other sizes
             self._set(size, seconds / self.slowness)
             return
         seconds = self._slowness.observe(seconds, self._known_at(size))
@@ -168,6 +165,14 @@ class CostCurve:
         """The mean slope, which goes on beyond what was seen; a flat end would make rows free."""
         first, last, known = self._points[0], self._points[-1], self._known()
         return (known[-1] - known[0]) / (last - first) if last > first else 0.0
+
+    def _is_guess(self, size: int) -> bool:
+        """Whether the size is beyond the curve, or within a wide gap of it."""
+        points = self._points
+        high = bisect_left(points, size)
+        if high == len(points):
+            return True
+        return points[high] > max(size, _WIDEST_GAP * points[max(high - 1, 0)])
 
     def _set(self, size: int, seconds: float) -> None:
         """Put a point there, or replace the one that is."""
