@@ -7,6 +7,8 @@ import numpy as np
 from trtspec.speculative.hybrid.controller import Controller, Load, Outlook
 from trtspec.speculative.hybrid.costs import CostCurve
 
+from .simulated_serving import ChainDrafter, World, requests_of, union_of
+
 
 class Host:
     """A controller over one engine, in steps that take what they are said to around the rest."""
@@ -49,3 +51,29 @@ def test_the_host_work_of_other_batches_keeps_no_engine_running() -> None:
     host = Host()
     host.drafts(1, 0.02, {True: 0.020, False: 0.020}, 100)
     assert host.drafts(16, 0.02, {True: 0.002, False: 0.001}, 100) == 0
+
+
+def test_an_engine_that_would_not_pay_alone_is_weighed_seldom() -> None:
+    """Whatever others draft, which are asked in every step; when its drafts get better, it runs."""
+    world = World(lambda rows: 20e-3 + 1e-3 * rows)
+    cheap = ChainDrafter(world, 2, 0.3, says=0.3)
+    engine = ChainDrafter(world, 4, 0.05, 8e-3, says=0.05, name=2)
+    union = union_of(world, [cheap, engine])
+    union.profile_with(world.target, 16)
+    requests = requests_of(2)
+    world.serve(union, requests, 400)
+    weighed, plan = [0], union._controller.plan
+
+    def counted(*args):  # type: ignore[no-untyped-def]
+        weighed[0] += 1
+        return plan(*args)
+
+    union._controller.plan = counted  # type: ignore[method-assign]
+    calls = cheap.num_calls
+    world.serve(union, requests, 400)
+    assert cheap.num_calls - calls > 350 and 10 < weighed[0] < 80
+    engine.acceptance = engine.says = 0.95
+    world.serve(union, requests, 2000)
+    calls = engine.num_calls
+    world.serve(union, requests, 100)
+    assert engine.num_calls - calls > 80

@@ -147,16 +147,20 @@ class Controller:
         return {choice.engine for choice in self._in_use}
 
     def num_rests(self, requests: int) -> int:
-        """How many of the steps to come go without drafts as the last one did, if so many requests
-        generate and there is no draft yet. They are not weighed."""
+        """For how many of the steps to come no engine is weighed, if so many requests generate, as
+        none was worth its call in the last one, whatever others draft."""
         return 0 if self._in_use else self._routine.num_left(requests)
 
     def rests(self, requests: int) -> bool:
-        """Whether the step under way is one of them."""
+        """Whether the step under way is one of them, and goes without drafts if there is none."""
         if not self.num_rests(requests):
             return False
         self.leave_out()
         return True
+
+    def leaves_engines(self, requests: int) -> bool:
+        """The same of a step for which others have drafted, whose nodes `count` is to count."""
+        return not self._in_use and self._routine.goes_on(requests)
 
     def leave_out(self) -> None:
         """The step under way goes without drafts, whatever the controller would say."""
@@ -212,7 +216,8 @@ class Controller:
             elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
                 tried.append(i)
-        if is_usual and not chosen and not tried and usual > 0 and not cheap.any():
+        none_pays = is_usual and not chosen and not tried and usual > 0
+        if none_pays and not (cheap.any() and self._best(load, np.zeros_like(cheap), engines)):
             lefts = [
                 pause.left(outlook.seconds)
                 for outlook, pause in zip(engines, self._pauses, strict=True)

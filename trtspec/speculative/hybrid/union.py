@@ -187,24 +187,17 @@ class UnionDrafter(Drafter):
             step.longest = longest_text(items)
         # Other members' trees differ from step to step, and so does what an engine adds to them.
         repeat = None if self._cheap else self._controller.repeat(load.requests)
+        chosen: tuple[Choice, ...] = ()
         tried: tuple[int, ...] = ()
-        if repeat is None:
-            outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
-            cheap = ranked(trees) if outlooks else None
-            if worths is not None and cheap is not None:
-                cheap = cheap * worths[:, None]
-                outlooks = [outlook.times(worths) for outlook in outlooks]
-            chosen, tried = self._controller.plan(load, cheap, outlooks)
-            step.spent = sum(
-                outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen
-            )
-        else:
+        if repeat is not None:
             chosen = repeat.choices
             if repeat.verifies_all and not self._needs_all_steps(chosen[0]):
                 self._controller.verify_all()
                 self._verify_all(step, items, chosen[0])
                 return
             step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
+        elif not (self._cheap and self._controller.leaves_engines(load.requests)):
+            chosen, tried = self._weigh(step, items, trees, worths)
         chosen = tuple(
             choice._replace(first_step_only=False) if self._needs_all_steps(choice) else choice
             for choice in chosen
@@ -229,6 +222,23 @@ class UnionDrafter(Drafter):
             item.request.draft = draft
         step.nodes = sum(counts)
         self._controller.report(load, [self._name(choice) for choice in chosen], step.nodes)
+
+    def _weigh(
+        self,
+        step: Step,
+        items: Sequence[ScheduledRequest],
+        trees: Sequence[TokenTree],
+        worths: Floats | None,
+    ) -> tuple[tuple[Choice, ...], tuple[int, ...]]:
+        """See `Controller.plan`."""
+        outlooks = [member.outlook(items, self._prompt_rows.mean) for member in self._engines]
+        cheap = ranked(trees) if outlooks else None
+        if worths is not None and cheap is not None:
+            cheap = cheap * worths[:, None]
+            outlooks = [outlook.times(worths) for outlook in outlooks]
+        chosen, tried = self._controller.plan(step.load, cheap, outlooks)
+        step.spent = sum(outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen)
+        return chosen, tried
 
     def _verify_all(self, step: Step, items: Sequence[ScheduledRequest], choice: Choice) -> None:
         """Let one engine draft, and give each request its whole tree, without chances."""
