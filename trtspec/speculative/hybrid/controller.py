@@ -209,8 +209,8 @@ class Controller:
                 pause.restart()
                 chosen.append(in_use[i])
             elif outlook.chances is None:
-                # Where nothing is verified, deeper nodes tell nothing.
-                first_step_only = outlook.first_step is not None and not self._verified
+                # Where no more than a node of each is verified, deeper ones tell nothing.
+                first_step_only = self._verified <= load.requests and outlook.first_step is not None
                 chosen.append(Choice(i, first_step_only))
                 self._is_learning = True
             elif pause.is_over(waited, outlook.seconds):
