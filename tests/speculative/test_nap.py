@@ -118,20 +118,43 @@ def test_what_ends_a_nap(how: str) -> None:
     assert drafter.told[1] == len(requests[1].tokens) - 1
 
 
+def test_a_queue_that_fills_ends_the_rest_of_an_empty_one() -> None:
+    """Whether drafts pay where requests wait is known from when some did."""
+    world = World(lambda rows: ROW * (1 + 0.01 * rows))
+    drafter = ChainDrafter(world, 4, 0.9, says=0.9)
+    drafter.host_seconds = 0.2 * ROW
+    union = union_of(world, [drafter])
+    union.profile_with(world.target, 12)
+    requests = requests_of(2)
+    world.serve(union, requests, 300)
+    drafter.acceptance, world.num_waiting = 0.01, 0
+    world.serve(union, requests, 300)
+    while not union._nap.ids:
+        world.serve(union, requests, 1)
+    world.num_waiting, calls = 1, drafter.num_calls
+    world.serve(union, requests, 6)
+    assert drafter.num_calls - calls >= 4
+
+
 @given(
     st.lists(
-        st.tuples(st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)), st.integers(1, 60)),
+        st.tuples(
+            st.sets(st.integers(0, 4)),
+            st.sets(st.integers(0, 4)),
+            st.integers(0, 1),
+            st.integers(1, 60),
+        ),
         max_size=8,
     )
 )
 @settings(deadline=None, max_examples=40)
 def test_every_row_is_told_once_and_in_order(
-    events: list[tuple[set[int], set[int], int]],
+    events: list[tuple[set[int], set[int], int, int]],
 ) -> None:
-    """Whoever comes and goes (`Records` checks it)."""
+    """Whoever comes and goes, and waits (`Records` checks it)."""
     world, _, union = asleep()
     requests, alive = requests_of(5), set[int]()
-    for come, go, steps in events:
+    for come, go, world.num_waiting, steps in events:
         alive |= come
         world.serve(union, [requests[i] for i in sorted(alive)], steps) if alive else None
         for i in go & alive:

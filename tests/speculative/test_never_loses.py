@@ -136,4 +136,5 @@ def test_never_below_no_speculation(
 @pytest.mark.parametrize(("costs", "least"), [("mixture", 1.65), ("latents", 2.6)])
 def test_what_pays_much_goes_on(costs: str, least: float) -> None:
     for auto in (False, True):
-        assert share_of_none(costs, 1, 0.9, in_steps, auto, 1) >= least
+        shares = [share_of_none(costs, 1, 0.9, in_steps, auto, seed) for seed in (0, 1)]
+        assert sum(shares) / 2 >= least

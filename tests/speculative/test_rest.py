@@ -105,6 +105,18 @@ def test_steps_at_rest_count_as_nobody_looks_at_them(
     assert (sum(drafted) > 0.5 * STEPS) == pays == rest.pays
 
 
+def test_a_pause_while_nobody_looks_is_no_cost() -> None:
+    """It counts as three steps, beside the other one of its comparison."""
+    rest, paused = Rest(), False
+    for _ in range(400):
+        drafts = not rest.rests()
+        rest.observe(drafts, 1.0, 1.1 if drafts else 1.0, compared=rest.is_comparing)
+        if not drafts and rest.num_sure(1, 0):
+            rest.pass_over(1, 1.0 if paused else 30.0)
+            paused = True
+    assert not rest.pays and rest._ratios[0] == pytest.approx(1.1 / 2.0)
+
+
 def test_where_nothing_is_drafted_new_texts_change_nothing() -> None:
     """An engine that is not worth its call has drafted for neither half of a comparison."""
     rest, compared = Rest(), 0

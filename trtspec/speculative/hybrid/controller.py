@@ -30,7 +30,7 @@ _WHOLE = 0.01
 all. Smaller gains are often errors of the estimates, and choosing nodes takes time."""
 
 _WARM_UP = 3  # steps at the start in which everything drafts, and is verified if only that tells
-_REST = 16  # most steps without drafts that follow a weighed one
+_REST = 16  # most steps without engines that follow a weighed one
 _HELD = 3  # steps with the same engines that follow a weighed one: weighing is slow, out of caches
 _SETTLED = 16  # steps that a new way of working must last to be reported
 
@@ -112,9 +112,10 @@ class Controller:
     Where tokens of the requests are not worth the same, chances are given times their worths, and
     all that is called tokens is worth.
 
+    is_learning: an engine of which too little is known drafts in the step weighed last.
     Decisions rest on earlier steps and on what drafters say of their nodes, never on what becomes
     of the nodes at hand. A step is either *weighed*, by `plan`, `count` and `report`, or taken like
-    the step before it, where `rests` or `repeat` says so.
+    the step before it, where `rests`, `leaves_engines` or `repeat` says so.
     """
 
     def __init__(self, target: CostCurve, adapts: bool = True, sees_all: bool = True) -> None:
@@ -128,8 +129,7 @@ class Controller:
         self._verifying = Pause()
         self._tried: list[tuple[Pause, Outlook]] = []  # the trials of the step under way
         self._in_use: frozenset[Choice] = frozenset()  # the engines that were worth their call
-        self._is_trying_rows = False  # the step verifies a node more than is worth it
-        self._is_learning = False  # an engine drafts of which too little is known
+        self.is_learning = self._is_trying_rows = False  # a node more is verified than is worth it
         self._otherwise = 0.0  # what the step would be worth without that node
         self._arounds: dict[int, Around] = {}
         self._steps = 0
@@ -159,7 +159,7 @@ class Controller:
         return True
 
     def leaves_engines(self, requests: int) -> bool:
-        """The same of a step for which others have drafted, whose nodes `count` is to count."""
+        """The same of a step for which others drafted: `plan` is left out, `count` is not."""
         return not self._in_use and self._routine.goes_on(requests)
 
     def leave_out(self) -> None:
@@ -187,7 +187,7 @@ class Controller:
         along a row; not read without engines."""
         steps = self._routine.end()
         self._steps += steps
-        self._tried, self._is_learning = [], False
+        self._tried, self.is_learning = [], False
         while len(self._pauses) < len(engines):
             self._pauses.append(Pause())
         if not engines or cheap is None:
@@ -209,10 +209,10 @@ class Controller:
                 pause.restart()
                 chosen.append(in_use[i])
             elif outlook.chances is None:
-                # Where no more than a node of each is verified, deeper ones tell nothing.
+                # Where about a node of each is verified, deeper ones seldom tell anything.
                 first_step_only = self._verified <= load.requests and outlook.first_step is not None
                 chosen.append(Choice(i, first_step_only))
-                self._is_learning = True
+                self.is_learning = True
             elif pause.is_over(waited, outlook.seconds):
                 self._tried.append((pause, outlook))
                 tried.append(i)
@@ -251,7 +251,7 @@ class Controller:
         if not self._sees_all and best < most:
             # Nothing is learned of what is not verified: now and then, try one more.
             row = seconds[best + 1] - seconds[best]
-            learns = bool(self._tried) or self._is_learning
+            learns = bool(self._tried) or self.is_learning
             if not learns and self._verifying.is_over(seconds[best], row):
                 self._is_trying_rows, self._otherwise = True, worths[best]
             if learns or self._is_trying_rows:

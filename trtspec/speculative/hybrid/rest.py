@@ -46,6 +46,7 @@ class Rest:
         self._has_drafted = False  # after it
         self.is_comparing = False
         self._seconds: dict[bool, list[float]] = {True: [], False: []}  # compared, by drafting
+        self._unseen: list[float] = []  # without drafts, where nobody looked at them
         self._caught_up = 0.0  # seconds of the first step of a comparison, which catches up
         self._tried = 0.0  # seconds of trials in a comparison
         self._tokens = self._nodes = self._weight = 0.0
@@ -58,7 +59,7 @@ class Rest:
         ``begun``: how many were begun so far."""
         self.is_comparing = False
         if not self._turns:
-            if self._seconds[True] or self._seconds[False]:
+            if self._seconds[True] or self._seconds[False] or self._unseen:
                 self._decide()
             self._since += 1
             is_due = self._since > self._length(texts, begun)
@@ -86,13 +87,15 @@ class Rest:
 
     def pass_over(self, steps: int, seconds: float) -> None:
         """So many steps were like the last one for sure, about which `rests` was not asked; they
-        took that many ``seconds`` together."""
+        took that many ``seconds`` together. These count in a comparison, in place of what the steps
+        took that were looked at."""
         self._weight *= (1 - 1 / _MEMORY) ** steps
-        if self._turns:
-            del self._turns[:steps]
-            self._seconds[False] = [seconds / steps] * steps  # not as where each is looked at
-        else:
+        if not self._turns:
             self._since += steps
+            return
+        del self._turns[:steps]
+        each, seen = seconds / steps, self._seconds[False]
+        self._unseen += [min(each, _OUTLIER * median(seen)) if seen else each] * steps
 
     def observe(
         self,
@@ -142,8 +145,8 @@ class Rest:
 
     def _decide(self) -> None:
         """A comparison is over: choose what follows, and when the next one comes."""
-        drafting, plain = self._seconds[True], self._seconds[False]
-        self._seconds = {True: [], False: []}
+        drafting, plain = self._seconds[True], self._unseen or self._seconds[False]
+        self._seconds, self._unseen = {True: [], False: []}, []
         caught_up, self._caught_up = self._caught_up, 0.0
         tried, self._tried = self._tried, 0.0
         if not plain:
@@ -157,7 +160,7 @@ class Rest:
         self._confirmed = min(self._confirmed + 1, 8) if pays != self._is_resting else 0
         self._is_resting = not pays
         if pays and drafting:
-            lost = len(plain) * (1 - 1 / self._gain)
+            lost = (1 + _EACH) * (1 - 1 / self._gain)
         else:
             drafted = len(drafting) * median(drafting) if drafting else 0.0  # without pauses
             took = ((caught_up + drafted) * (1 + self._nodes) + tried) / usual

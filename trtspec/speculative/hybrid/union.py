@@ -15,7 +15,7 @@ from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.candidates import Floats, merged, ranked, scores, share
-from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Trial, batch_of
+from trtspec.speculative.hybrid.controller import Choice, Controller, Load, batch_of
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.nap import Nap
@@ -68,14 +68,16 @@ class UnionDrafter(Drafter):
         self._num_begun = 0  # texts
         self._worth = Worth()
         self._is_resting = self._is_comparing = False
+        self._rest: Rest | None = None  # that was asked about the step under way
 
     def skips_drafts(self, num_requests: int) -> bool:
+        self._is_comparing = False
         if self._nap.goes_on(num_requests):
             return True
         self._wake()
-        self._is_resting = self._is_comparing = False
+        self._is_resting, self._rest = False, None
         if self._can_rest and num_requests:
-            rest = self._rest_of(num_requests, self._others_wait)
+            self._rest = rest = self._rest_of(num_requests, self._others_wait)
             self._is_resting = rest.rests(num_requests, self._num_begun)
             self._is_comparing = rest.is_comparing
             if self._is_resting:
@@ -104,7 +106,7 @@ class UnionDrafter(Drafter):
         is_pure = 0 < len(items) == len(batch.items)
         self._others_wait = batch.num_waiting > 0
         self._step = step = Step(load, is_pure, began, self._is_resting, self._others_wait)
-        step.is_compared = self._is_comparing
+        step.rest, step.is_compared = self._rest, self._is_comparing
         for item in items:
             item.request.draft = TokenTree.empty()
         items = [item for item in items if item.max_nodes > 0]
@@ -135,8 +137,7 @@ class UnionDrafter(Drafter):
             if item.is_generation and step.nodes:
                 self._worth.observe(item.request.id, len(outcome.tokens))
             if item.request.id == step.tried:
-                gain = len(outcome.tokens) - step.expected
-                step.trial = Trial(len(item.request.draft), gain, step.trying)
+                step.judge_trial(len(item.request.draft), len(outcome.tokens))
         if step.longest:
             step.shortened = step.longest - longest_text(batch.items)
         told: Sequence[Member] = self._members
@@ -237,6 +238,7 @@ class UnionDrafter(Drafter):
             cheap = cheap * worths[:, None]
             outlooks = [outlook.times(worths) for outlook in outlooks]
         chosen, tried = self._controller.plan(step.load, cheap, outlooks)
+        step.is_learning = self._controller.is_learning
         step.spent = sum(outlooks[i].of(first_step_only).seconds for i, first_step_only in chosen)
         return chosen, tried
 
@@ -332,9 +334,9 @@ class UnionDrafter(Drafter):
 
     def _num_alike(self, step: Step) -> int:
         """How many steps to come go without drafts like this one, if the same texts go on."""
-        if not (self._can_rest and step.is_pure):
+        rest, texts = step.rest, step.load.requests
+        if not step.is_pure or rest is None or rest is not self._rest_of(texts, step.others_wait):
             return 0
-        rest, texts = self._rest_of(step.load.requests, step.others_wait), step.load.requests
         if step.is_resting:
             return rest.num_sure(texts, self._num_begun)
         if self._cheap or step.is_compared or not (left := self._controller.num_rests(texts)):
@@ -368,21 +370,21 @@ class UnionDrafter(Drafter):
         own = step.ended - step.began
         # Without requests to serve, time passes between steps.
         between = min(now - step.ended, own / 2)
-        rests = self._rest_of(load.requests, step.others_wait) if self._can_rest else None
-        if rests is not None and step.trial is not None:
+        if step.rest is not None and step.trial is not None:
             if step.is_compared:
-                rests.spend(step.trying)
-        elif rests is not None:
+                step.rest.spend(step.trying)
+        elif step.rest is not None:
             roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
             for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
             seconds = own + between - for_nodes
+            if step.is_learning and self._cheap:  # that ends, and says nothing of the others
+                seconds -= step.drafting
+                step.rest.spend(step.drafting if step.is_compared else 0.0)
             tokens = step.shortened if step.longest else step.tokens / load.requests
             drafted = not step.is_resting and (bool(self._cheap) or step.spent > 0)
-            rests.observe(drafted, tokens, seconds, for_nodes / seconds, step.is_compared)
-        rest = own - verifying - step.drafting + between
-        self._controller.observe(
-            load, step.nodes, step.tokens, step.spent, max(rest, 0.0), step.trial
-        )
+            step.rest.observe(drafted, tokens, seconds, for_nodes / seconds, step.is_compared)
+        rest = max(own - verifying - step.drafting + between, 0.0)
+        self._controller.observe(load, step.nodes, step.tokens, step.spent, rest, step.trial)
 
 
 def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
