@@ -271,7 +271,7 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
     """Torch finds a CUDA device of so many bytes, and trtspec all ops for it."""
     import trtspec.engine.folder as folder
     import trtspec.ops.tree_mask as tree_mask
-    from trtspec.ops import cuda_ops, native
+    from trtspec.ops import native
 
     _register()
     plain_empty, read = torch.empty, folder.safe_open
@@ -325,8 +325,4 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
         patch.setattr(native, "HAS_CUDA_OPS", True)
         patch.setattr(tree_mask, "_launch", _launched(tree_mask))
         patch.setattr(folder, "safe_open", opened)
-        cuda_ops.register_cuda_ops.cache_clear()
-        try:
-            yield
-        finally:
-            cuda_ops.register_cuda_ops.cache_clear()
+        yield

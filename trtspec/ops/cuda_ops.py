@@ -21,14 +21,16 @@ from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 
-@cache
 def register_cuda_ops() -> bool:
     """Let ``torch.ops.trtspec`` run these on CUDA tensors, unless it does already; whether it does.
 
     False if cuda-python or NVRTC is missing.
     """
-    if native.HAS_CUDA_OPS:
-        return True
+    return native.HAS_CUDA_OPS or _register()
+
+
+@cache
+def _register() -> bool:
     if not cuda_driver.is_available():
         return False
     torch.library.impl("trtspec::sample", "cuda", sample)
