@@ -94,6 +94,7 @@ def test_same_texts(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -
     staging = partial(Staging, always=True)
     monkeypatch.setattr(networks, "Staging", staging)
     monkeypatch.setattr(counted_engine, "Staging", staging)
+    monkeypatch.setattr(opening, "register_cuda_ops", lambda: False)  # kernels judge below
     for graphs in (True, None):
         with installed() as fake:
             texts, found, opened = run(copy, sessions, cuda_graph_config=graphs)
