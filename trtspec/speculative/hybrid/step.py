@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trtspec.speculative.hybrid.controller import Load, Trial
+from trtspec.speculative.hybrid.controller import Controller, Load, Trial
+from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.rest import Rest
 
 
@@ -34,3 +35,31 @@ class Step:
     def judge_trial(self, nodes: int, tokens: int) -> None:
         """What became of the request of the trial: its verified nodes, the emitted tokens."""
         self.trial = Trial(nodes, tokens - self.expected, self.trying)
+
+    def close(
+        self, now: float, target_cost: CostCurve, controller: Controller, asks_others: bool
+    ) -> None:
+        """Another step begins: tell what this one took. ``asks_others``: drafters without an engine
+        were asked, unless it rests."""
+        if not self.is_pure or not self.ended:
+            return
+        load, verifying = self.load, self.judged - self.drafted
+        target_cost.observe(load.rows + self.nodes, verifying)
+        own = self.ended - self.began
+        # Without requests to serve, time passes between steps.
+        between = min(now - self.ended, own / 2)
+        if self.rest is not None and self.trial is not None:
+            if self.is_compared:
+                self.rest.spend(self.trying)
+        elif self.rest is not None:
+            roots, all_rows = (target_cost.at(load.rows + n) for n in (0, self.nodes))
+            for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
+            seconds = own + between - for_nodes
+            if self.is_learning and asks_others:  # that ends, and says nothing of the others
+                seconds -= self.drafting
+                self.rest.spend(self.drafting if self.is_compared else 0.0)
+            tokens = self.shortened if self.longest else self.tokens / load.requests
+            drafted = not self.is_resting and (asks_others or self.spent > 0)
+            self.rest.observe(drafted, tokens, seconds, for_nodes / seconds, self.is_compared)
+        around = max(own - verifying - self.drafting + between, 0.0)
+        controller.observe(load, self.nodes, self.tokens, self.spent, around, self.trial)

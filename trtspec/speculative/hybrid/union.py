@@ -88,7 +88,8 @@ class UnionDrafter(Drafter):
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         began = self._clock()
         if self._step is not None:
-            self._close(self._step, began)
+            self._step.close(began, self.target_cost, self._controller, bool(self._cheap))
+            self._step = None
         if self._nap.holds(batch):
             return
         self._wake()
@@ -359,32 +360,6 @@ class UnionDrafter(Drafter):
 
     def _rest_of(self, requests: int, others_wait: bool) -> Rest:
         return self._rests[batch_of(requests), others_wait]
-
-    def _close(self, step: Step, now: float) -> None:
-        """Another step begins: note what this one took."""
-        self._step = None
-        if not step.is_pure or not step.ended:
-            return
-        load, verifying = step.load, step.judged - step.drafted
-        self.target_cost.observe(load.rows + step.nodes, verifying)
-        own = step.ended - step.began
-        # Without requests to serve, time passes between steps.
-        between = min(now - step.ended, own / 2)
-        if step.rest is not None and step.trial is not None:
-            if step.is_compared:
-                step.rest.spend(step.trying)
-        elif step.rest is not None:
-            roots, all_rows = (self.target_cost.at(load.rows + n) for n in (0, step.nodes))
-            for_nodes = verifying * (1 - roots / all_rows) if all_rows else 0.0
-            seconds = own + between - for_nodes
-            if step.is_learning and self._cheap:  # that ends, and says nothing of the others
-                seconds -= step.drafting
-                step.rest.spend(step.drafting if step.is_compared else 0.0)
-            tokens = step.shortened if step.longest else step.tokens / load.requests
-            drafted = not step.is_resting and (bool(self._cheap) or step.spent > 0)
-            step.rest.observe(drafted, tokens, seconds, for_nodes / seconds, step.is_compared)
-        rest = max(own - verifying - step.drafting + between, 0.0)
-        self._controller.observe(load, step.nodes, step.tokens, step.spent, rest, step.trial)
 
 
 def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
