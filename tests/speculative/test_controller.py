@@ -13,9 +13,10 @@ import pytest
 
 from trtspec.executor.drafter import Accepted, DraftCacheNeeds
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.speculative.hybrid.controller import Choice, Controller, Load, Outlook
+from trtspec.speculative.hybrid.controller import Controller
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
+from trtspec.speculative.hybrid.outlook import Choice, Load, Outlook
 from trtspec.speculative.hybrid.pause import LONGEST_PAUSE
 from trtspec.speculative.hybrid.union import UnionDrafter
 

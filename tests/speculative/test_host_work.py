@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trtspec.speculative.hybrid.controller import Controller, Load, Outlook
+from trtspec.speculative.hybrid.controller import Controller
 from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.outlook import Load, Outlook
 
 from .simulated_serving import ChainDrafter, World, requests_of, union_of
 

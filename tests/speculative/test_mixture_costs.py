@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from trtspec.speculative.hybrid.controller import Controller, Load, Outlook
+from trtspec.speculative.hybrid.controller import Controller
 from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.outlook import Load, Outlook
 
 from .simulated_serving import (
     HOST,

@@ -12,9 +12,9 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.controller import Outlook
 from trtspec.speculative.hybrid.draft_costs import DraftCosts
 from trtspec.speculative.hybrid.learner import Learner, Outcome
+from trtspec.speculative.hybrid.outlook import Outlook
 
 _ALL_STEPS_AFTER = 32
 """Rollouts of one step, after which all are made: what is known of deeper nodes is to stay so."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from trtspec.speculative.hybrid.controller import Controller, Load, Trial
+from trtspec.speculative.hybrid.controller import Controller
 from trtspec.speculative.hybrid.costs import CostCurve
+from trtspec.speculative.hybrid.outlook import Load, Trial
 from trtspec.speculative.hybrid.rest import Rest
 
 

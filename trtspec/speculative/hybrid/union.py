@@ -15,10 +15,11 @@ from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.candidates import Floats, merged, ranked, scores, share
-from trtspec.speculative.hybrid.controller import Choice, Controller, Load, batch_of
+from trtspec.speculative.hybrid.controller import Controller, batch_of
 from trtspec.speculative.hybrid.costs import CostCurve
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.nap import Nap
+from trtspec.speculative.hybrid.outlook import Choice, Load
 from trtspec.speculative.hybrid.pace import PromptRows
 from trtspec.speculative.hybrid.rest import Rest
 from trtspec.speculative.hybrid.step import Step
