@@ -144,6 +144,8 @@ class World:
         """Tokens a second over that many steps."""
         began, before = self.now, self.tokens
         for _ in range(steps):
+            for request in requests:
+                request.draft = TokenTree.empty()
             most = 0 if drafter.skips_drafts(len(requests)) else drafter.needs.max_nodes
             batch = StepPlan(
                 tuple(

@@ -98,6 +98,12 @@ class Controller:
         self._routine.leave_out()
         self._leave_uncounted()
 
+    def glance(self) -> None:
+        """No engine is weighed for the step under way, whose nodes are counted. It stands for
+        itself alone: those before it went without drafts."""
+        self._routine.leave_out()
+        self._counted.take()
+
     def repeat(self, requests: int) -> Repeat | None:
         """How a step in which so many requests generate is taken if the engines draft that did in
         the one before it; `plan` is left out then. None: the step has to be weighed."""

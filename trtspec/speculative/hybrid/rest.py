@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from trtspec.speculative.hybrid.glances import Glances
+
 _EACH = 4  # steps with drafts, and as many without, of a comparison
 _FIRST_SHARE, _SHARE = 0.02, 0.01
 """Of the time that comparisons may cost: after one that says another thing than the one before it
@@ -33,7 +35,8 @@ class Rest:
     small share of the time between the two: soon where drafts bring about what they take, seldom
     where they lose or gain much. Between two comparisons all steps draft or none does, as the last
     one said; where drafts stop to pay by the tokens of late, the next comparison begins at once.
-    Texts differ in what drafts bring: where most of them are new, it comes sooner.
+    Texts differ in what drafts bring: where most of them are new, it comes sooner. What a single
+    text would bring at rest is seen by `glances`.
     """
 
     def __init__(self) -> None:
@@ -52,6 +55,7 @@ class Rest:
         self._tokens = self._nodes = self._weight = 0.0
         self._ratios: list[float] = []
         self._confirmed = 0
+        self.glances = Glances()
 
     def rests(self, texts: int = 1, begun: int = 0) -> bool:
         """Whether the step to come goes without drafts; asked once a step. ``is_comparing`` then
@@ -91,6 +95,7 @@ class Rest:
         took that were looked at."""
         self._weight *= (1 - 1 / _MEMORY) ** steps
         if not self._turns:
+            self.glances.pass_over(steps)
             self._since += steps
             return
         del self._turns[:steps]
@@ -132,11 +137,16 @@ class Rest:
         return self._gain > 1
 
     @property
+    def dearer(self) -> float:
+        """How many times as long a step with drafts takes, but for their nodes, as one without."""
+        return median(self._ratios) if self._ratios else 1.0
+
+    @property
     def _gain(self) -> float:
         """Tokens a second with drafts, as a multiple of those without."""
         if not self._ratios or not self._weight:
             return 1.0
-        return self._tokens / ((1 + self._nodes) * median(self._ratios))
+        return self._tokens / ((1 + self._nodes) * self.dearer)
 
     def _length(self, texts: int, begun: int) -> int:
         """Steps from the last comparison to the next."""

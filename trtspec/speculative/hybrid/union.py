@@ -68,11 +68,11 @@ class UnionDrafter(Drafter):
         self._others_wait = False
         self._num_begun = 0  # texts
         self._worth = Worth()
-        self._is_resting = self._is_comparing = False
+        self._is_resting = self._is_comparing = self._is_glance = False
         self._rest: Rest | None = None  # that was asked about the step under way
 
     def skips_drafts(self, num_requests: int) -> bool:
-        self._is_comparing = False
+        self._is_comparing = self._is_glance = False
         if self._nap.goes_on(num_requests):
             return True
         self._wake()
@@ -82,8 +82,11 @@ class UnionDrafter(Drafter):
             self._is_resting = rest.rests(num_requests, self._num_begun)
             self._is_comparing = rest.is_comparing
             if self._is_resting:
-                self._controller.leave_out()
-                return True
+                if self._cheap and num_requests == 1 and not rest.is_comparing:
+                    self._is_glance = rest.glances.is_due(self._num_begun)
+                if not self._is_glance:
+                    self._controller.leave_out()
+                return not self._is_glance
         return not self._cheap and self._controller.rests(num_requests)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -107,7 +110,8 @@ class UnionDrafter(Drafter):
         )
         is_pure = 0 < len(items) == len(batch.items)
         self._others_wait = batch.num_waiting > 0
-        self._step = step = Step(load, is_pure, began, self._is_resting, self._others_wait)
+        rests, glances = self._is_resting and not self._is_glance, self._is_glance
+        self._step = step = Step(load, is_pure, began, rests, glances, self._others_wait)
         step.rest, step.is_compared = self._rest, self._is_comparing
         for item in items:
             item.request.draft = TokenTree.empty()
@@ -117,8 +121,7 @@ class UnionDrafter(Drafter):
             self._blocks = dict(zip(ids, batch.blocks, strict=False))  # a plan may leave them out
             drafts = [self._drafts_of(member, items) for member in self._cheap]
             trees = merged(drafts) if drafts else [TokenTree.empty()] * len(items)
-            # Without such members, the scheduler has asked already.
-            if not drafts or any(map(len, trees)) or not self._controller.rests(load.requests):
+            if self._weighs(step, any(map(len, trees))):
                 self._draft(step, items, trees)
             self._blocks = {}
         step.drafted = self._clock()
@@ -142,6 +145,8 @@ class UnionDrafter(Drafter):
                 step.judge_trial(len(item.request.draft), len(outcome.tokens))
         if step.longest:
             step.shortened = step.longest - longest_text(batch.items)
+        if step.is_glance and step.is_pure:
+            step.judge_glance(self.target_cost)
         told: Sequence[Member] = self._members
         if step.is_resting:
             self._tell_of_ended(batch, accepted)
@@ -199,7 +204,9 @@ class UnionDrafter(Drafter):
                 self._verify_all(step, items, chosen[0])
                 return
             step.spent = sum(self._seconds(choice, len(items)) for choice in chosen)
-        elif not (self._cheap and self._controller.leaves_engines(load.requests)):
+        elif not (
+            step.is_glance or (self._cheap and self._controller.leaves_engines(load.requests))
+        ):
             chosen, tried = self._weigh(step, items, trees, worths)
         chosen = tuple(
             choice._replace(first_step_only=False) if self._needs_all_steps(choice) else choice
@@ -225,6 +232,17 @@ class UnionDrafter(Drafter):
             item.request.draft = draft
         step.nodes = sum(counts)
         self._controller.report(load, [self._name(choice) for choice in chosen], step.nodes)
+
+    def _weighs(self, step: Step, has_nodes: bool) -> bool:
+        """Whether it is weighed what is drafted and verified; ``has_nodes``: of members without an
+        engine, if there are any."""
+        if step.is_glance and has_nodes:
+            self._controller.glance()
+        elif step.is_glance:
+            self._controller.leave_out()
+        elif self._cheap and not has_nodes:  # without them, the scheduler has asked already
+            return not self._controller.rests(step.load.requests)
+        return has_nodes or not self._cheap
 
     def _weigh(
         self,
@@ -339,8 +357,11 @@ class UnionDrafter(Drafter):
         rest, texts = step.rest, step.load.requests
         if not step.is_pure or rest is None or rest is not self._rest_of(texts, step.others_wait):
             return 0
-        if step.is_resting:
-            return rest.num_sure(texts, self._num_begun)
+        if step.is_resting or step.is_glance:
+            sure = rest.num_sure(texts, self._num_begun)
+            if self._cheap and texts == 1:
+                sure = min(sure, rest.glances.num_left(self._num_begun))
+            return sure
         if self._cheap or step.is_compared or not (left := self._controller.num_rests(texts)):
             return 0
         return min(left, rest.num_sure(texts, self._num_begun))
