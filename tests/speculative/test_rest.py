@@ -42,6 +42,13 @@ def test_what_does_not_pay_rests() -> None:
     assert any(drafted[-1000:]), "it is tried for ever"
 
 
+def test_a_few_steps_at_the_start_decide_little() -> None:
+    """Their tokens scatter: where drafts take little, they have more steps to bring something."""
+    assert sum(asked(Rest(), 30, lambda step: 1.0, 1.1)) >= 20
+    assert sum(asked(Rest(), 30, lambda step: 1.0, 2.0)) <= 8
+    assert sum(asked(Rest(), 200, lambda step: 1.0, 1.1)) < 0.5 * 200
+
+
 def test_what_pays_is_always_asked() -> None:
     drafted = asked(Rest(), STEPS, lambda step: 1.3, 1.1)
     assert (STEPS - sum(drafted)) * (1 - 1.1 / 1.3) < 0.015 * STEPS
@@ -82,7 +89,8 @@ def test_trials_count_among_what_comparisons_take(others_draft: bool) -> None:
             spent += 2.0
             rest.spend(2.0)
         else:
-            rest.observe(drafts and others_draft, 1.0, 1.0, compared=rest.is_comparing)
+            took = 1.05 if drafts and others_draft else 1.0
+            rest.observe(drafts and others_draft, 1.0, took, compared=rest.is_comparing)
         was_comparing = rest.is_comparing
     assert 0 < spent < 0.02 * STEPS
 
@@ -108,7 +116,7 @@ def test_steps_at_rest_count_as_nobody_looks_at_them(
 def test_a_pause_while_nobody_looks_is_no_cost() -> None:
     """It counts as three steps, beside the other one of its comparison."""
     rest, paused = Rest(), False
-    for _ in range(400):
+    for _ in range(200):
         drafts = not rest.rests()
         rest.observe(drafts, 1.0, 1.1 if drafts else 1.0, compared=rest.is_comparing)
         if not drafts and rest.num_sure(1, 0):

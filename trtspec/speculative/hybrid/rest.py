@@ -16,6 +16,7 @@ _TEXT_SHARE = 0.015  # the same where most texts are new since the last comparis
 _SHORTEST, _LONGEST = 16, 1024  # steps between two comparisons
 _RECHECK = 4  # steps with drafts between two looks at whether they still pay
 _MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
+_SUPPOSED, _TRUST = 1.4, 8.0  # tokens a step before any is known, and the steps that this counts
 _RATIO_MEMORY = 11  # comparisons that the ratio of seconds is the median of
 _OUTLIER = 3.0  # times the median of a few steps; a longer step was a pause of the machine
 
@@ -52,7 +53,7 @@ class Rest:
         self._unseen: list[float] = []  # without drafts, where nobody looked at them
         self._caught_up = 0.0  # seconds of the first step of a comparison, which catches up
         self._tried = 0.0  # seconds of trials in a comparison
-        self._tokens = self._nodes = self._weight = 0.0
+        self._tokens, self._weight, self._nodes = _SUPPOSED, _TRUST, 0.0
         self._ratios: list[float] = []
         self._confirmed = 0
         self.glances = Glances()
@@ -144,7 +145,7 @@ class Rest:
     @property
     def _gain(self) -> float:
         """Tokens a second with drafts, as a multiple of those without."""
-        if not self._ratios or not self._weight:
+        if not self._ratios:
             return 1.0
         return self._tokens / ((1 + self._nodes) * self.dearer)
 
