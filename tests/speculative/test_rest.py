@@ -125,6 +125,23 @@ def test_a_pause_while_nobody_looks_is_no_cost() -> None:
     assert not rest.pays and rest._ratios[0] == pytest.approx(1.1 / 2.0)
 
 
+def test_a_slow_moment_of_catching_up_puts_nothing_off() -> None:
+    """The first step of a comparison is dear where the machine pauses in it."""
+    rest, begins, was_comparing = Rest(), list[int](), False
+    for step in range(STEPS):
+        drafts = not rest.rests()
+        is_first = rest.is_comparing and not was_comparing
+        if is_first:
+            begins.append(step)
+        was_comparing = rest.is_comparing
+        took = 1.1 if drafts else 1.0
+        if is_first and len(begins) % 8 == 0:
+            took = 40.0
+        rest.observe(drafts, 1.0, took, compared=rest.is_comparing)
+    gaps = [later - earlier for earlier, later in pairwise(begins[6:])]
+    assert len(gaps) > 16 and max(gaps) < 1.2 * min(gaps)
+
+
 def test_where_nothing_is_drafted_new_texts_change_nothing() -> None:
     """An engine that is not worth its call has drafted for neither half of a comparison."""
     rest, compared = Rest(), 0

@@ -18,6 +18,7 @@ _RECHECK = 4  # steps with drafts between two looks at whether they still pay
 _MEMORY = 64.0  # steps, of rests too, that tokens are a mean of
 _SUPPOSED, _TRUST = 1.4, 8.0  # tokens a step before any is known, and the steps that this counts
 _RATIO_MEMORY = 11  # comparisons that the ratio of seconds is the median of
+_CATCH_UP_MEMORY = 5  # comparisons that the price of catching up is the median of
 _OUTLIER = 3.0  # times the median of a few steps; a longer step was a pause of the machine
 
 
@@ -55,6 +56,7 @@ class Rest:
         self._tried = 0.0  # seconds of trials in a comparison
         self._tokens, self._weight, self._nodes = _SUPPOSED, _TRUST, 0.0
         self._ratios: list[float] = []
+        self._catch_ups: list[float] = []  # what was caught up, as a multiple of a plain step
         self._confirmed = 0
         self.glances = Glances()
 
@@ -163,6 +165,10 @@ class Rest:
         if not plain:
             return
         usual = _usual(plain)
+        if caught_up:
+            self._catch_ups.append(caught_up / usual)
+            del self._catch_ups[:-_CATCH_UP_MEMORY]
+            caught_up = usual * median(self._catch_ups)  # a single one may meet a slow moment
         pays = not self._is_resting
         if drafting:  # else it is left to engines, which were tried at most
             self._ratios.append(_usual(drafting) / usual)
