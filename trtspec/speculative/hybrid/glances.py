@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 _FIRST = 8  # steps of new texts at rest to the first glance
-_SHORTEST, _LONGEST = (
-    16,
-    64,
-)  # steps between two glances; twice as many after each that shows little
+_SHORTEST, _LONGEST = 16, 64  # steps between two; twice as many after one that shows little
 _LUCK = 0.25  # tokens a request, taken off each glance: less cannot be told from luck
 _MOST_CREDIT = 1.5  # tokens a request that glances may lose again after those that gained
 
@@ -17,8 +14,8 @@ class Glances:
     A comparison speaks for the texts of late, and the next text may copy what stands in its prompt.
     That shows in its first drafts, long before the next comparison. So one step in some asks for
     drafts, which are verified as ever. While such steps bring more tokens than they take, they
-    follow each other: what they gain is summed up, never below 0 nor above a little, and the first
-    loss behind that ends them (Page's cumulative sum).
+    follow each other: what they gain is summed up, never below 0 nor above a little, and they end
+    when losses have used that up (Page's cumulative sum).
     """
 
     def __init__(self) -> None:

@@ -10,10 +10,9 @@ from trtspec.speculative.hybrid.rest import Rest
 
 class Step:
     """The times and counts of a step. is_pure: no prompt was fed. is_resting: nobody was asked.
-    is_glance: see `Glances`.
-    rest: what was asked whether it rests; None: nothing was. is_compared: see `Rest`. others_wait:
-    requests are left in the queue. longest: see `longest_text`, before the step; 0 where others
-    wait. shortened: what it fell by. is_learning: see `Controller`."""
+    is_glance: see `Glances`. rest: what was asked whether it rests; None: nothing was. is_compared:
+    see `Rest`. others_wait: requests are left in the queue. longest: see `longest_text`, before the
+    step; 0 where others wait. shortened: what it fell by. is_learning: see `Controller`."""
 
     def __init__(
         self,
