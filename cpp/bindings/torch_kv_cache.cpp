@@ -41,6 +41,10 @@ struct CacheHolder : torch::CustomClassHolder {
   void begin(int64_t request, const Ints& tokens, int64_t num_cached) {
     cache->begin(request, tokens, num_cached);
   }
+  void begin_behind(int64_t request, const Ints& tokens, int64_t end) {
+    cache->begin_behind(request, tokens, end);
+  }
+  int64_t absent(int64_t request) { return cache->absent(request); }
   int64_t committed(int64_t request) { return cache->committed(request); }
   // Ids, and the committed length of each.
   std::tuple<Ints, Ints> committed_lengths() {
@@ -81,6 +85,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("rows_held", &CacheHolder::rows_held)
       .def("match", &CacheHolder::match)
       .def("begin", &CacheHolder::begin)
+      .def("begin_behind", &CacheHolder::begin_behind)
+      .def("absent", &CacheHolder::absent)
       .def("committed", &CacheHolder::committed)
       .def("committed_lengths", &CacheHolder::committed_lengths)
       .def("block_table", &CacheHolder::block_table)

@@ -134,10 +134,10 @@ using Resources = c10::intrusive_ptr<ResourcesHolder>;
 
 // What a step feeds, a value an item: ids, starts, numbers of rows, whether it is generation, most
 // nodes, whether it samples. Behind them: how many items begin, ids of the preempted requests, and
-// how many run; of each draft cache in turn its committed lengths; and the block tables of the
-// target's cache and of the drafts' in the same order.
+// how many run; of each draft cache in turn its committed lengths, and how many tokens are absent to
+// it; and the block tables of the target's cache and of the drafts' in the same order.
 using Planned = std::tuple<Ints, Ints, Ints, std::vector<bool>, Ints, std::vector<bool>, int64_t,
-                           Ints, int64_t, Ints, Tensors>;
+                           Ints, int64_t, Ints, Ints, Tensors>;
 
 struct SchedulerHolder : torch::CustomClassHolder {
   SchedulerHolder(const Resources& resources, int64_t max_batch_size, int64_t max_num_tokens,
@@ -180,7 +180,7 @@ struct SchedulerHolder : torch::CustomClassHolder {
   Planned schedule(bool drafts) {
     const trtspec::StepPlan plan = scheduler.schedule(drafts);
     Planned planned;
-    auto& [ids, starts, rows, generates, nodes, samples, begun, preempted, running, drafted,
+    auto& [ids, starts, rows, generates, nodes, samples, begun, preempted, running, drafted, absent,
            tables] = planned;
     for (const trtspec::ScheduledRows& item : plan.items) {
       ids.push_back(item.sequence->id);
@@ -195,7 +195,10 @@ struct SchedulerHolder : torch::CustomClassHolder {
     running = scheduler.num_running();
     for (std::size_t cache = 0; cache <= owner->resources.num_drafts(); ++cache) {
       for (const int64_t id : ids) {
-        if (cache > 0) drafted.push_back(owner->resources.cache(cache).committed(id));
+        if (cache > 0) {
+          absent.push_back(owner->resources.cache(cache).absent(id));
+          drafted.push_back(owner->resources.cache(cache).committed(id) + absent.back());
+        }
         tables.push_back(owner->table(cache, id));
       }
     }

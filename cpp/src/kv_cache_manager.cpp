@@ -17,6 +17,7 @@ namespace {
 using Tokens = std::span<const std::int64_t>;
 
 using kv_reuse::CachedBlocks;
+using kv_reuse::Gap;
 using kv_reuse::kNoBlock;
 using kv_reuse::kNoPrefix;
 using kv_reuse::ReuseTable;
@@ -42,12 +43,14 @@ std::int64_t at_least(const char* name, std::int64_t value, std::int64_t least) 
 // Quotient rounded up, for a dividend of 0 or more.
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
-// blocks: the first num_behind of them are kNoBlock. prefixes: for each leading block that was offered
-// for reuse, the identity of the prefix that ends with it.
+// num_behind: leading blocks that are kNoBlock. num_offered: those that were offered for reuse.
+// prefix: identity of what lies before the next one to be offered.
 struct Sequence {
   std::vector<std::int32_t> blocks;
   std::int64_t num_behind = 0;
-  std::vector<std::int64_t> prefixes;
+  std::int64_t num_offered = 0;
+  std::int64_t prefix = kNoPrefix;
+  std::int64_t absent = 0;
   std::int64_t committed = 0;
 };
 
@@ -104,18 +107,60 @@ struct KVCacheManager::Impl {
     return found;
   }
 
+  // The start of a sequence whose next row is that of token `end`: what is held of those before, also
+  // behind absent ones. Of several gaps the shortest is taken.
+  Sequence find_behind(Tokens tokens, std::int64_t end) const {
+    Sequence found{.absent = end};
+    if (!enable_reuse || end == 0) return found;
+    const std::int64_t last =
+        std::min(end, std::int64_t(tokens.size()) - lookahead) - block_size;  // that a block begins at
+    std::int64_t position = 0;
+    Gap gap(found.prefix);
+    for (std::int64_t begin = 0; begin <= last;) {
+      const std::int32_t block = table.find(gap.identity(), key_at(tokens, begin));
+      if (block == kNoBlock) {
+        gap.add(tokens.subspan(std::size_t(begin), std::size_t(block_size)));
+        begin += block_size;
+        continue;
+      }
+      found.absent -= block_size;
+      found.blocks.push_back(block);
+      found.prefix = table.prefix(block);
+      gap = Gap(found.prefix);
+      position = begin += block_size;
+    }
+    Gap rest(found.prefix);
+    rest.add(tokens.subspan(std::size_t(position), std::size_t(end - position)));
+    found.prefix = rest.identity();
+    return found;
+  }
+
+  // Starts a sequence on found.blocks, which are in the table.
+  void start(std::int64_t request, Sequence found) {
+    found.num_offered = std::int64_t(found.blocks.size());
+    found.committed = found.num_offered * block_size;
+    for (std::int32_t& block : found.blocks) {
+      if (found.num_behind < behind(found.committed)) {
+        ++found.num_behind;
+        block = kNoBlock;
+      } else if (references[std::size_t(block)]++ == 0) {
+        cached.remove(block);
+      }
+    }
+    sequences.emplace(request, std::move(found));
+  }
+
   Tokens key_at(Tokens tokens, std::int64_t begin) const {
     return tokens.subspan(std::size_t(begin), std::size_t(block_size + lookahead));
   }
 
-  // Offers blocks prefixes.size() .. num_full - 1 of a sequence; tokens[0] is its token `first`.
+  // Offers blocks num_offered .. num_full - 1 of a sequence; tokens[0] is that of its row `first`.
   void publish(Sequence& sequence, Tokens tokens, std::int64_t first, std::int64_t num_full) {
-    std::int64_t prefix = sequence.prefixes.empty() ? kNoPrefix : sequence.prefixes.back();
-    for (auto i = std::int64_t(sequence.prefixes.size()); i < num_full; ++i) {
-      const std::int32_t block = table.find_or_add(prefix, key_at(tokens, i * block_size - first),
-                                                   sequence.blocks[std::size_t(i)]);
-      prefix = table.prefix(block);
-      sequence.prefixes.push_back(prefix);
+    for (std::int64_t& i = sequence.num_offered; i < num_full; ++i) {
+      const std::int32_t block =
+          table.find_or_add(sequence.prefix, key_at(tokens, i * block_size - first),
+                            sequence.blocks[std::size_t(i)]);
+      sequence.prefix = table.prefix(block);
     }
   }
 
@@ -184,6 +229,7 @@ KVCacheManager& KVCacheManager::operator=(KVCacheManager&&) noexcept = default;
 std::int64_t KVCacheManager::num_blocks() const { return impl_->num_blocks; }
 std::int64_t KVCacheManager::block_size() const { return impl_->block_size; }
 std::int64_t KVCacheManager::window() const { return impl_->window; }
+bool KVCacheManager::enable_reuse() const { return impl_->enable_reuse; }
 std::int64_t KVCacheManager::num_free_blocks() const { return impl_->num_free(); }
 
 std::int64_t KVCacheManager::rows_held(std::int64_t total, std::int64_t step) const {
@@ -207,18 +253,21 @@ void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num
                    num_cached / m.block_size <= std::int64_t(sequence.blocks.size()),
                request, "begins with more than the cached prefix");
     sequence.blocks.resize(std::size_t(num_cached / m.block_size));
-    for (std::int32_t& block : sequence.blocks) {
-      sequence.prefixes.push_back(m.table.prefix(block));
-      if (sequence.num_behind < m.behind(num_cached)) {
-        ++sequence.num_behind;
-        block = kNoBlock;
-      } else if (m.references[std::size_t(block)]++ == 0) {
-        m.cached.remove(block);
-      }
-    }
-    sequence.committed = num_cached;
+    sequence.prefix = m.table.prefix(sequence.blocks.back());
   }
-  m.sequences.emplace(request, std::move(sequence));
+  m.start(request, std::move(sequence));
+}
+
+void KVCacheManager::begin_behind(std::int64_t request, Tokens tokens, std::int64_t end) {
+  Impl& m = *impl_;
+  require_of(!m.sequences.contains(request), request, "has begun already");
+  require_of(end >= 0 && end < std::max<std::int64_t>(std::int64_t(tokens.size()), 1), request,
+             "begins behind tokens that it does not have");
+  m.start(request, m.find_behind(tokens, end));
+}
+
+std::int64_t KVCacheManager::absent(std::int64_t request) const {
+  return std::as_const(*impl_).sequence(request).absent;
 }
 
 std::int64_t KVCacheManager::committed(std::int64_t request) const {
@@ -227,8 +276,7 @@ std::int64_t KVCacheManager::committed(std::int64_t request) const {
 
 std::int64_t KVCacheManager::offered(std::int64_t request) const {
   const Sequence& sequence = std::as_const(*impl_).sequence(request);
-  return impl_->enable_reuse ? std::int64_t(sequence.prefixes.size()) * impl_->block_size
-                             : sequence.committed;
+  return impl_->enable_reuse ? sequence.num_offered * impl_->block_size : sequence.committed;
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> KVCacheManager::committed_lengths() const {
@@ -277,11 +325,12 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
                             std::int64_t num_committed) {
   Impl& m = *impl_;
   Sequence& sequence = m.sequence(request);
+  first -= sequence.absent;  // rows from here on
   const std::int64_t known = first + std::int64_t(tokens.size());
   require_of(num_committed >= sequence.committed, request, "cannot commit backwards");
   require_of(num_committed <= std::int64_t(sequence.blocks.size()) * m.block_size, request,
              "commits beyond the reserved rows");
-  require_of(first >= 0 && first <= offered(request), request,
+  require_of(first >= -sequence.absent && first <= offered(request), request,
              "commits without the tokens after the offered ones");
   require_of(num_committed <= known, request, "commits rows whose tokens are not verified");
   sequence.committed = num_committed;
@@ -305,7 +354,7 @@ void KVCacheManager::check_invariants() const {
     const std::int64_t num_full = sequence.committed / m.block_size;
     require_of(sequence.committed >= 0 && sequence.committed <= held * m.block_size, request,
                "committed rows that are not reserved");
-    require_of(std::int64_t(sequence.prefixes.size()) <= num_full, request,
+    require_of(sequence.num_offered <= num_full, request,
                "has a prefix that is not committed");
     std::unordered_set<std::int32_t> seen;
     for (std::int64_t i = 0; i < held; ++i) {

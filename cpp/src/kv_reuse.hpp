@@ -14,6 +14,32 @@ using Tokens = std::span<const std::int64_t>;
 constexpr std::int32_t kNoBlock = -1;
 constexpr std::int64_t kNoPrefix = 0;
 
+// A step of the hash of tokens.
+inline std::uint64_t mixed(std::uint64_t hash, std::int64_t token) {
+  return (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;
+}
+
+// Tokens behind a prefix that have no rows, and the identity of the prefix with them: that of the
+// prefix where there are none, else a hash, apart from the identities of blocks, which are positive.
+class Gap {
+ public:
+  explicit Gap(std::int64_t prefix) : prefix_(prefix), hash_(std::uint64_t(prefix) + 1) {}
+
+  void add(Tokens tokens) {
+    for (const std::int64_t token : tokens) hash_ = mixed(hash_, token);
+    size_ += std::int64_t(tokens.size());
+  }
+
+  std::int64_t identity() const {
+    return size_ == 0 ? prefix_ : -1 - std::int64_t((hash_ ^ (hash_ >> 32)) >> 1);
+  }
+
+ private:
+  std::int64_t prefix_;
+  std::uint64_t hash_;
+  std::int64_t size_ = 0;
+};
+
 // The blocks that belong to nobody but hold content, the oldest first: a list through arrays.
 class CachedBlocks {
  public:
@@ -116,9 +142,7 @@ class ReuseTable {
 
   static std::uint64_t hash_of(std::int64_t before, Tokens tokens) {
     std::uint64_t hash = 0x9e3779b97f4a7c15u * std::uint64_t(before + 1);
-    for (const std::int64_t token : tokens) {
-      hash = (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;
-    }
+    for (const std::int64_t token : tokens) hash = mixed(hash, token);
     return hash ^ (hash >> 32);
   }
 

@@ -1,7 +1,6 @@
 #include "trtspec/resource_manager.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -26,26 +25,21 @@ ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Dr
     follows_.push_back(draft.from_tokens && draft.cache->window() == 0);
     caches_.push_back(std::move(draft.cache));
   }
-  for (std::size_t i = 0; i < caches_.size(); ++i) {
-    const std::int64_t size = caches_[i]->block_size();
-    if (!follows_[i]) reuse_step_ = std::lcm(reuse_step_, size);
-    largest_block_ = std::max(largest_block_, size);
-  }
+  for (const auto& cache : caches_) largest_block_ = std::max(largest_block_, cache->block_size());
 }
 
 std::int64_t ResourceManager::begin(const Sequence& sequence) {
-  const auto held = [&](std::size_t i, std::int64_t most) {
-    return most == 0 ? 0 : std::min(most, caches_[i]->match(sequence.tokens));
-  };
-  std::int64_t num_cached = sequence.size();
-  for (std::size_t i = 0; i < caches_.size(); ++i) {
-    if (!follows_[i]) num_cached = held(i, num_cached);
-  }
-  num_cached -= num_cached % reuse_step_;
-  for (std::size_t i = 0; i < caches_.size(); ++i) {
-    std::int64_t own = follows_[i] ? held(i, num_cached) : num_cached;
-    own -= own % caches_[i]->block_size();
-    caches_[i]->begin(sequence.id, sequence.tokens, own);
+  const std::int64_t num_cached = caches_.front()->match(sequence.tokens);
+  caches_.front()->begin(sequence.id, sequence.tokens, num_cached);
+  for (std::size_t i = 1; i < caches_.size(); ++i) {
+    KVCache& cache = *caches_[i];
+    if (!follows_[i]) {
+      cache.begin_behind(sequence.id, sequence.tokens, num_cached);
+      continue;
+    }
+    const std::int64_t own =
+        num_cached == 0 ? 0 : std::min(num_cached, cache.match(sequence.tokens));
+    cache.begin(sequence.id, sequence.tokens, own - own % cache.block_size());
   }
   return num_cached;
 }
@@ -56,11 +50,11 @@ bool ResourceManager::reserve(const Sequence& sequence, std::int64_t target_toke
   // The drafts are asked first what they could give, rather than rolling back after a refusal: a
   // rollback could not bring back the cached blocks evicted for it.
   for (std::size_t i = 0; i < draft_tokens.size(); ++i) {
-    if (draft_tokens[i] > draft(i).room(sequence.id)) return false;
+    if (draft_tokens[i] > draft_room(sequence, i)) return false;
   }
   if (!caches_.front()->reserve(sequence.id, target_tokens)) return false;
   for (std::size_t i = 0; i < draft_tokens.size(); ++i) {
-    if (!caches_[1 + i]->reserve(sequence.id, draft_tokens[i])) {
+    if (!caches_[1 + i]->reserve(sequence.id, draft_tokens[i] - draft_absent(sequence, i))) {
       throw std::logic_error("a draft cache refused what it had room for");
     }
   }
@@ -77,7 +71,8 @@ void ResourceManager::commit(const Sequence& sequence, std::int64_t target_commi
   }
   caches_.front()->commit(sequence.id, sequence.tokens, 0, target_committed);
   for (std::size_t i = 0; i < draft_committed.size(); ++i) {
-    caches_[1 + i]->commit(sequence.id, sequence.tokens, 0, draft_committed[i]);
+    const std::int64_t rows = draft_committed[i] - draft_absent(sequence, i);
+    caches_[1 + i]->commit(sequence.id, sequence.tokens, 0, rows);
   }
 }
 
@@ -87,7 +82,7 @@ void ResourceManager::free(const Sequence& sequence) {
 
 std::int64_t ResourceManager::room(const Sequence& sequence) const {
   std::int64_t room = target_room(sequence);
-  for (const auto& cache : caches_) room = std::min(room, cache->room(sequence.id));
+  for (std::size_t i = 0; i < num_drafts(); ++i) room = std::min(room, draft_room(sequence, i));
   return room;
 }
 
@@ -106,8 +101,9 @@ void ResourceManager::check_invariants() const {
   for (std::size_t i = 0; i < num_drafts(); ++i) {
     const auto own = draft(i).committed_lengths();
     const bool agree = std::equal(
-        own.begin(), own.end(), lengths.begin(), lengths.end(),
-        [](const auto& a, const auto& b) { return a.first == b.first && a.second <= b.second; });
+        own.begin(), own.end(), lengths.begin(), lengths.end(), [&](const auto& a, const auto& b) {
+          return a.first == b.first && a.second + draft(i).absent(a.first) <= b.second;
+        });
     if (!agree) {
       throw std::logic_error("the caches hold different requests, or a draft is ahead of the target");
     }

@@ -34,6 +34,12 @@ void SlotKVCacheManager::begin(std::int64_t request, std::span<const std::int64_
   }
 }
 
+void SlotKVCacheManager::begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
+                                      std::int64_t end) {
+  begin(request, tokens, 0);
+  of(request).absent = end;
+}
+
 std::span<const std::int32_t> SlotKVCacheManager::block_table(std::int64_t request) const {
   const Sequence& sequence = of(request);
   return {&sequence.slot, sequence.slot < 0 ? std::size_t{0} : std::size_t{1}};
@@ -72,7 +78,8 @@ bool SlotKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) 
 void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64_t> tokens,
                                   std::int64_t first, std::int64_t num_committed) {
   Sequence& sequence = of(request);
-  const std::int64_t known = first + static_cast<std::int64_t>(tokens.size());
+  const std::int64_t known =
+      first + static_cast<std::int64_t>(tokens.size()) - sequence.absent;
   if (num_committed < sequence.committed ||
       num_committed > std::min(sequence.reserved, known)) {
     refuse(request, "commits " + std::to_string(num_committed) + " rows of " +

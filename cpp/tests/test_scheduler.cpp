@@ -182,16 +182,21 @@ void test_the_queue_in_another_order() {
   world.scheduler.reorder(queue);
 }
 
-void test_a_prefix_counts_as_far_as_all_caches_hold_it() {
+void test_no_draft_shortens_what_the_target_holds() {
   // A feature drafter's cache with other blocks, and one that catches up from tokens.
   ResourceManager resources(cache(16), {{cache(16, 3, 1)}, {cache(16), true}});
   Sequence first{0, Ints(30, 5), 30, 8}, second{1, Ints(30, 5), 30, 8};
   CHECK_EQ(resources.begin(first), 0);
   CHECK(resources.reserve(first, 30, Ints{28, 8}));
   resources.commit(first, 28, Ints{26, 8});
-  CHECK_EQ(resources.begin(second), 24);  // a border of 4 and 3
-  CHECK_EQ(resources.draft_committed(second, 0), 24);
+  CHECK_EQ(resources.begin(second), 28);
+  CHECK_EQ(resources.draft_absent(second, 0), 4);  // of 26 rows it keeps 24
+  CHECK_EQ(resources.draft_committed(second, 0), 28);
+  CHECK_EQ(resources.draft_absent(second, 1), 0);
   CHECK_EQ(resources.draft_committed(second, 1), 8);
+  CHECK(resources.reserve(second, 29, Ints{29, 29}));
+  resources.commit(second, 29, Ints{29, 28});
+  CHECK_EQ(resources.draft(0).committed(1), 25);
   resources.check_invariants();
   resources.free(second);
   // With a window it could have no room to catch up.
@@ -199,7 +204,8 @@ void test_a_prefix_counts_as_far_as_all_caches_hold_it() {
   CHECK_EQ(windowed.begin(first), 0);
   CHECK(windowed.reserve(first, 30, Ints{8}));
   windowed.commit(first, 28, Ints{8});
-  CHECK_EQ(windowed.begin(second), 8);
+  CHECK_EQ(windowed.begin(second), 28);
+  CHECK_EQ(windowed.draft_absent(second), 20);
 }
 
 void test_all_caches_or_none() {
@@ -260,7 +266,7 @@ int main() {
   test_a_full_draft_cache_costs_drafts();
   test_a_step_may_rest();
   test_the_queue_in_another_order();
-  test_a_prefix_counts_as_far_as_all_caches_hold_it();
+  test_no_draft_shortens_what_the_target_holds();
   test_all_caches_or_none();
   test_what_cannot_fit_is_refused_with_both_numbers();
   test_slots();

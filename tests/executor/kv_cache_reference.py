@@ -11,20 +11,24 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError
 
-# A block's key: identity of the prefix before it, and its tokens (plus `lookahead` more).
-_Key = tuple[int, tuple[int, ...]]
+# Identity of what lies before a block: a number, or one and the absent tokens behind it.
+_Prefix = int | tuple[int, tuple[int, ...]]
+# A block's key: that identity, and its tokens (plus `lookahead` more).
+_Key = tuple[_Prefix, tuple[int, ...]]
 _NO_PREFIX = 0
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """blocks: the block table, None for one behind the window. committed: valid rows. prefixes: for
-    each leading block that was offered to the reuse table, the identity of the prefix that ends
-    with it."""
+    """blocks: the block table, None for one behind the window. committed: valid rows. offered: the
+    leading blocks that were offered to the reuse table. prefix: what lies before the next one.
+    absent: tokens that have no row, before the rows that were added."""
 
     blocks: list[int | None] = field(default_factory=list)
     committed: int = 0
-    prefixes: list[int] = field(default_factory=list)
+    offered: int = 0
+    prefix: _Prefix = _NO_PREFIX
+    absent: int = 0
 
 
 class PlainKVCacheManager:
@@ -88,19 +92,31 @@ class PlainKVCacheManager:
         """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
         `match(tokens)`, a multiple of block_size); they count as committed."""
         assert request_id not in self._sequences, f"request {request_id} has begun already"
-        sequence = _Sequence()
-        if num_cached:
-            blocks = self._find(tokens)[: num_cached // self.block_size]
-            assert len(blocks) * self.block_size == num_cached, "more than the cached prefix"
-            behind = self._behind(num_cached)
-            for block in blocks[behind:]:
-                if self._references[block] == 0:
-                    del self._cached[block]
-                self._references[block] += 1
-            sequence.blocks = [None] * behind + blocks[behind:]
-            sequence.committed = num_cached
-            sequence.prefixes = [self._prefix_of[block] for block in blocks]
-        self._sequences[request_id] = sequence
+        blocks = self._find(tokens)[: num_cached // self.block_size] if num_cached else []
+        assert len(blocks) * self.block_size == num_cached, "more than the cached prefix"
+        prefix = self._prefix_of[blocks[-1]] if blocks else _NO_PREFIX
+        self._start(request_id, blocks, prefix, 0)
+
+    def begin_behind(self, request_id: int, tokens: Sequence[int], end: int) -> None:
+        """Start a sequence whose next row is that of token `end`, on what the cache holds of the
+        tokens before; the others are absent."""
+        assert request_id not in self._sequences, f"request {request_id} has begun already"
+        assert 0 <= end < max(len(tokens), 1), "behind tokens that it does not have"
+        size, blocks = self.block_size, []
+        prefix, position = _NO_PREFIX, 0
+        begins = range(0, min(end, len(tokens) - self.lookahead) - size + 1, size)
+        for begin in begins if self.enable_reuse else ():
+            key = self._key(_behind_gap(prefix, tokens[position:begin]), tokens, begin)
+            block = self._table.get(key)
+            if block is not None:
+                blocks.append(block)
+                prefix, position = self._prefix_of[block], begin + size
+        absent = end - len(blocks) * size
+        self._start(request_id, blocks, _behind_gap(prefix, tokens[position:end]), absent)
+
+    def absent(self, request_id: int) -> int:
+        """Tokens of the request's text that have no row."""
+        return self._sequences[request_id].absent
 
     def committed(self, request_id: int) -> int:
         """Rows of the request whose K/V is valid."""
@@ -151,9 +167,10 @@ class PlainKVCacheManager:
 
     def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
         """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
-        verified. Offers newly full blocks for reuse and returns blocks beyond the committed rows.
+        verified (where tokens are absent, of as many others). Offers newly full blocks for reuse
+        and returns blocks beyond the committed rows.
 
-        tokens: all verified tokens of the request, at least num_committed of them; with a
+        tokens: all verified tokens of the request, those of num_committed rows at least; with a
         lookahead, a block waits until the tokens after it are known. num_committed: at least the
         committed length so far, at most what is reserved.
         """
@@ -161,14 +178,13 @@ class PlainKVCacheManager:
         size = self.block_size
         assert num_committed >= sequence.committed, "commit cannot go back"
         assert num_committed <= len(sequence.blocks) * size, "commit beyond the reserved rows"
-        assert num_committed <= len(tokens), "commit of rows whose tokens are not verified"
+        known = len(tokens) - sequence.absent
+        assert num_committed <= known, "commit of rows whose tokens are not verified"
         sequence.committed = num_committed
         if self.enable_reuse:
-            num_full = min(num_committed, len(tokens) - self.lookahead) // size
-            if num_full > len(sequence.prefixes):
-                self._publish(sequence, tokens, num_full)
+            self._publish(sequence, tokens, min(num_committed, known - self.lookahead) // size)
         self._drop_blocks(sequence, -(-num_committed // size))
-        offered = len(sequence.prefixes) * size if self.enable_reuse else num_committed
+        offered = sequence.offered * size if self.enable_reuse else num_committed
         for index in range(self._behind(offered)):
             block = sequence.blocks[index]
             if block is not None:
@@ -190,7 +206,7 @@ class PlainKVCacheManager:
             held = [block for block in blocks if block is not None]
             assert len(set(held)) == len(held), (request_id, "a block twice in a table")
             num_full = committed // self.block_size
-            assert len(sequence.prefixes) <= num_full, (request_id, "an uncommitted prefix")
+            assert sequence.offered <= num_full, (request_id, "an uncommitted prefix")
             for index, block in enumerate(blocks):
                 if block is None:
                     last = (index + 1) * self.block_size - 1
@@ -225,12 +241,24 @@ class PlainKVCacheManager:
             prefix = self._prefix_of[block]
         return found
 
+    def _key(self, prefix: _Prefix, tokens: Sequence[int], begin: int) -> _Key:
+        return prefix, tuple(tokens[begin : begin + self.block_size + self.lookahead])
+
+    def _start(self, request_id: int, blocks: Sequence[int], prefix: _Prefix, absent: int) -> None:
+        """Begin a sequence on these blocks, which are in the reuse table."""
+        committed = len(blocks) * self.block_size
+        behind = self._behind(committed)
+        for block in blocks[behind:]:
+            if self._references[block] == 0:
+                del self._cached[block]
+            self._references[block] += 1
+        table = [None] * behind + list(blocks[behind:])
+        self._sequences[request_id] = _Sequence(table, committed, len(blocks), prefix, absent)
+
     def _publish(self, sequence: _Sequence, tokens: Sequence[int], num_full: int) -> None:
-        """Offer blocks len(prefixes)..num_full-1 of a sequence to the reuse table."""
-        size, ahead, prefixes = self.block_size, self.lookahead, sequence.prefixes
-        prefix = prefixes[-1] if prefixes else _NO_PREFIX
-        for index in range(len(prefixes), num_full):
-            key = (prefix, tuple(tokens[index * size : (index + 1) * size + ahead]))
+        """Offer the blocks before the first num_full of a sequence to the reuse table."""
+        for index in range(sequence.offered, num_full):
+            key = self._key(sequence.prefix, tokens, index * self.block_size + sequence.absent)
             first = self._table.get(key)
             if first is None:
                 first = sequence.blocks[index]
@@ -239,8 +267,8 @@ class PlainKVCacheManager:
                 self._table[key] = first
                 self._keys[first] = key
                 self._prefix_of[first] = self._last_prefix
-            prefix = self._prefix_of[first]
-            prefixes.append(prefix)
+            sequence.prefix = self._prefix_of[first]
+            sequence.offered += 1
 
     def _drop_blocks(self, sequence: _Sequence, num_kept: int) -> None:
         """Let go of the blocks after the first `num_kept`. The deepest go first, so that among the
@@ -274,3 +302,9 @@ class PlainKVCacheManager:
         assert key is not None
         del self._table[key]
         self._keys[block] = None
+
+
+def _behind_gap(prefix: _Prefix, tokens: Sequence[int]) -> _Prefix:
+    """What lies before a block where these tokens, behind that prefix, are absent."""
+    assert isinstance(prefix, int)
+    return (prefix, tuple(tokens)) if tokens else prefix

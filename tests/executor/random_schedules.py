@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
@@ -17,58 +16,10 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 
 from .kv_cache_reference import PlainKVCacheManager
+from .random_worlds import World
 from .scheduler_reference import PlainResourceManager, PlainScheduler, useful_nodes
 
 EOS = 0
-
-
-@dataclass(frozen=True)
-class World:
-    """One random schedule. drafts: the lookahead of each draft cache; 0 is a draft model's, which
-    keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
-    what there is beyond the least that works; with few spare blocks requests are preempted.
-    windows: of the target's cache and of the drafts', 0 is none."""
-
-    seed: int
-    num_requests: int
-    max_prompt: int
-    max_output: int
-    vocab: int
-    block: int
-    draft_blocks: tuple[int, int, int]
-    spare_blocks: int
-    draft_spare_blocks: tuple[int, int, int]
-    batch: int
-    spare_rows: int
-    depth: int
-    width: int
-    drafts: tuple[int, ...]
-    reuse: bool
-    windows: tuple[int, int, int, int]
-
-
-CHOICES: dict[str, Sequence[Any]] = {
-    "num_requests": range(1, 8),
-    "max_prompt": (1, 6, 6, 20, 20),
-    "max_output": (1, 4, 12, 40),
-    "vocab": (2, 3, 8),
-    "block": range(1, 5),
-    "draft_blocks": ((0, 0, 0), (0, 0, 0), (0, 0, 0), (2, 0, 3), (3, 2, 0)),
-    "spare_blocks": (0, 1, 2, 4, 12),
-    "draft_spare_blocks": ((0, 0, 0), (1, 0, 3), (3, 12, 1), (12, 12, 12)),
-    "batch": range(1, 6),
-    "spare_rows": (0, 1, 4, 10, 30),
-    "depth": range(5),
-    "width": (1, 1, 2),
-    "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
-    "reuse": (True, True, True, True, False),
-    "windows": (*[(0, 0, 0, 0)] * 5, (3, 3, 3, 3), (5, 0, 8, 2), (0, 4, 1, 0)),
-}
-
-
-def random_world(seed: int) -> World:
-    rng = random.Random(seed)
-    return World(seed, **{name: rng.choice(values) for name, values in CHOICES.items()})
 
 
 class Simulation:
@@ -131,6 +82,9 @@ class Simulation:
         self.digests: dict[int, list[int]] = {}  # of each prefix of a request
         self.live: dict[int, Request] = {}
         self.begun: set[int] = set()  # running requests
+        # Of each cache and request, the positions of the rows that it began on, None for those
+        # behind the window.
+        self.found: dict[tuple[int, int], list[int | None]] = {}
         self.expected = {r.id: self.text(r) for r in self.arrivals}
 
     def sized(
@@ -184,13 +138,38 @@ class Simulation:
     def lookahead(self, cache: int) -> int:
         return self.world.drafts[cache - 1] if cache else 0
 
-    def slots(self, request: Request, cache: int, positions: Iterable[int]) -> list[int]:
-        return self.manager(cache).slots(request.id, list(positions)).tolist()
+    def slots(self, request: Request, cache: int, rows: Iterable[int]) -> list[int]:
+        return self.manager(cache).slots(request.id, list(rows)).tolist()
+
+    def absent(self, request: Request, cache: int) -> int:
+        return self.manager(cache).absent(request.id)
+
+    def seen(self, request: Request, cache: int) -> range:
+        """Committed rows that the next one sees."""
+        manager = self.manager(cache)
+        committed = manager.committed(request.id)
+        return range(max(committed - manager.window + 1, 0) if manager.window else 0, committed)
+
+    def find_rows(self, request: Request, cache: int) -> list[int | None]:
+        """The positions of the rows that a request begins on: rising ones of its text, which go on
+        to the target's length where nothing is absent."""
+        positions: list[int | None] = [None] * self.manager(cache).committed(request.id)
+        after = iter(range(self.target.committed(request.id)))
+        seen = self.seen(request, cache)
+        for row, slot in zip(seen, self.slots(request, cache, seen), strict=True):
+            held = self.rows[cache].get(slot)
+            right = (p for p in after if self.content(request, cache, p) == held)
+            positions[row] = next(right, None)
+            assert positions[row] is not None, (cache, request.id, row)
+        if not self.absent(request, cache):
+            assert all(p in (None, row) for row, p in enumerate(positions))
+        return positions
 
     def write(self, request: Request, cache: int, first: int, contents: Sequence[int]) -> None:
         """Rows from position `first` on. That no block behind the committed rows is held or found
         by others is an invariant, checked when the step is scheduled."""
         if contents:
+            first -= self.absent(request, cache)
             assert first >= self.manager(cache).committed(request.id), "writes a committed row"
             slots = self.slots(request, cache, range(first, first + len(contents)))
             self.rows[cache].update(zip(slots, contents, strict=True))
@@ -215,9 +194,11 @@ class Simulation:
             self.events["reused"] += start > 0
             self.events["reused output"] += start > request.num_prompt_tokens
             for draft, needs in zip(self.resources.drafts, self.needs.caches, strict=True):
-                is_behind = draft.committed(request.id) < start
-                assert needs.from_tokens or not is_behind, "a draft that cannot catch up lags"
-                self.events["reused before the draft"] += is_behind
+                held, lacks = draft.committed(request.id), draft.absent(request.id)
+                assert held + lacks == start or (needs.from_tokens and not lacks)
+                self.events["reused before the draft"] += held + lacks < start
+                self.events["lacked all"] += lacks > 0 and not held
+                self.events["lacked some"] += lacks > 0 and held > 0
         self.write_right(request, 0, start, start + item.num_rows)
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
@@ -255,7 +236,7 @@ class Simulation:
         """Writes a draft cache; returns its new committed length."""
         request, rng = item.request, self.rng
         slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
-        committed = self.manager(cache).committed(request.id)
+        committed = self.manager(cache).committed(request.id) + self.absent(request, cache)
         may_wait = item.is_generation or not self.manager(cache).window
         if (item.is_generation and item.max_nodes == 0) or (rng.random() < 0.15 and may_wait):
             return committed  # it may lag behind
@@ -274,6 +255,13 @@ class Simulation:
 
     def step(self) -> None:
         batch = self.scheduler.schedule()
+        for preempted in batch.preempted:
+            self.begun.discard(preempted.id)
+        for item in batch.items:
+            if item.request.id not in self.begun:
+                for cache in range(len(self.rows)):
+                    rows = self.find_rows(item.request, cache)
+                    self.found[cache, item.request.id] = rows
         self.note(batch)
         self.check()
         fed = sum(item.num_rows + item.max_nodes for item in batch.items)
@@ -284,7 +272,6 @@ class Simulation:
         if self.live:
             assert ids and ids[0] == min(self.live), "the earliest request made no progress"
         self.events["preempted"] += len(batch.preempted)
-        self.begun -= {r.id for r in batch.preempted}
         assert not {r.id for r in batch.preempted} & set(ids)
         self.events["waited"] += self.scheduler.num_running > len(ids)
         for item in batch.items:
@@ -319,13 +306,14 @@ class Simulation:
             for id, committed in manager.committed_lengths().items():
                 request = self.live[id]
                 assert committed < len(request.tokens)
-                # Rows that the next one sees.
-                seen = range(
-                    max(committed - manager.window + 1, 0) if manager.window else 0, committed
-                )
-                for position, slot in zip(seen, self.slots(request, cache, seen), strict=True):
+                found, seen = self.found[cache, id], self.seen(request, cache)
+                for row, slot in zip(seen, self.slots(request, cache, seen), strict=True):
+                    position = (
+                        row + self.absent(request, cache) if row >= len(found) else found[row]
+                    )
+                    assert position is not None
                     held = self.rows[cache].get(slot)
-                    assert held == self.content(request, cache, position), (cache, id, position)
+                    assert held == self.content(request, cache, position), (cache, id, row)
 
     def disturb(self) -> None:
         """Arrivals and aborts between two steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -42,8 +41,6 @@ class PlainResourceManager:
         pairs = list(zip(self.drafts, flags, strict=True))
         # A cache that may be smaller than a text (it has a window) has no room to catch up.
         self._followers = tuple(draft for draft, alone in pairs if alone and not draft.window)
-        self._in_step = (target, *(draft for draft, alone in pairs if not alone or draft.window))
-        self._reuse_step = math.lcm(*(manager.block_size for manager in self._in_step))
         self._largest_block = max(manager.block_size for manager in self.all)
 
     @property
@@ -52,20 +49,17 @@ class PlainResourceManager:
         return self.target, *self.drafts
 
     def begin(self, request: Request) -> int:
-        """Start a request on the prefix that the target holds and all drafts which could not catch
-        up (they would be left with rows nobody wrote); returns its length, committed in each of
-        them. Other drafts begin on what they hold of it."""
+        """Start a request on the prefix that the target holds; returns its length. Drafts that can
+        catch up begin on what they hold of it; to the others what they lack of it is absent."""
         tokens = request.tokens
         num_cached = self.target.match(tokens)
-        for manager in self._in_step[1:]:
-            if num_cached:
-                num_cached = min(num_cached, manager.match(tokens))
-        num_cached -= num_cached % self._reuse_step
-        for manager in self._in_step:
-            manager.begin(request.id, tokens, num_cached)
-        for manager in self._followers:
-            held = min(num_cached, manager.match(tokens)) if num_cached else 0
-            manager.begin(request.id, tokens, held - held % manager.block_size)
+        self.target.begin(request.id, tokens, num_cached)
+        for manager in self.drafts:
+            if manager in self._followers:
+                held = min(num_cached, manager.match(tokens)) if num_cached else 0
+                manager.begin(request.id, tokens, held - held % manager.block_size)
+            else:
+                manager.begin_behind(request.id, tokens, num_cached)
         return num_cached
 
     def reserve(
@@ -75,13 +69,17 @@ class PlainResourceManager:
         A length that is already covered costs nothing, so no draft_tokens ask for no more."""
         # The drafts are asked first what they could give, rather than rolling back after a refusal:
         # a rollback could not bring back the cached blocks evicted for it.
-        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
-            if not draft.covers(request.id, tokens) and tokens > draft.room(request.id):
+        asked = [
+            (draft, tokens - draft.absent(request.id))
+            for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens))
+        ]
+        for draft, rows in asked:
+            if not draft.covers(request.id, rows) and rows > draft.room(request.id):
                 return False
         if not self.target.reserve(request.id, target_tokens):
             return False
-        for draft, tokens in zip(self.drafts, draft_tokens, strict=bool(draft_tokens)):
-            reserved = draft.reserve(request.id, tokens)
+        for draft, rows in asked:
+            reserved = draft.reserve(request.id, rows)
             assert reserved, "a draft cache refused what it had room for"
         return True
 
@@ -97,7 +95,7 @@ class PlainResourceManager:
             assert all(n <= committed for n in drafted), "a draft cannot be ahead of the target"
             self.target.commit(request.id, request.tokens, committed)
             for draft, length in zip(self.drafts, drafted, strict=True):
-                draft.commit(request.id, request.tokens, length)
+                draft.commit(request.id, request.tokens, length - draft.absent(request.id))
 
     def free(self, request: Request) -> None:
         """Return all blocks of a request."""
@@ -111,7 +109,8 @@ class PlainResourceManager:
 
     def room(self, request: Request) -> int:
         """Most rows that the request could hold now in every cache."""
-        return min(manager.room(request.id) for manager in self.all)
+        rooms = (draft.room(request.id) + draft.absent(request.id) for draft in self.drafts)
+        return min(self.target.room(request.id), *rooms, 1 << 62)
 
     def target_room(self, request: Request) -> int:
         """Most rows that the request could hold now in the target's cache."""
@@ -134,7 +133,8 @@ class PlainResourceManager:
             lengths = draft.committed_lengths()
             assert target.keys() == lengths.keys(), "the caches hold different requests"
             for request_id, committed in lengths.items():
-                assert committed <= target[request_id], f"draft of {request_id} ahead of the target"
+                length = committed + draft.absent(request_id)
+                assert length <= target[request_id], f"draft of {request_id} ahead of the target"
 
 
 class PlainScheduler:

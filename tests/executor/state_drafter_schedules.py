@@ -151,11 +151,10 @@ class FakeHead(Book):
             assert group.tokens and group.tree is None
             for position in range(group.context, group.context + len(group.tokens)):
                 state = states.pop(0)
-                assert len(state) == position + 1, "a state of another position"
                 if position:
-                    before = self.rows[self.slot(group.blocks, position - 1)]
-                    same = before[: position + 1] == state
-                    assert same, "a token that does not follow, or another text's row"
+                    # Behind absent tokens the row before is of an earlier position of the text.
+                    before = self.rows[self.slot(group.blocks, position - 1)][: len(state)]
+                    assert before == state[: len(before)], "another text's row"
                 read = group.tokens[position - group.context :][: self.world.lookahead]
                 unknown = NOTHING * (self.world.lookahead - len(read))
                 self.rows[self.slot(group.blocks, position)] = (*state, *read, *unknown)
@@ -169,6 +168,7 @@ class FakeHead(Book):
         first_step_only: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups, hidden)
+        reached = [len(self.target.prefixes[int(number)]) for number in hidden[:, 0].tolist()]
         k, depth = self.world.shape
         if self.world.modules:
             depth = self.world.modules
@@ -180,7 +180,9 @@ class FakeHead(Book):
             if not self.world.modules:
                 for offset in range(k * (depth - 1)):
                     self.rows[self.slot(group.blocks, end + offset)] = NOTHING
-            prefix = self.rows[self.slot(group.blocks, end - 1)][: end + 1]
+            of_rows, reached = reached[: len(group.tokens)], reached[len(group.tokens) :]
+            known = of_rows[-1] + 1  # tokens of the text
+            prefix = self.rows[self.slot(group.blocks, end - 1)][:known]
             own: list[int] = []
             for _ in range(depth):
                 right = self.target.next_token(prefix)
@@ -190,11 +192,11 @@ class FakeHead(Book):
                 )
                 own += [best, other][:k]
                 prefix = (*prefix, best)
-            for row in range(group.context, end) if self.world.modules else ():
+            for row, state in enumerate(of_rows, group.context) if self.world.modules else ():
                 # The modules read the drafts in place of tokens that are not known yet.
                 slot = self.slot(group.blocks, row)
-                length = row + 1 + self.world.lookahead
-                self.rows[slot] = (*self.rows[slot][: end + 1], *own)[:length]
+                length = state + self.world.lookahead
+                self.rows[slot] = (*self.rows[slot][:known], *own)[:length]
             tokens.append(own)
             parents.append([-1 if i < k else (i // k - 1) * k for i in range(len(own))])
         scores = -torch.arange(float(k * depth)).expand(len(groups), k * depth)
@@ -254,6 +256,7 @@ class Schedule:
         target: Any = self.target
         self.executor = PyExecutor(target, self.resources, scheduler, self.drafter)
         self.scheduler = scheduler
+        self.began: dict[int, int] = {}  # rows that a request found in the draft's cache
         self.live: dict[int, Request] = {}
         self._watch_feeding()
 
@@ -286,7 +289,12 @@ class Schedule:
             for item in batch.items:
                 if item.request.id not in next_row:
                     next_row[item.request.id] = item.start
+                    (draft,) = self.resources.drafts
+                    self.began[item.request.id] = held = draft.committed(item.request.id)
                     self.events["reused"] += item.start > 0
+                    lacks = draft.absent(item.request.id) > 0
+                    self.events["lacked all"] += lacks and not held
+                    self.events["lacked some"] += lacks and held > 0
                 self.events["chunk"] += not item.samples
                 self.events["no drafts"] += item.is_generation and item.max_nodes == 0
             return batch
@@ -296,17 +304,22 @@ class Schedule:
     def check(self) -> None:
         self.resources.check_invariants()
         (draft,) = self.resources.drafts
-        books = (
-            (self.resources.target, self.target, 1),
-            (draft, self.head, 1 + self.world.lookahead),
-        )
-        for manager, book, ahead in books:
-            for id, committed in manager.committed_lengths().items():
-                tokens = tuple(self.live[id].tokens)
-                blocks = manager.block_table(id).tolist()
-                for position in range(committed):
-                    held = book.rows[book.slot(blocks, position)]
-                    assert held == tokens[: position + ahead], (ahead, id, position)
+        for id, committed in self.resources.target.committed_lengths().items():
+            blocks = self.resources.target.block_table(id).tolist()
+            held = [self.target.rows[self.target.slot(blocks, row)] for row in range(committed)]
+            tokens = tuple(self.live[id].tokens)
+            assert held == [tokens[: row + 1] for row in range(committed)], ("target", id)
+        for id, committed in draft.committed_lengths().items():
+            blocks, tokens = draft.block_table(id).tolist(), tuple(self.live[id].tokens)
+            reached = 0
+            for row in range(committed):
+                held = self.head.rows[self.head.slot(blocks, row)]
+                position = len(held) - 1 - self.world.lookahead
+                assert held == tokens[: len(held)], ("draft", id, row)
+                assert position >= reached, ("draft", id, row)
+                reached = position + 1
+                if row >= self.began[id] or not draft.absent(id):
+                    assert position == row + draft.absent(id), ("draft", id, row)
 
     def step(self) -> None:
         outputs = self.executor.step()

@@ -64,6 +64,19 @@ class Pair:
 
     def begin(self, request: int) -> None:
         text = self.base[: self.rng.randint(0, 40)] + self.more(self.rng.randint(1, 4))
+        if self.rng.random() < 0.4:
+            if self.rng.random() < 0.7:  # as another one may have begun
+                text, end = self.base + self.more(2), 2 * self.block
+            else:
+                end = self.rng.randint(0, len(text) - 1)
+            self.ask("begin_behind", request, text, end)
+            self.texts[request] = text
+            absent = self.ask("absent", request)
+            self.events["lacks"] += absent > 0
+            self.events["found behind a gap"] += self.cache.committed(request) > self.ask(
+                "match", text
+            )
+            return
         cached = self.ask("match", text)
         self.events["found"] += cached > 0
         if cached and self.rng.random() < 0.3:
@@ -83,9 +96,12 @@ class Pair:
             del self.texts[request]
             return
         target = committed + rng.randint(0, 9)
-        text += self.more(target - len(text) + rng.choice((0, 0, 1, 3)))
+        absent = self.cache.absent(request)
+        text += self.more(target + absent - len(text) + rng.choice((0, 0, 1, 3)))
         if rng.random() < 0.9:
-            target = min(target, len(text), len(self.cache.block_table(request)) * self.block)
+            target = min(
+                target, len(text) - absent, len(self.cache.block_table(request)) * self.block
+            )
         self.ask("commit", request, text, target)
 
     def compare(self) -> None:
@@ -119,5 +135,6 @@ def test_the_same_blocks_after_every_call() -> None:
             error.add_note(f"seed {seed}")
             raise
         events += pair.events
-    for event in ("refused", "found", "full", "behind"):
+    for event in ("refused", "found", "full", "behind", "lacks"):
         assert events[event] > 100, (event, events)
+    assert events["found behind a gap"]

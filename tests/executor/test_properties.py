@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from trtspec.executor.request import Request
 
 from .kv_cache_reference import PlainKVCacheManager
-from .random_schedules import CHOICES, PlainSimulation, Simulation, World, random_world
+from .random_schedules import PlainSimulation, Simulation
+from .random_worlds import CHOICES, World, random_world
 from .scheduler_reference import PlainResourceManager
 
 
@@ -38,6 +39,8 @@ def test_random_schedules() -> None:
         "reused",
         "reused output",
         "reused before the draft",
+        "lacked all",
+        "lacked some",
         "border",
         "cut drafts",
         "behind a window",
@@ -96,7 +99,7 @@ class IgnoresPrefix(PlainKVCacheManager):
     def _publish(self, sequence, tokens, num_full) -> None:  # type: ignore[no-untyped-def]
         super()._publish(sequence, tokens, num_full)
         self._prefix_of = [0] * self.num_blocks
-        sequence.prefixes = [0] * len(sequence.prefixes)
+        sequence.prefix = 0
 
 
 class OffersUnverified(PlainKVCacheManager):

@@ -77,29 +77,67 @@ def test_a_refused_reserve_evicts_nothing() -> None:
 
 
 @pytest.mark.parametrize("drafts", [(0, 8), (8, 0), (3, 8), (4, 8), (8, 7), (8, 8), (8,), ()])
-def test_reuse_counts_only_what_all_caches_hold(drafts: tuple[int, ...]) -> None:
+def test_no_draft_shortens_what_the_target_holds(drafts: tuple[int, ...]) -> None:
     resources = make(8, [8] * len(drafts)) if drafts else ResourceManager(KVCacheManager(8, 4))
     first = request(0, list(range(9)))
     assert resources.begin(first) == 0
     commit(resources, first, 8, *drafts)
     second = request(1, list(range(10)))
-    held = min((8, *drafts)) // 4 * 4
-    assert resources.begin(second) == held
-    assert set(lengths(resources, second)) == {held}
-    resources.check_invariants()
+    assert resources.begin(second) == 8
+    assert set(lengths(resources, second)) == {8}
+    absent = [8 - held // 4 * 4 for held in drafts]
+    assert [cache.absent(second) for cache in resources.draft_caches] == absent
+    rows = [manager.committed(1) for manager in resources.drafts]
+    assert rows == [held // 4 * 4 for held in drafts]
+    commit(resources, second, 9, *[9] * len(drafts))
+    assert set(lengths(resources, second)) == {9}
+
+
+def test_rows_lie_directly_behind_those_that_are_held() -> None:
+    resources = make()
+    first = request(0, list(range(13)))
+    resources.begin(first)
+    commit(resources, first, 12, 5)
+    second, (cache,) = request(1, list(range(13))), resources.draft_caches
+    assert resources.begin(second) == 12
+    assert resources.reserve(second, 13, (13,))
+    rows = cache.rows(second, 12, [7])
+    assert (rows.tokens, rows.context) == ([7], 4)
+    assert rows.blocks.tolist()[0] == cache.block_table(first).tolist()[0]
+    assert len(rows.blocks) == 2  # 4 rows are held, 8 tokens absent, and one is fed
+
+
+def test_what_follows_absent_tokens_is_found_again() -> None:
+    """A chat that grows, of which a draft saw nothing at first, and a prompt that parts from it."""
+    resources = make(32, (32,))
+    chat, absent, cached = list(range(9)), [], []
+    for id in range(5):
+        turn = request(id, chat)
+        cached.append(resources.begin(turn))
+        absent.append(resources.draft_caches[0].absent(turn))
+        chat = chat + [100 + id] * 8
+        turn.tokens[:] = chat
+        drafted = cached[-1] if id == 0 else len(chat) - 1
+        commit(resources, turn, len(chat) - 1, drafted)
+        resources.free(turn)
+    assert cached == [0, 16, 24, 32, 40]
+    assert absent == [0, 16, 16, 16, 16]
+    other = request(9, [*range(8), *[55] * 20])
+    assert resources.begin(other) == 8
+    assert resources.draft_caches[0].absent(other) == 8
 
 
 @pytest.mark.parametrize("drafts", [(0, 8), (8, 0), (3, 7), (8, 8)])
-def test_a_draft_that_can_catch_up_does_not_hold_the_target_back(drafts: tuple[int, int]) -> None:
+def test_a_draft_that_can_catch_up_begins_on_what_it_holds(drafts: tuple[int, int]) -> None:
     caches = [KVCacheManager(8, 4), KVCacheManager(8, 3)]
     resources = ResourceManager(KVCacheManager(8, 4), caches, [False, True])
     first = request(0, list(range(9)))
     resources.begin(first)
     commit(resources, first, 8, *drafts)
     second = request(1, list(range(10)))
-    held = min(8, drafts[0]) // 4 * 4
-    assert resources.begin(second) == held
-    assert lengths(resources, second) == [held, held, min(held, drafts[1]) // 3 * 3]
+    assert resources.begin(second) == 8
+    assert lengths(resources, second) == [8, 8, drafts[1] // 3 * 3]
+    assert resources.draft_caches[1].absent(second) == 0
     resources.check_invariants()
 
 
@@ -111,17 +149,22 @@ def test_a_draft_with_a_window_begins_where_the_target_does() -> None:
     resources.begin(first)
     commit(resources, first, 8, 4)
     second = request(1, list(range(10)))
-    assert resources.begin(second) == 4
-    assert lengths(resources, second) == [4, 4]
+    assert resources.begin(second) == 8
+    assert lengths(resources, second) == [8, 8]
+    assert resources.draft_caches[0].absent(second) == 4
     resources.check_invariants()
 
 
-def test_reuse_ends_on_a_border_of_all_block_sizes() -> None:
+def test_blocks_of_other_sizes() -> None:
     resources = make(drafts=(8, 16), block=3)
     first = request(0, list(range(30)))
     resources.begin(first)
     commit(resources, first, 29, 29, 29)
-    assert resources.begin(request(1, list(range(30)))) == 24  # of 28 and 27
+    second = request(1, list(range(30)))
+    assert resources.begin(second) == 28
+    assert [cache.absent(second) for cache in resources.draft_caches] == [0, 1]
+    resources.free(first)
+    commit(resources, second, 30, 30, 30)
 
 
 def test_no_draft_is_ever_ahead_of_the_target() -> None:
@@ -226,10 +269,10 @@ def test_what_a_draft_cache_says_follows_every_move() -> None:
     r, (cache,) = request(0, [1, 2, 3]), resources.draft_caches
     resources.begin(r)
     assert resources.reserve(r, 3, (3,))
-    resources.know([0], [2], [resources.target_block_table(r)])
-    assert cache.committed(r) == 2  # as it was told
+    resources.know([0], [2], [1], [resources.target_block_table(r)])
+    assert (cache.committed(r), cache.absent(r)) == (2, 1)  # as it was told
     resources.commit([r], [3], [(3,)])
-    assert cache.committed(r) == 3
-    resources.know([0], [2], [resources.target_block_table(r)])
+    assert (cache.committed(r), cache.absent(r)) == (3, 0)
+    resources.know([0], [2], [1], [resources.target_block_table(r)])
     assert resources.reserve(r, 9, (9,))
     assert cache.committed(r) == 3 and len(cache.block_table(r)) == 3

@@ -71,6 +71,18 @@ def test_the_text_is_that_of_the_llm(
     assert {chunk.id for chunk in chunks} != {whole.id}
 
 
+def test_the_usage_says_what_came_out_of_the_prefix_cache(any_server: Server) -> None:
+    client = any_server.client()
+    chat = "the rat and the cat and the mat sat on a hat " * 4
+    usages = [
+        client.completions.create(model="tiny", prompt=text, max_tokens=4, temperature=0).usage
+        for text in (chat, chat + "ate", "no " + chat)
+    ]
+    first, grown, other = (usage.prompt_tokens_details.cached_tokens for usage in usages)
+    assert first == other == 0
+    assert usages[0].prompt_tokens - 33 <= grown < usages[0].prompt_tokens
+
+
 def test_token_prompts(server: Server, reference: LLM) -> None:
     ids = [reference.tokenizer(p)["input_ids"] for p in PROMPTS[:2]]
     client = server.client()

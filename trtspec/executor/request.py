@@ -44,6 +44,8 @@ class Request:
     processors: of its logits, beside those of its options.
     priority: the caller's; for policies that order the requests that wait, lower ones earlier.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
+    num_cached_tokens: of its prompt, those that it found in the caches when it first began (None
+    until then).
     arrival_time, scheduled_time: when it was made, and when its first rows were scheduled (None
     until then), of `time.monotonic`.
 
@@ -68,6 +70,7 @@ class Request:
     transfer: Transfer | None = None
     arrival_time: float = field(default_factory=time.monotonic)
     scheduled_time: float | None = None
+    num_cached_tokens: int | None = None
     priority: int = 0
 
     @classmethod

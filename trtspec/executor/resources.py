@@ -9,16 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.ops.kv_cache import KVCache
 
 
 class DraftCache:
-    """One of the draft caches as its drafter sees it: where to write, and behind which rows."""
+    """One of the draft caches as its drafter sees it: where to write, and behind which rows.
+
+    Tokens may be absent to it: those that a request found in the target's cache and not in this
+    one, where their rows cannot be made any more. Its text goes on without them.
+    """
 
     def __init__(self, manager: KVCache) -> None:
         self._manager = manager
-        self._step: dict[int, tuple[int, Tensor]] = {}
+        self._step: dict[int, tuple[int, int, Tensor]] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -35,18 +40,33 @@ class DraftCache:
         return self._manager.window
 
     def committed(self, request: Request) -> int:
-        """Rows of the request that are valid: what `Drafter.on_accepted` answered last."""
+        """Tokens of the request up to which its rows are valid, or absent: what
+        `Drafter.on_accepted` answered last."""
         known = self._step.get(request.id)
-        return self._manager.committed(request.id) if known is None else known[0]
+        if known is not None:
+            return known[0]
+        return self._manager.committed(request.id) + self._manager.absent(request.id)
+
+    def absent(self, request: Request) -> int:
+        """Tokens of the request, all before those that it is fed, that the cache has no row of."""
+        known = self._step.get(request.id)
+        return self._manager.absent(request.id) if known is None else known[1]
 
     def block_table(self, request: Request) -> Tensor:
         """The request's blocks in order of position: int32 [n], not to be written to."""
         known = self._step.get(request.id)
-        return self._manager.block_table(request.id) if known is None else known[1]
+        return self._manager.block_table(request.id) if known is None else known[2]
 
-    def know(self, step: dict[int, tuple[int, Tensor]]) -> None:
-        """What is true of the requests of a step, by id, until the caches move again: drafters ask
-        for it several times, and a call into C++ takes fifty times as long as looking it up."""
+    def rows(self, request: Request, start: int, tokens: Sequence[int]) -> RowGroup:
+        """The rows that are made of the request's positions from ``start`` on, at least
+        `committed`, each read with one of ``tokens``. They lie, and count, directly behind the rows
+        that the cache has."""
+        return RowGroup(tokens, start - self.absent(request), self.block_table(request))
+
+    def know(self, step: dict[int, tuple[int, int, Tensor]]) -> None:
+        """What is true of the requests of a step, by id, until the caches move again: what
+        `committed`, `absent` and `block_table` say. Drafters ask for it several times, and a call
+        into C++ takes fifty times as long as looking it up."""
         self._step = step
 
 
@@ -85,9 +105,9 @@ class ResourceManager:
         return self.target, *self.drafts
 
     def begin(self, request: Request) -> int:
-        """Start a request on the prefix that the target holds and all drafts which could not catch
-        up (they would be left with rows nobody wrote); returns its length, committed in each of
-        them. Other drafts begin on what they hold of it."""
+        """Start a request on the prefix that the target holds; returns its length. No draft
+        shortens it: those that can catch up begin on what they hold of it, and to the others what
+        they lack of it is absent, so that they have the target's length."""
         self._forget_step()
         num_cached = int(self.native.begin(request.id, request.tokens))
         self.told[request.id] = len(request.tokens)
@@ -175,13 +195,20 @@ class ResourceManager:
         debugging."""
         self.native.check_invariants()
 
-    def know(self, ids: Sequence[int], committed: Sequence[int], tables: Sequence[Tensor]) -> None:
-        """What a step was scheduled with, of each draft cache in turn the committed lengths and
-        the blocks of its requests (`DraftCache.know`)."""
+    def know(
+        self,
+        ids: Sequence[int],
+        committed: Sequence[int],
+        absent: Sequence[int],
+        tables: Sequence[Tensor],
+    ) -> None:
+        """What a step was scheduled with, of each draft cache in turn of all its requests
+        (`DraftCache.know`)."""
         number = len(ids)
         for i, cache in enumerate(self.draft_caches):
             own = slice(i * number, (i + 1) * number)
-            cache.know(dict(zip(ids, zip(committed[own], tables[own], strict=True), strict=True)))
+            facts = zip(committed[own], absent[own], tables[own], strict=True)
+            cache.know(dict(zip(ids, facts, strict=True)))
 
     def _forget_step(self) -> None:
         for cache in self.draft_caches:

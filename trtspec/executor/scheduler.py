@@ -151,11 +151,12 @@ class Scheduler:
         if self._skips_drafts is not None:
             generating = self._reserve_rows()
             drafts = not (generating and self._skips_drafts(generating))
-        ids, *columns, num_begun, victims, running, drafted, tables = self._schedule(drafts)
+        planned = self._schedule(drafts)
+        ids, *columns, num_begun, victims, running, drafted, absent, tables = planned
         requests = self._requests
         items = tuple(map(ScheduledRequest, [requests[i] for i in ids], *columns))
         self._num_running = running
-        self._resources.know(ids, drafted, tables[len(ids) :])
+        self._resources.know(ids, drafted, absent, tables[len(ids) :])
         preempted = tuple(requests[i] for i in victims)
         for request in preempted:
             request.draft = TokenTree.empty()
@@ -182,4 +183,5 @@ def _first_time(begun: Sequence[ScheduledRequest]) -> tuple[ScheduledRequest, ..
     now = time.monotonic() if first else 0.0
     for item in first:
         item.request.scheduled_time = now
+        item.request.num_cached_tokens = item.start
     return first

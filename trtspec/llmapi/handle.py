@@ -275,6 +275,7 @@ def _cut(completion: CompletionOutput, mark: _Mark | None) -> CompletionOutput:
     taken.metrics = mark.metrics
     if not mark.tokens:
         taken.first_token_time = taken.queue_time = None
+        taken.num_cached_tokens = 0
     if not mark.finished:
         taken.finish_reason = taken.stop_reason = taken.finish_time = None
         taken.kv_transfer_params = None

@@ -22,8 +22,10 @@ class CompletionOutput:
     were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
     ``seed`` repeats this very sequence (with the same sample index). ``first_token_time`` and
     ``finish_time`` are of `time.monotonic`, ``queue_time`` is how many seconds it waited for its
-    first step; None until then. ``kv_transfer_params`` says where its hidden states were written
-    (``hidden_states_path``), with the method extract_hidden_states.
+    first step; None until then. ``num_cached_tokens``: of the prompt, those that came out of the
+    prefix cache; 0 until the first step, and never fewer with speculation. ``kv_transfer_params``
+    says where its hidden states were written (``hidden_states_path``), with the method
+    extract_hidden_states.
     """
 
     index: int
@@ -35,6 +37,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
     queue_time: float | None = None
+    num_cached_tokens: int = 0
     first_token_time: float | None = None
     finish_time: float | None = None
     kv_transfer_params: Mapping[str, str] | None = None
@@ -66,6 +69,11 @@ class RequestOutput:
     @property
     def finished(self) -> bool:
         return all(output.finished for output in self.outputs)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that the first sequence found in the prefix cache."""
+        return self.outputs[0].num_cached_tokens if self.outputs else 0
 
     @property
     def kv_transfer_params(self) -> Mapping[str, str] | None:

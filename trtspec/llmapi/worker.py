@@ -215,6 +215,7 @@ class Worker:
         sequence = self._live[step.request.id]
         completion = sequence.completion
         completion.queue_time = step.request.queue_time
+        completion.num_cached_tokens = step.request.num_cached_tokens or 0
         if step.tokens and completion.first_token_time is None:
             completion.first_token_time = time.monotonic()
             if completion.index == 0:

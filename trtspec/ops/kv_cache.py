@@ -60,6 +60,16 @@ class KVCache:
         `match(tokens)`, a multiple of block_size); they count as committed."""
         self._books.begin(request_id, tokens, num_cached)
 
+    def begin_behind(self, request_id: int, tokens: Sequence[int], end: int) -> None:
+        """Start a sequence whose next row is that of token `end`, on what the cache holds of the
+        tokens before; the others are absent. Of all lengths below, rows are meant: a token behind
+        the absent ones has the row of its position less `absent(request_id)`."""
+        self._books.begin_behind(request_id, tokens, end)
+
+    def absent(self, request_id: int) -> int:
+        """Tokens of the request's text that have no row, all before the rows that it adds."""
+        return int(self._books.absent(request_id))
+
     def committed(self, request_id: int) -> int:
         """Rows of the request whose K/V is valid."""
         return int(self._books.committed(request_id))
@@ -89,10 +99,10 @@ class KVCache:
         return bool(self._books.reserve(request_id, num_tokens))
 
     def commit(self, request_id: int, tokens: Sequence[int], num_committed: int) -> None:
-        """Rows 0..num_committed-1 now hold the K/V of `tokens[:num_committed]`, all of them
-        verified. Returns what was reserved beyond them.
+        """Rows 0..num_committed-1 now hold the K/V of as many of `tokens`, all of them verified
+        (the first ones, where none are absent). Returns what was reserved beyond them.
 
-        tokens: all verified tokens of the request, at least num_committed of them. num_committed:
+        tokens: all verified tokens of the request, at least those of the rows. num_committed:
         at least the committed length so far, at most what is reserved.
         """
         self._books.commit(request_id, tokens, num_committed)

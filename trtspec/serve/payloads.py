@@ -18,9 +18,9 @@ from trtspec.serve.token_text import TokenText
 LogprobsForm = Callable[[Sequence[TokenLogprobs]], dict[str, Any]]
 
 
-def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, int]:
+def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, Any]:
     """Tokens of a request so far, or with so many generated ones; a prompt counts once, whatever
-    `n`."""
+    `n`, and so do those of it that came out of the prefix cache."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     if completion is None:
         completion = sum(len(c.token_ids) for output in outputs for c in output.outputs)
@@ -28,6 +28,9 @@ def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> di
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(output.num_cached_tokens for output in outputs)
+        },
     }
 
 

@@ -146,4 +146,4 @@ class StateDrafter(CachedRolloutDrafter):
         """Rows start .. start + count - 1 of the draft cache, each with the token after it."""
         tokens = request.tokens[start + 1 : start + 1 + count]
         assert len(tokens) == count, "a state's next token is known when its row is fed"
-        return RowGroup(tokens, start, self._cache.block_table(request))
+        return self._cache.rows(request, start, tokens)

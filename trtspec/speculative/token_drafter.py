@@ -50,8 +50,7 @@ class TokenDrafter(CachedRolloutDrafter):
         for request in requests:
             start = self._cache.committed(request)
             self._fed[request.id] = len(request.tokens)
-            blocks = self._cache.block_table(request)
-            groups.append(RowGroup(self._known(request.tokens[start:]), start, blocks))
+            groups.append(self._group(request, start, len(request.tokens)))
         return groups, None
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
@@ -93,7 +92,7 @@ class TokenDrafter(CachedRolloutDrafter):
 
     def _group(self, request: Request, start: int, end: int) -> RowGroup:
         tokens = self._known(request.tokens[start:end])
-        return RowGroup(tokens, start, self._cache.block_table(request))
+        return self._cache.rows(request, start, tokens)
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         """The ids that the draft reads for ``tokens``. Ids that only the target's padded embedding

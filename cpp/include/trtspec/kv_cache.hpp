@@ -27,12 +27,17 @@ class KVCache {
   }
   // Newest tokens that a row sees, its own included; 0: all.
   virtual std::int64_t window() const { return 0; }
+  // Whether sequences may begin on what others left.
+  virtual bool enable_reuse() const { return false; }
   // Whether sequences take further blocks from a common pool while they grow.
   virtual bool is_pooled() const = 0;
 
   virtual std::int64_t match(std::span<const std::int64_t> tokens) const = 0;
   virtual void begin(std::int64_t request, std::span<const std::int64_t> tokens,
                      std::int64_t num_cached) = 0;
+  virtual void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
+                            std::int64_t end) = 0;
+  virtual std::int64_t absent(std::int64_t request) const = 0;
   virtual std::int64_t committed(std::int64_t request) const = 0;
   virtual std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const = 0;
   virtual std::span<const std::int32_t> block_table(std::int64_t request) const = 0;

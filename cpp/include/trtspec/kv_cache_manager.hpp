@@ -28,6 +28,11 @@ namespace trtspec {
 // as others do that nobody holds, until they are evicted. A prefix is found as far as all its
 // blocks, from the first on, are in the table.
 //
+// A draft's sequence may *lack* tokens of its text: where the target begins behind more than the draft
+// holds, nobody can make the rows between. They are absent: the rows that follow lie, and are found
+// again, directly behind those that are held, as if the text went on there. All lengths and positions
+// below but `end` count rows, so that token p of the text has row p - absent(request) from there on.
+//
 // Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
 class KVCacheManager final : public KVCache {
  public:
@@ -46,6 +51,7 @@ class KVCacheManager final : public KVCache {
   // Token rows in the whole cache.
   std::int64_t capacity() const override { return num_blocks() * block_size(); }
   std::int64_t window() const override;
+  bool enable_reuse() const override;
   bool is_pooled() const override { return true; }
   // Blocks that reserve can hand out: free ones and cached ones that may be evicted.
   std::int64_t num_free_blocks() const override;
@@ -58,6 +64,13 @@ class KVCacheManager final : public KVCache {
   // match(tokens), a multiple of block_size); they count as committed.
   void begin(std::int64_t request, std::span<const std::int64_t> tokens,
              std::int64_t num_cached) override;
+  // Starts a sequence whose next row is that of token `end`, on what the cache holds of the tokens
+  // before; the others are absent. What other sequences kept behind absent tokens is found where
+  // these are the same (of which a hash decides: drafts may be wrong).
+  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
+                    std::int64_t end) override;
+  // Tokens of the request's text that have no row, all of them before the rows that it adds.
+  std::int64_t absent(std::int64_t request) const override;
   // Rows of the request whose K/V is valid.
   std::int64_t committed(std::int64_t request) const override;
   // Rows in the blocks of the request that were offered for reuse (all committed ones, where there
@@ -81,9 +94,9 @@ class KVCacheManager final : public KVCache {
   // the first row that was not offered.
   //
   // tokens: the verified tokens of the request from index `first` on, as far as they are known,
-  // where first <= offered(request); with a lookahead, a block waits until the tokens after it are
-  // known. num_committed: at least the committed length so far, at most what is reserved, and at
-  // most first + tokens.size().
+  // where first <= offered(request) + absent(request); with a lookahead, a block waits until the
+  // tokens after it are known. num_committed: at least the committed length so far, at most what is
+  // reserved, and at most first + tokens.size() - absent(request).
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
               std::int64_t num_committed) override;
   // Ends the sequence: blocks in the reuse table stay cached, others are free again.

@@ -12,7 +12,9 @@
 namespace trtspec {
 
 // The only one that moves the KVCaches of a step: the target's, and those of any number of drafts.
-// At step boundaries each draft's committed length is at most the target's.
+// At step boundaries each draft's committed length is at most the target's. Lengths count tokens of
+// the text; a draft's cache has no rows of those that are absent to it (`KVCacheManager`), and what it
+// is asked for where rows lie is smaller by `draft_absent`.
 //
 // Lengths of drafts are given in their order, one for each. Broken conditions throw
 // std::logic_error.
@@ -31,9 +33,9 @@ class ResourceManager {
   const KVCache& target() const { return *caches_.front(); }
   const KVCache& draft(std::size_t index = 0) const { return cache(1 + index); }
 
-  // Starts a sequence on the prefix that the target holds and all drafts which could not catch up
-  // (they would be left with rows nobody wrote); returns its length, committed in each of them.
-  // Other drafts begin on what they hold of it.
+  // Starts a sequence on the prefix that the target holds, and returns its length. No draft shortens
+  // it: those that can catch up begin on what they hold of it, and to the others what they lack of it
+  // is absent, so that they have the target's length.
   std::int64_t begin(const Sequence& sequence);
   // Room for that many rows in all, in every cache; false and nothing changed otherwise. A length
   // that is already covered costs nothing, so no draft_tokens ask for no more.
@@ -58,7 +60,11 @@ class ResourceManager {
     return target().committed(sequence.id);
   }
   std::int64_t draft_committed(const Sequence& sequence, std::size_t draft = 0) const {
-    return this->draft(draft).committed(sequence.id);
+    return this->draft(draft).committed(sequence.id) + draft_absent(sequence, draft);
+  }
+  // Tokens, all before the first row that the draft is fed, of which its cache has no row.
+  std::int64_t draft_absent(const Sequence& sequence, std::size_t draft = 0) const {
+    return this->draft(draft).absent(sequence.id);
   }
   // Blocks in order of position; valid until the next change of the sequence.
   std::span<const std::int32_t> target_block_table(const Sequence& sequence) const {
@@ -75,9 +81,12 @@ class ResourceManager {
   void check_invariants() const;
 
  private:
+  std::int64_t draft_room(const Sequence& sequence, std::size_t draft) const {
+    return this->draft(draft).room(sequence.id) + draft_absent(sequence, draft);
+  }
+
   std::vector<std::shared_ptr<KVCache>> caches_;  // the target's first
-  std::vector<bool> follows_;  // of each cache, whether it begins on what it holds by itself
-  std::int64_t reuse_step_ = 1;
+  std::vector<bool> follows_;  // of each cache, whether it catches up with the target's
   std::int64_t largest_block_ = 1;
 };
 

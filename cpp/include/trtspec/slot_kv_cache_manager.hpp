@@ -29,6 +29,10 @@ class SlotKVCacheManager final : public KVCache {
   // num_cached must be 0.
   void begin(std::int64_t request, std::span<const std::int64_t> tokens,
              std::int64_t num_cached) override;
+  // Tokens before `end` are all absent.
+  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
+                    std::int64_t end) override;
+  std::int64_t absent(std::int64_t request) const override { return of(request).absent; }
   std::int64_t committed(std::int64_t request) const override { return of(request).committed; }
   std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const override;
   // The request's slot; empty before its first reservation.
@@ -46,6 +50,7 @@ class SlotKVCacheManager final : public KVCache {
     std::int32_t slot = -1;  // -1: none yet
     std::int64_t reserved = 0;
     std::int64_t committed = 0;
+    std::int64_t absent = 0;
   };
 
   const Sequence& of(std::int64_t request) const;

@@ -11,9 +11,7 @@ RolloutDrafter::FirstPass DraftModelDrafter::first_pass(std::span<const Request*
   for (const Request* request : requests) {
     const std::int64_t start = resources_.draft_committed(*request);
     fed_[request->id] = request->size();
-    pass.groups.push_back({.tokens = known(*request, start, request->size()),
-                           .context = start,
-                           .blocks = resources_.draft_block_table(*request)});
+    pass.groups.push_back(rows(*request, start, known(*request, start, request->size())));
   }
   return pass;
 }
@@ -23,10 +21,8 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
   replaced_.clear();
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> behind, chunks;  // apart: a call is to be no larger than the target's
-  const auto rows = [&](const Request& request, std::int64_t begin, std::int64_t end) {
-    return RowGroup{.tokens = known(request, begin, end),
-                    .context = begin,
-                    .blocks = resources_.draft_block_table(request)};
+  const auto group = [&](const Request& request, std::int64_t begin, std::int64_t end) {
+    return rows(request, begin, known(request, begin, end));
   };
   for (const ScheduledRequest& item : batch.items) {
     const Request& request = *item.request;
@@ -38,8 +34,8 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
     }
     const std::int64_t end = item.start + item.num_rows;
     lengths.push_back(end);
-    if (start < item.start) behind.push_back(rows(request, start, item.start));
-    chunks.push_back(rows(request, item.start, end));
+    if (start < item.start) behind.push_back(group(request, start, item.start));
+    chunks.push_back(group(request, item.start, end));
   }
   if (!behind.empty()) engine_.feed(behind, {});
   if (!chunks.empty()) engine_.feed(chunks, {});

@@ -65,11 +65,9 @@ RowGroup EagleDrafter::group(const Request& request, std::int64_t start,
   if (start + 1 + count > request.size()) {
     throw std::logic_error("a state's next token is known when its row is fed");
   }
-  return {.tokens = std::span(request.tokens)
-                        .subspan(static_cast<std::size_t>(start + 1),
-                                 static_cast<std::size_t>(count)),
-          .context = start,
-          .blocks = resources_.draft_block_table(request)};
+  return rows(request, start,
+              std::span(request.tokens).subspan(static_cast<std::size_t>(start + 1),
+                                                static_cast<std::size_t>(count)));
 }
 
 }  // namespace trtspec

@@ -86,6 +86,13 @@ std::vector<StepOutput> Executor::step() {
   const StepClock began = read_clocks(target_, drafter_->engine());
   const ScheduledBatch batch = ScheduledBatch::of(scheduler_.schedule());
   for (Request* request : batch.preempted) request->draft = TokenTree();
+  for (const ScheduledRequest& item : std::span(batch.items).last(batch.num_begun)) {
+    if (item.request->num_cached_tokens >= 0) continue;  // it was preempted
+    item.request->num_cached_tokens = item.start;
+    if (resources_.target().enable_reuse()) {
+      metrics_.record_prefix(item.request->num_prompt_tokens, item.start);
+    }
+  }
   std::vector<Judged> judged;
   try {
     judged = run(batch);

@@ -108,6 +108,11 @@ void ExecutorMetrics::record_step(const StepClock& step) {
   clock_.draft_calls += step.draft_calls;
 }
 
+void ExecutorMetrics::record_prefix(std::int64_t queried, std::int64_t found) {
+  num_prefix_cache_queries_ += queried;
+  num_prefix_cache_hits_ += found;
+}
+
 void ExecutorMetrics::record_verify(std::int64_t request_id, std::int64_t emitted,
                                     std::int64_t drafted_nodes, std::int64_t drafted_depth) {
   requests_[request_id].record(emitted, drafted_nodes, drafted_depth);
@@ -127,6 +132,8 @@ void ExecutorMetrics::write(JsonWriter& out) const {
   out.key("num_target_calls").value(clock_.target_calls);
   out.key("num_draft_calls").value(clock_.draft_calls);
   out.key("num_engine_steps").value(num_engine_steps_);
+  out.key("num_prefix_cache_queries").value(num_prefix_cache_queries_);
+  out.key("num_prefix_cache_hits").value(num_prefix_cache_hits_);
   out.key("step_ms").value(ratio(clock_.seconds * kMillis, static_cast<double>(num_engine_steps_)));
   out.key("target_ms").value(clock_.target_seconds * kMillis);
   out.key("draft_ms").value(clock_.draft_seconds * kMillis);

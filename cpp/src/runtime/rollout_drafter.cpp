@@ -47,6 +47,13 @@ DrafterNeeds RolloutShape::needs(bool reads_hidden) const {
           .reads_hidden = reads_hidden};
 }
 
+RowGroup RolloutDrafter::rows(const Request& request, std::int64_t start,
+                              std::span<const std::int64_t> tokens) const {
+  return {.tokens = tokens,
+          .context = start - resources_.draft_absent(request),
+          .blocks = resources_.draft_block_table(request)};
+}
+
 void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   std::vector<const ScheduledRequest*> items;
   std::vector<const Request*> requests;

@@ -161,6 +161,35 @@ std::map<std::int64_t, Tokens> test_drafts_do_not_change_texts(bool changes) {
   return plain.texts;
 }
 
+// Turns of a chat, each with the text so far as its prompt; and prompts that leave it at any token.
+void test_drafts_do_not_shorten_what_is_found_in_the_caches() {
+  std::map<std::int64_t, Tokens> texts;
+  std::int64_t hits = 0;
+  for (const char* drafter : {"none", "ngram", "suffix", "draft_model", "eagle"}) {
+    Run run({.drafter = drafter});
+    Tokens chat(7, 1);
+    for (std::int64_t turn = 0; turn < 5; ++turn) {
+      run.add(turn, chat, {.max_tokens = 5});
+      run.finish();
+      chat.insert(chat.end(), run.texts[turn].begin(), run.texts[turn].end());
+      chat.insert(chat.end(), {2, turn});
+    }
+    for (std::int64_t length = 4; length < 20; ++length) {
+      Tokens prompt(chat.begin(), chat.begin() + length);
+      prompt.insert(prompt.end(), {5, 6});
+      run.add(100 + length, prompt, {.max_tokens = 4});
+      run.finish();
+    }
+    if (texts.empty()) {
+      texts = run.texts;
+      hits = run.executor().metrics().num_prefix_cache_hits();
+    }
+    CHECK(run.texts == texts);
+    CHECK_EQ(run.executor().metrics().num_prefix_cache_hits(), hits);
+  }
+  CHECK(hits > 150);
+}
+
 void test_changed_logits_change_texts() {
   const auto changed = test_drafts_do_not_change_texts(true);
   const auto plain = test_drafts_do_not_change_texts(false);
@@ -292,6 +321,7 @@ void test_clocks() {
 }  // namespace
 
 int main() {
+  test_drafts_do_not_shorten_what_is_found_in_the_caches();
   test_changed_logits_change_texts();
   test_texts_are_forgotten();
   test_a_failing_step_ends_its_requests_alone();

@@ -22,6 +22,7 @@ struct ScheduledRequest {
 struct ScheduledBatch {
   std::vector<ScheduledRequest> items;
   std::vector<Request*> preempted;
+  std::size_t num_begun = 0;  // the last items: they begin, for the first time or again
 
   // Of a scheduler that was given requests, and nothing else.
   static ScheduledBatch of(const StepPlan& plan) {
@@ -30,6 +31,7 @@ struct ScheduledBatch {
       batch.items.push_back({static_cast<Request*>(rows.sequence), rows.start, rows.num_rows,
                              rows.is_generation, rows.max_nodes, rows.samples});
     }
+    batch.num_begun = std::size_t(plan.num_begun);
     for (Sequence* sequence : plan.preempted) {
       batch.preempted.push_back(static_cast<Request*>(sequence));
     }

@@ -66,6 +66,8 @@ struct StepClock {
 class ExecutorMetrics {
  public:
   void record_step(const StepClock& step);
+  // A request of `queried` prompt tokens begins on `found` of them, out of the caches.
+  void record_prefix(std::int64_t queried, std::int64_t found);
   // One verify step of one request; see SpeculativeMetrics::record.
   void record_verify(std::int64_t request_id, std::int64_t emitted, std::int64_t drafted_nodes,
                      std::int64_t drafted_depth);
@@ -77,6 +79,7 @@ class ExecutorMetrics {
   void release(std::int64_t request_id) { requests_.erase(request_id); }
 
   std::int64_t num_engine_steps() const { return num_engine_steps_; }
+  std::int64_t num_prefix_cache_hits() const { return num_prefix_cache_hits_; }
   // The sum over all steps, and the last of them.
   const StepClock& clock() const { return clock_; }
   const StepClock& last_step() const { return last_step_; }
@@ -91,6 +94,8 @@ class ExecutorMetrics {
   SpeculativeMetrics total_;
   std::map<std::int64_t, SpeculativeMetrics> requests_;
   std::int64_t num_engine_steps_ = 0;
+  std::int64_t num_prefix_cache_queries_ = 0;
+  std::int64_t num_prefix_cache_hits_ = 0;
   StepClock clock_;
   StepClock last_step_;
 };

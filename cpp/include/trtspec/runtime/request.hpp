@@ -46,6 +46,8 @@ const char* name_of(FinishReason reason);
 struct Request : Sequence {
   SamplingOptions options;
   std::vector<std::int64_t> end_tokens;  // EOS, unless it is to be ignored, and the stop tokens
+  // Prompt tokens that it found in the caches when it first began; -1 until then.
+  std::int64_t num_cached_tokens = -1;
   TokenTree draft;  // proposed for the step under way; empty outside generation steps
   FinishReason finish_reason = FinishReason::none;
 

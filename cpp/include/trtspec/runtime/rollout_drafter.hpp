@@ -58,6 +58,11 @@ class RolloutDrafter : public Drafter {
   virtual bool can_draft(const Request& request) const = 0;
   // The rows that the draft cache lacks.
   virtual FirstPass first_pass(std::span<const Request* const> requests) = 0;
+  // The rows of the draft cache that are made of the request's positions from `start` on, at least
+  // its committed length, each read with one of `tokens`. They lie directly behind the rows that the
+  // cache has: tokens before them may be absent.
+  RowGroup rows(const Request& request, std::int64_t start,
+                std::span<const std::int64_t> tokens) const;
 
   ModelEngine& engine_;
   ResourceManager& resources_;
