@@ -9,6 +9,7 @@ from typing import Any
 from checkpoint_converters.containers.gguf_file import GgufFile
 from checkpoint_converters.containers.safetensors_files import DTYPES
 from checkpoint_converters.gguf_keys import GgufKeys, layer_windows
+from checkpoint_converters.tokenizers.gguf_token_types import end_tokens
 
 ARCHITECTURE = "general.architecture"
 """GGUF's own key, which stays among the values."""
@@ -117,7 +118,7 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
     values |= layer_windows(file, architecture, keys, layers)
     values["dtype"] = _dtype(file)
     values["bos_token_id"] = file.integer("tokenizer.ggml.bos_token_id", None)
-    values["eos_token_id"] = _ends(file)
+    values["eos_token_id"] = end_tokens(file, values["vocab_size"])
     for theirs, ours in keys.reads.items():
         number = file.number(key(theirs), None)
         if number:  # llama.cpp, too, takes 0 for not given
@@ -263,13 +264,6 @@ def _dtype(file: GgufFile) -> str:
         return BLOCKS_AS
     dtypes = {tensor.dtype for tensor in matrices}
     return DTYPES[dtypes.pop()] if len(dtypes) == 1 else "float32"
-
-
-def _ends(file: GgufFile) -> list[int]:
-    """The tokens that end a text: of the whole (eos), of a turn (eot) or a message (eom)."""
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-    found = (file.integer(key, None) for key in keys)
-    return list(dict.fromkeys(token for token in found if token is not None))
 
 
 def _some(numbers: Iterable[float]) -> str:

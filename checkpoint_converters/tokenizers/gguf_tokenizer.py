@@ -21,6 +21,16 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.tokenizers.gguf_token_types import (
+    BYTE,
+    CONTROL,
+    MERGES,
+    TOKENS,
+    UNKNOWN,
+    USER_DEFINED,
+    as_many,
+    token_types,
+)
 from checkpoint_converters.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 from trtspec.errors import CheckpointError
 
@@ -28,8 +38,6 @@ MODEL = "tokenizer.ggml.model"
 TEMPLATE = "tokenizer.chat_template"
 
 _SPACE = "\u2581"  # stands for a space in vocabularies of text
-# llama.cpp's types of tokens.
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 
 
 def has_vocabulary(file: GgufFile) -> bool:
@@ -58,8 +66,8 @@ def gguf_tokenizer(file: GgufFile) -> Any:
         raise
     except Exception as error:  # that of the tokenizers library has no class of its own
         raise file.refuse(f"its vocabulary does not make a tokenizer: {error}") from error
-    tokenizer.add_special_tokens(vocabulary.added(_CONTROL, _UNKNOWN))
-    tokenizer.add_tokens(vocabulary.added(_USER_DEFINED))
+    tokenizer.add_special_tokens(vocabulary.added(CONTROL, UNKNOWN))
+    tokenizer.add_tokens(vocabulary.added(USER_DEFINED))
     _frame(tokenizer, vocabulary, adds_bos)
     fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
@@ -78,11 +86,11 @@ class _Vocabulary:
 
     @cached_property
     def tokens(self) -> list[str]:
-        return self.file.texts("tokenizer.ggml.tokens")
+        return self.file.texts(TOKENS)
 
     @cached_property
     def types(self) -> list[int]:
-        return self._as_many("token_type") or [_NORMAL] * len(self.tokens)
+        return token_types(self.file)
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -90,17 +98,15 @@ class _Vocabulary:
 
     @cached_property
     def scores(self) -> list[float]:
-        return self._as_many("scores") or [0.0] * len(self.tokens)
+        return as_many(self.file, "scores", len(self.tokens)) or [0.0] * len(self.tokens)
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
-        pairs = self.file.texts("tokenizer.ggml.merges")
+        pairs = self.file.texts(MERGES)
         split = [tuple(pair.split(" ")) for pair in pairs]
         wrong = [pair for pair, parts in zip(pairs, split, strict=True) if len(parts) != 2]
         if wrong:
-            raise self.file.refuse(
-                f"tokenizer.ggml.merges has {wrong[0]!r}; a merge is two tokens and a space"
-            )
+            raise self.file.refuse(f"{MERGES} has {wrong[0]!r}; a merge is two tokens and a space")
         return [(parts[0], parts[1]) for parts in split]
 
     def token(self, name: str) -> str | None:
@@ -119,20 +125,12 @@ class _Vocabulary:
 
     def added(self, *types: int) -> list[AddedToken]:
         """Tokens of these types, which are cut out of a text before all else."""
-        special = _USER_DEFINED not in types
+        special = USER_DEFINED not in types
         return [
             AddedToken(token, normalized=False, special=special)
             for token, kind in zip(self.tokens, self.types, strict=True)
             if kind in types and token
         ]
-
-    def _as_many(self, name: str) -> list[Any]:
-        key = f"tokenizer.ggml.{name}"
-        values = self.file.get(key, [])
-        if not isinstance(values, list) or (values and len(values) != len(self.tokens)):
-            size = len(values) if isinstance(values, list) else repr(values)
-            raise self.file.refuse(f"{key} has {size} values for {len(self.tokens)} tokens")
-        return values
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
@@ -195,7 +193,7 @@ def _merges_by_score(vocabulary: _Vocabulary) -> Sequence[tuple[str, str]]:
     ids = {
         token: i
         for token, i in vocabulary.ids.items()
-        if vocabulary.types[i] not in (_UNKNOWN, _CONTROL, _BYTE)
+        if vocabulary.types[i] not in (UNKNOWN, CONTROL, BYTE)
     }
     found = []
     for token, i in ids.items():

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,28 @@ def say(folder: Path, file: str, **values: object) -> None:
     path.write_text(json.dumps(config | values))
 
 
+def add_tokens(folder: Path, texts: dict[str, int], special: bool = True) -> None:
+    """In place of the words that have these ids."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    add_words(tokenizer, texts)
+    first = tokenizer["added_tokens"][0]
+    for text, i in texts.items():
+        tokenizer["added_tokens"].append({**first, "id": i, "content": text, "special": special})
+    tokenizer["added_tokens"].sort(key=lambda token: token["id"])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def add_words(tokenizer: dict[str, Any], texts: dict[str, int]) -> None:
+    model, ids = tokenizer["model"], set(texts.values())
+    others = {text: i for text, i in model["vocab"].items() if i not in ids}
+    model |= {"vocab": others | texts, "merges": []}
+
+
+def rename_end(folder: Path, text: str) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace(END, text))
+
+
 def plan_of(folder: Path, **options: bool) -> BuildPlan:
     return plan_build(folder, BuildConfig(backend="eager"), **options)
 
@@ -66,14 +89,27 @@ def test_a_text_ends_where_the_tokenizer_says(
 
 
 def test_an_end_that_the_model_cannot_say(folder: Path) -> None:
-    """A token behind the model's vocabulary."""
+    """Tokens behind the model's vocabulary."""
     say(folder, "tokenizer_config.json", eos_token="<far>")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    far = {**tokenizer["added_tokens"][0], "id": 400, "content": "<far>"}
-    tokenizer["added_tokens"].append(far)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    rename_end(folder, "<|zero|>")
+    add_tokens(folder, {"<far>": 400, "<|im_end|>": 401})
     plan = plan_of(folder)
     assert plan.engine.target.eos_token_ids == () and "a text ends" not in plan.describe()
+
+
+def test_a_text_ends_at_special_tokens_that_are_known_for_it(folder: Path) -> None:
+    """Not at such texts that are words or tokens to be shown; and not at one that is no end beside
+    others."""
+    say(folder, "generation_config.json", eos_token_id=[7])
+    add_tokens(folder, {"<|im_end|>": 201, "<|endoftext|>": 202, "<|im_start|>": 200})
+    add_tokens(folder, {"<|eot_id|>": 199}, special=False)
+    plan = plan_of(folder)
+    assert plan.engine.target.eos_token_ids == (7, 0, 201, 202)
+    line = f"token 0 ({END}), 201 (<|im_end|>), 202 (<|endoftext|>) too: the tokenizer says so"
+    assert line in plan.describe()
+    say(folder, "tokenizer_config.json", eos_token="<|endoftext|>")
+    add_tokens(folder, {"<|return|>": 198, "<|call|>": 197})
+    assert set(plan_of(folder).engine.target.eos_token_ids) == {7, 197, 198, 201, 202}
 
 
 def test_generation_stops_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

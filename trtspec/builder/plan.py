@@ -25,7 +25,7 @@ from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
     find_tokenizer,
-    further_end,
+    further_ends,
     has_tokenizer,
     tokenizer_files,
 )
@@ -241,7 +241,7 @@ def _of_other_packages(used: Collection[str]) -> str:
 def _with_tokenizer(
     target: ModelConfig, folder: Path, skip_damaged: bool
 ) -> tuple[ModelConfig, list[str]]:
-    """The target, with texts that end at the tokenizer's end token as well, and lines about
+    """The target, with texts that end at the tokenizer's end tokens as well, and lines about
     that."""
     if not has_tokenizer(folder):
         if not skip_damaged:
@@ -250,15 +250,15 @@ def _with_tokenizer(
     tokenizer = find_tokenizer(folder, skip_damaged)
     if tokenizer is None:
         return target, ["prompts are token ids: the checkpoint's tokenizer cannot be read"]
-    end = further_end(tokenizer, target)
-    if end is None:
+    further = further_ends(tokenizer, target)
+    if not further:
         return target, []
-    ends = (*target.eos_token_ids, end)
+    named = ", ".join(f"{end} ({text})" for end, text in further.items())
     reason = (
-        f"a text ends at token {end} ({tokenizer.eos_token}) too: the tokenizer says so, "
+        f"a text ends at token {named} too: the tokenizer says so, "
         "config.json and generation_config.json do not"
     )
-    return replace(target, eos_token_ids=ends), [reason]
+    return replace(target, eos_token_ids=(*target.eos_token_ids, *further)), [reason]
 
 
 def _plan_draft(

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: its files, reading it, and the token at which it ends a text.
+"""The tokenizer of a checkpoint: its files, reading it, and the tokens at which it ends a text.
 
 A checkpoint is a folder with such files, or a GGUF file (or a folder with one) that spells its
 tokenizer in its metadata."""
@@ -6,6 +6,7 @@ tokenizer in its metadata."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer
 
 from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
 from checkpoint_converters.tokenizers.gguf_tokenizer import gguf_tokenizer, has_vocabulary
+from checkpoint_converters.tokenizers.turn_ends import ends_among
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -92,11 +94,16 @@ def save_tokenizer(folder: Path, output_dir: Path) -> None:
             shutil.copyfile(file, output_dir / file.name)
 
 
-def further_end(tokenizer: Any, model: ModelConfig) -> int | None:
-    """The token by which a tokenizer ends a text, if the model's configs do not name it: the text
-    ends there as well, as in vLLM. None if the configs name it, or if the model has no such
-    token."""
+def further_ends(tokenizer: Any, model: ModelConfig) -> dict[int, str]:
+    """The tokens by which a tokenizer ends a text that the model's configs do not name, with their
+    texts: a text ends there as well. They are its EOS, as in vLLM, and special tokens that are
+    known for it, as in llama.cpp; none that the model has no row of logits for, and none of a
+    tokenizer that is None. A model's ends are ``eos_token_ids`` and these."""
+    added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {str(token): i for i, token in added.items() if token.special}
+    found = {special[text]: text for text in ends_among(special)}
     end = getattr(tokenizer, "eos_token_id", None)
-    if not isinstance(end, int) or end in model.eos_token_ids or not 0 <= end < model.vocab_size:
-        return None
-    return end
+    if isinstance(end, int):
+        found = {end: str(tokenizer.eos_token), **found}
+    known = model.eos_token_ids
+    return {i: text for i, text in found.items() if i not in known and 0 <= i < model.vocab_size}

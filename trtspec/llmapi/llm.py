@@ -16,7 +16,7 @@ from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import further_end
+from trtspec.builder.tokenizer import further_ends
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
@@ -95,8 +95,8 @@ class LLM:
         self.config = engine
         self.speculation = wanted
         self.limits = limits
-        end = further_end(tokenizer, engine.target)  # the tokenizer may be another than the build's
-        ends = (*engine.target.eos_token_ids, *(() if end is None else (end,)))
+        # The tokenizer may be another than the build's.
+        ends = (*engine.target.eos_token_ids, *further_ends(tokenizer, engine.target))
         # Others are never said, and no row of logits has a place for them.
         self._ends = tuple(token for token in ends if token < engine.target.vocab_size)
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
