@@ -32,7 +32,8 @@ _UNMARKED = frozenset({
 def token_types(file: GgufFile) -> list[int]:
     """The type of each token. Many files say of control tokens that they are words or the user's
     own: here they are control tokens by their texts, and if the file gives them a part such as EOS.
-    A word that merges make of letters stays one, such as ``</s>`` where it is HTML.
+    Letters stay what they are, such as the ``!`` that some files give for padding; so do words that
+    merges make of letters and that have no part, such as ``</s>`` where it is HTML.
 
     Raises:
         CheckpointError: there are no tokens, or not as many types as tokens.
@@ -47,9 +48,9 @@ def token_types(file: GgufFile) -> list[int]:
         if types[i] not in (CONTROL, UNKNOWN, BYTE)
         and (token in known or i in named or _MARKED.fullmatch(token))
     }
-    unsure = {token for i, token in looks_so.items() if types[i] != USER_DEFINED}
+    unsure = {t for i, t in looks_so.items() if types[i] != USER_DEFINED and i not in named}
     words = _made_by_merges(file, tokens, unsure) if unsure else set()
-    wrong = {i for i, token in looks_so.items() if types[i] == USER_DEFINED or token not in words}
+    wrong = {i for i, token in looks_so.items() if token not in words and len(token) > 1}
     return [CONTROL if i in wrong else kind for i, kind in enumerate(types)]
 
 

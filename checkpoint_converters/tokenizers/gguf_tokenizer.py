@@ -118,10 +118,15 @@ class _Vocabulary:
         return None if token is None else self.tokens[token]
 
     def named_tokens(self) -> dict[str, str]:
-        """Those that transformers has names for, as arguments for it."""
+        """Those that transformers has names for, as arguments for it. It would cut them out of
+        every text and show none, so words are left out."""
         names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
         found = {f"{ours}_token": self.token(theirs) for theirs, ours in names.items()}
-        return {name: token for name, token in found.items() if token is not None}
+        return {
+            name: token
+            for name, token in found.items()
+            if token is not None and self.types[self.ids[token]] in (CONTROL, UNKNOWN)
+        }
 
     def added(self, *types: int) -> list[AddedToken]:
         """Tokens of these types, which are cut out of a text before all else."""

@@ -131,6 +131,19 @@ def test_words_are_no_ends(tmp_path: Path) -> None:
     metadata, ids = with_tokens(pieces_without_ends, ["</", "s>", "</s>", "end"], NORMAL)
     assert read_config(write(tmp_path, metadata)).eos_token_ids == ()
     assert read_tokenizer(file).decode([ids[2]], skip_special_tokens=True) == "</s>"
+    tokenizer = read_tokenizer(write(tmp_path, metadata, eos_token_id=ids[2]))
+    assert tokenizer("cat</s>")["input_ids"][-1] == ids[2] == tokenizer.eos_token_id
+
+
+def test_a_word_that_the_file_gives_for_padding(tmp_path: Path) -> None:
+    """It stays in the text; a control token of a wrong type does not."""
+    metadata, (token,) = with_tokens(bytes_without_ends, ["<padding>"], NORMAL)
+    word = metadata["tokenizer.ggml.tokens"].index("!")
+    tokenizer = read_tokenizer(write(tmp_path, metadata, padding_token_id=word))
+    ids = tokenizer("a!")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a!" and tokenizer.pad_token is None
+    tokenizer = read_tokenizer(write(tmp_path, metadata, padding_token_id=token))
+    assert tokenizer("a<padding>")["input_ids"][-1] == token == tokenizer.pad_token_id
 
 
 @pytest.mark.parametrize(
