@@ -1,6 +1,6 @@
 """AutoAWQ checkpoints of version GEMM: quant_method ``awq``.
 
-A layer has ``qweight [K, N / 8] i32``, ``qzeros [K / g, N / 8] i32`` and ``scales [K / g, N] f16``:
+A layer has ``qweight [K, N / 8] i32``, ``qzeros [G, N / 8] i32`` and ``scales [G, N] f16``:
 ``W[n, k] = scales[g, n] (q[k, n] - z[g, n])``. Eight neighbouring outputs lie in a word, those of
 even place in its lower half. Scales of the inputs are part of the layers before.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
@@ -28,26 +29,29 @@ def read_awq(said: Said) -> Scheme:
     CheckpointError: bits or a version that is not read.
     """
     said.choice("bits", (BITS,))
-    said.choice("version", ("gemm", "GEMM"), "gemm")
-    return Scheme(f"AWQ, {BITS} bits", "qweight", ("qzeros", "scales"), _read)
+    for name in ("version", "format", "checkpoint_format"):
+        said.choice(name, ("gemm", "GEMM"), "gemm")
+    size = said.group_size("group_size", "q_group_size")
+    roles = ("qzeros", "scales")
+    return Scheme(f"AWQ, {BITS} bits", "qweight", roles, lambda module: _read(module, size))
 
 
-def _read(module: Module) -> Layer:
+def _read(module: Module, said: int | None) -> Layer:
     k, words = module.part("qweight", ("I32",), 2).shape
-    n, groups = words * _IN_WORD, module.part("scales", FLOATS, 2).shape[0]
-    size = module.group_size("scales", k, groups)
-    module.require_shape("scales", (groups, n))
+    n, count = words * _IN_WORD, module.part("scales", FLOATS, 2).shape[0]
+    groups = module.groups("scales", k, count, said)
+    module.require_shape("scales", (count, n))
     module.part("qzeros", ("I32",), 2)
-    module.require_shape("qzeros", (groups, words))
-    storage = WeightStorage(BITS, size, scale_type(module.parts["scales"]), zeros=True)
-    return Layer((n, k), storage, lambda: _unpack(module))
+    module.require_shape("qzeros", (count, words))
+    storage = WeightStorage(BITS, groups.size, scale_type(module.parts["scales"]), zeros=True)
+    return Layer((n, k), storage, lambda: _unpack(module, groups))
 
 
-def _unpack(module: Module) -> Numbers:
+def _unpack(module: Module, groups: Groups) -> Numbers:
     scales = module.finite("scales").t().contiguous()
     zeros = centred(_outputs(module.parts["qzeros"].read()), BITS)
     values = centred(_outputs(module.parts["qweight"].read()), BITS)
-    return Numbers(values, scales, zeros)
+    return Numbers(values, groups.even(scales), groups.even(zeros))
 
 
 def _outputs(words: Tensor) -> Tensor:

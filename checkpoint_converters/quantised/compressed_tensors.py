@@ -9,25 +9,26 @@ there, is subtracted from the numbers. ``weight_g_idx [K]`` is the group of each
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
+from checkpoint_converters.quantised.targets import setting_of
 from trtspec.config.storage import WeightStorage
 
 METHOD = "compressed-tensors"
 FORMATS = ("pack-quantized", "int-quantized", "naive-quantized")
 BITS = (4, 8)
-_MIXED, _PATTERN, _CLASS = "mixed-precision", "re:", "Linear"
-_STRATEGIES = ("tensor", "channel", "group")
+_MIXED = "mixed-precision"
+_GROUP, _STRATEGIES = "group", ("tensor", "channel", "group")
 _SCALE, _ZERO, _INDEX = "weight_scale", "weight_zero_point", "weight_g_idx"
 _PACKED = "weight_packed"
 # What is said of inputs and outputs: they are not rounded by it here.
@@ -55,7 +56,10 @@ def read_compressed_tensors(said: Said) -> Scheme:
 
 @dataclass(frozen=True)
 class _Weights:
+    """group_size: of strategy ``group``, None where it is not said; 0 of the others."""
+
     bits: int
+    group_size: int | None
     symmetric: bool
     sorted: bool
 
@@ -67,14 +71,16 @@ def _weights(group: Said) -> _Weights:
         raise group.refuse("says nothing of weights; supported: quantised weights")
     said = Said(group.file, f"{group.key}.weights", fields)
     said.choice("type", ("int",), "int")
-    said.choice("strategy", _STRATEGIES, "tensor")
+    size = said.group_size("group_size")
+    strategy = said.choice("strategy", _STRATEGIES, _GROUP if size else "tensor")
+    size = size if strategy == _GROUP else 0
     bits = said.choice("num_bits", BITS, 8)
     order = said.get("actorder") in ("group", "dynamic", True)
-    return _Weights(bits, bool(said.get("symmetric", True)), order)
+    return _Weights(bits, size, bool(said.get("symmetric", True)), order)
 
 
 def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
-    weights = _of(module.name, found)
+    weights = setting_of(module.name, found)
     if weights is None:
         raise said.refuse(
             f"has no config group for layer {module.name}, which has a {_SCALE}; its targets are "
@@ -87,34 +93,25 @@ def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
     else:
         n, k = module.part("weight", ("I8",), 2).shape
     scale = module.part(_SCALE, FLOATS, len(module.parts[_SCALE].shape))
-    groups = scale.shape[1] if len(scale.shape) == 2 else 1
-    if scale.shape not in ((n, groups), (n,), (1,), ()):
+    count = scale.shape[1] if len(scale.shape) == 2 else 1
+    if scale.shape not in ((n, count), (n,), (1,), ()):
         raise module.refuse(_SCALE, f"shape {list(scale.shape)}", f"have {n} rows, or be one value")
-    size = module.group_size(_SCALE, k, groups)
+    groups = module.groups(_SCALE, k, count, weights.group_size)
     if not weights.symmetric:
         module.part(_ZERO, ("I32",) if packed else ("I8", "I32"), 2)
         rows = -(-n * bits // WORD_BITS) if packed else n
-        module.require_shape(_ZERO, (rows, groups))
-    ordered = weights.sorted and groups > 1
+        module.require_shape(_ZERO, (rows, count))
+    ordered = weights.sorted and count > 1
     if ordered or module.has(_INDEX):
         module.part(_INDEX, ("I32", "I64"), 1)
         module.require_shape(_INDEX, (k,))
     storage = WeightStorage(
-        bits, size, scale_type(scale), zeros=not weights.symmetric, permuted=ordered
+        bits, groups.size, scale_type(scale), zeros=not weights.symmetric, permuted=ordered
     )
     return Layer((n, k), storage, lambda: _unpack(module, weights, n, groups, ordered))
 
 
-def _of(name: str, found: Mapping[str, _Weights]) -> _Weights | None:
-    """Exact names count before patterns, and these before classes."""
-    for target in sorted(found, key=lambda each: (each.startswith(_PATTERN), each)):
-        pattern = target.removeprefix(_PATTERN)
-        if target == name or (pattern != target and re.match(pattern, name)):
-            return found[target]
-    return found.get(_CLASS)
-
-
-def _unpack(module: Module, weights: _Weights, n: int, groups: int, ordered: bool) -> Numbers:
+def _unpack(module: Module, weights: _Weights, n: int, groups: Groups, ordered: bool) -> Numbers:
     bits = weights.bits
     if module.has(_PACKED):
         values = centred(unpack_words(module.parts[_PACKED].read(), bits), bits)
@@ -124,17 +121,26 @@ def _unpack(module: Module, weights: _Weights, n: int, groups: int, ordered: boo
         said = tuple(module.parts["weight_shape"].read().tolist())
         if said != tuple(values.shape):
             raise module.refuse("weight_shape", str(list(said)), f"be {list(values.shape)}")
-    scales = module.finite(_SCALE).reshape(-1, groups).expand(n, groups).contiguous()
-    zeros = None
-    if not weights.symmetric:
-        stored = module.parts[_ZERO].read()
-        if module.has(_PACKED):
-            stored = centred(unpack_words(stored.t(), bits), bits).t()[:n]
-        zeros = stored.to(torch.int8).contiguous()
-    return Numbers(values, scales, zeros, permutation=_order(module, groups, ordered))
+    scales = module.finite(_SCALE).reshape(-1, groups.count).expand(n, groups.count).contiguous()
+    zeros = _zeros(module, bits, n) if module.has(_ZERO) else None
+    if weights.symmetric and zeros is not None:
+        # Some writers keep them, packed or not.
+        if zeros.any() and module.parts[_ZERO].read().any():
+            raise module.refuse(_ZERO, "zero points", "be zero, as symmetric says")
+        zeros = None
+    zeros = None if zeros is None else groups.even(zeros)
+    order = _order(module, groups, ordered)
+    return Numbers(values, groups.even(scales), zeros, permutation=order)
 
 
-def _order(module: Module, groups: int, ordered: bool) -> Tensor | None:
+def _zeros(module: Module, bits: int, n: int) -> Tensor:
+    stored = module.parts[_ZERO].read()
+    if module.has(_PACKED) and stored.dtype == torch.int32:
+        stored = centred(unpack_words(stored.t(), bits), bits).t()[:n]
+    return stored.to(torch.int8).contiguous()
+
+
+def _order(module: Module, groups: Groups, ordered: bool) -> Tensor | None:
     if not module.has(_INDEX):
         return None
     order = module.order(_INDEX, groups)

@@ -3,8 +3,9 @@
 A layer has ``qweight [K bits / 32, N] i32`` (numbers of an output below each other, lowest bits
 first), ``qzeros [G, N bits / 32] i32`` (side by side), ``scales [G, N] f16`` and ``g_idx [K] i32``,
 the group of each input feature, which rises in steps unless ``desc_act`` sorted the features:
-``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. ``checkpoint_format`` ``gptq``
-holds ``z - 1``, ``gptq_v2`` holds z.
+``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. Format ``gptq`` holds
+``z - 1``, ``gptq_v2`` holds z. Writers say which as ``checkpoint_format``, ``format`` or both; and
+some that say ``gptq`` hold z, which shows where all z are the middle (``sym``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
@@ -24,7 +26,8 @@ from trtspec.config.storage import WeightStorage
 METHOD = "gptq"
 BITS = (4, 8)
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
-"""What is to be added to stored zeros, by checkpoint_format."""
+"""What is to be added to stored zeros, by format."""
+_FORMAT_KEYS = ("checkpoint_format", "format")
 
 
 def read_gptq(said: Said) -> Scheme:
@@ -32,20 +35,38 @@ def read_gptq(said: Said) -> Scheme:
     CheckpointError: bits, format or a key that is not read.
     """
     bits = said.choice("bits", BITS)
-    form = said.choice("checkpoint_format", tuple(_FORMATS), "gptq")
     said.refuse_set("dynamic", "layers that differ from the others")
+    said.refuse_set("is_marlin_format", "another order of the numbers")
     settings = _Settings(
         bits,
-        _FORMATS[form],
+        said.group_size("group_size"),
+        _FORMATS[_format(said)],
         bool(said.get("sym", True)),
         bool(said.get("desc_act", False)),
     )
     return Scheme(f"GPTQ, {bits} bits", "qweight", ("qzeros", "scales", "g_idx"), settings.read)
 
 
+def _format(said: Said) -> str:
+    """The format of zero points; the first one where nothing is said."""
+    meta = said.get("meta")
+    given = [said, Said(said.file, f"{said.key}.meta", meta if isinstance(meta, dict) else {})]
+    found = {
+        f"{each.key}.{key}": each.choice(key, tuple(_FORMATS))
+        for each in given
+        for key in _FORMAT_KEYS
+        if each.get(key) is not None
+    }
+    if len(set(found.values())) > 1:
+        listed = " and ".join(f"{key} {form!r}" for key, form in found.items())
+        raise said.refuse(f"says both {listed}, by which zero points differ; leave one of them")
+    return next(iter(found.values()), "gptq")
+
+
 @dataclass(frozen=True)
 class _Settings:
     bits: int
+    group_size: int | None
     added: int
     symmetric: bool
     sorted: bool
@@ -53,41 +74,48 @@ class _Settings:
     def read(self, module: Module) -> Layer:
         in_word = WORD_BITS // self.bits
         words, n = module.part("qweight", ("I32",), 2).shape
-        k, groups = words * in_word, module.part("scales", FLOATS, 2).shape[0]
-        size = module.group_size("scales", k, groups)
-        module.require_shape("scales", (groups, n))
+        k, count = words * in_word, module.part("scales", FLOATS, 2).shape[0]
+        groups = module.groups("scales", k, count, self.group_size)
+        module.require_shape("scales", (count, n))
         module.part("qzeros", ("I32",), 2)
-        module.require_shape("qzeros", (groups, n // in_word))
+        module.require_shape("qzeros", (count, n // in_word))
         if self.sorted or module.has("g_idx"):
             module.part("g_idx", ("I32", "I64"), 1)
             module.require_shape("g_idx", (k,))
-        ordered = self.sorted and groups > 1
+        ordered = self.sorted and count > 1
         storage = WeightStorage(
             self.bits,
-            size,
+            groups.size,
             scale_type(module.parts["scales"]),
             zeros=not self.symmetric,
             permuted=ordered,
         )
         return Layer((n, k), storage, lambda: self._unpack(module, groups, ordered))
 
-    def _unpack(self, module: Module, groups: int, ordered: bool) -> Numbers:
+    def _unpack(self, module: Module, groups: Groups, ordered: bool) -> Numbers:
         words = module.parts["qweight"].read()
         values = centred(unpack_words(words.t(), self.bits), self.bits)
         scales = module.finite("scales").t().contiguous()
-        stored = unpack_words(module.parts["qzeros"].read(), self.bits).t()
+        zeros = self._zeros(module)
+        kept = None if zeros is None else groups.even(zeros)
+        order = self._order(module, groups, ordered)
+        return Numbers(values, groups.even(scales), kept, permutation=order)
+
+    def _zeros(self, module: Module) -> Tensor | None:
+        """Zero points ``[N, G] i8`` less the middle; None where all are the middle."""
+        stored = unpack_words(module.parts["qzeros"].read(), self.bits).t().to(torch.int16)
         middle = 1 << (self.bits - 1)
-        zeros = stored.to(torch.int16) + self.added - middle
-        if self.symmetric and zeros.any():
-            wrong = int(zeros[zeros != 0][0]) + middle
-            raise module.refuse("qzeros", f"a zero point of {wrong}", f"have {middle}, as sym says")
+        zeros = stored + self.added - middle
+        if self.symmetric:
+            if zeros.any() and (stored != middle).any():
+                wrong, wanted = int(zeros[zeros != 0][0]) + middle, f"have {middle}, as sym says"
+                raise module.refuse("qzeros", f"a zero point of {wrong}", wanted)
+            return None
         if (zeros > torch.iinfo(torch.int8).max).any():
             raise module.refuse("qzeros", f"a zero point of {2 * middle}", "be less")
-        order = self._order(module, groups, ordered)
-        kept = None if self.symmetric else zeros.to(torch.int8).contiguous()
-        return Numbers(values, scales, kept, permutation=order)
+        return zeros.to(torch.int8).contiguous()
 
-    def _order(self, module: Module, groups: int, ordered: bool) -> Tensor | None:
+    def _order(self, module: Module, groups: Groups, ordered: bool) -> Tensor | None:
         if not module.has("g_idx"):
             return None
         order = module.order("g_idx", groups)

@@ -9,14 +9,18 @@ rounded by them here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
+from checkpoint_converters.quantised.targets import LINEAR, setting_of
 from trtspec.config.storage import WeightStorage
 
 METHOD = "modelopt"
@@ -24,6 +28,7 @@ FOUR_BITS = "W4A16_AWQ"
 ALGORITHMS = ("W8A16", "W8A8_SQ_PER_CHANNEL", FOUR_BITS)
 _MIXED, _LAYERS = "MIXED_PRECISION", "quantized_layers"
 _SCALE, _INPUTS = "weight_scale", "pre_quant_scale"
+_GROUP_SIZE = "group_size"
 
 
 def read_modelopt(said: Said) -> Scheme:
@@ -31,6 +36,12 @@ def read_modelopt(said: Said) -> Scheme:
     CheckpointError: an algorithm that is not read, for all layers or one of them.
     """
     algorithm = said.choice("quant_algo", (*ALGORITHMS, _MIXED))
+    usual = said.group_size(_GROUP_SIZE)
+    sizes: dict[str, int | None] = {} if usual is None else {LINEAR: usual}
+    for name, group in said.get("config_groups", {}).items():
+        weights = Said(said.file, f"{said.key}.config_groups.{name}", group.get("weights") or {})
+        size = weights.group_size(_GROUP_SIZE)
+        sizes |= {} if size is None else dict.fromkeys(group.get("targets", (LINEAR,)), size)
     if algorithm == _MIXED:
         layers = said.get(_LAYERS, {})
         found = {name: fields.get("quant_algo") for name, fields in layers.items()}
@@ -39,11 +50,14 @@ def read_modelopt(said: Said) -> Scheme:
                 raise said.refuse(
                     f"says {each!r} of layer {name}; supported: {', '.join(ALGORITHMS)}"
                 )
+            own = Said(said.file, f"{said.key}.{_LAYERS}.{name}", layers[name])
+            size = own.group_size(_GROUP_SIZE)
+            sizes |= {} if size is None else {name: size}
     roles = ("weight", _INPUTS, "input_scale")
-    return Scheme(f"ModelOpt, {algorithm}", _SCALE, roles, _read)
+    return Scheme(f"ModelOpt, {algorithm}", _SCALE, roles, lambda module: _read(module, sizes))
 
 
-def _read(module: Module) -> Layer:
+def _read(module: Module, sizes: Mapping[str, int | None]) -> Layer:
     weight = module.part("weight", ("I8", "U8"), 2)
     rows, k = weight.shape
     scaled = module.has(_INPUTS)
@@ -54,22 +68,22 @@ def _read(module: Module) -> Layer:
         module.part(_SCALE, FLOATS, 1)
         module.require_shape(_SCALE, (rows,))
         storage = WeightStorage(8, input_scales=scaled)
-        return Layer((rows, k), storage, lambda: _unpack(module, 8))
-    n, groups = 2 * rows, module.part(_SCALE, FLOATS, 2).shape[1]
-    module.require_shape(_SCALE, (n, groups))
-    size, dtype = module.group_size(_SCALE, k, groups), scale_type(module.parts[_SCALE])
-    storage = WeightStorage(4, size, dtype, input_scales=scaled)
-    return Layer((n, k), storage, lambda: _unpack(module, 4))
+        return Layer((rows, k), storage, lambda: _unpack(module, 8, Groups(k, 0)))
+    n, count = 2 * rows, module.part(_SCALE, FLOATS, 2).shape[1]
+    module.require_shape(_SCALE, (n, count))
+    groups = module.groups(_SCALE, k, count, setting_of(module.name, sizes))
+    storage = WeightStorage(4, groups.size, scale_type(module.parts[_SCALE]), input_scales=scaled)
+    return Layer((n, k), storage, lambda: _unpack(module, 4, groups))
 
 
-def _unpack(module: Module, bits: int) -> Numbers:
+def _unpack(module: Module, bits: int, groups: Groups) -> Numbers:
     values = module.parts["weight"].read()
     if bits == 4:
         halves = unpack_words(values.t(), bits).t()  # of a sign each: 8 .. 15 stand for -8 .. -1
         values = centred(halves ^ 8, bits).contiguous()
     scales = module.finite(_SCALE).view(len(values), -1)
     inputs = module.finite(_INPUTS) if module.has(_INPUTS) else None
-    return Numbers(values, scales.to(torch.float32), input_scales=inputs)
+    return Numbers(values, groups.even(scales), input_scales=inputs)
 
 
 def four_bit_layer(

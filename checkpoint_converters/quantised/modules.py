@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
+from checkpoint_converters.quantised.groups import Groups
 from trtspec.errors import CheckpointError
 
 FLOATS = tuple(DTYPES)
@@ -51,11 +52,37 @@ class Module:
         if found != shape:
             raise self.refuse(role, f"shape {list(found)}", f"have {list(shape)}")
 
-    def group_size(self, role: str, inputs: int, groups: int) -> int:
-        """Input features of each of so many groups, whose scales are ``role``; 0: one group."""
-        if groups < 1 or inputs % groups:
-            raise self.refuse(role, f"{groups} groups", f"divide its {inputs} input features")
-        return 0 if groups == 1 else inputs // groups
+    def groups(self, role: str, inputs: int, count: int, said: int | None) -> Groups:
+        """The groups of the inputs, of which the tensor ``role`` has so many, of the size that a
+        config says (`Said.group_size`).
+
+        Of one that says none they must be equal, and of a power of two: no two such sizes make as
+        many groups, not even with a shorter last one.
+
+        Raises:
+            CheckpointError: as many groups of that size are not made of the inputs.
+        """
+        size = said
+        if said is None:
+            whole, rest = divmod(inputs, max(count, 1))
+            if count < 1 or rest or (count > 1 and whole & (whole - 1)):
+                raise self.refuse(
+                    role,
+                    f"{count} groups",
+                    f"divide its {inputs} input features into groups of a power of two, as the "
+                    "config says no group_size; write it there",
+                )
+            size = whole
+        assert size is not None
+        groups = Groups.of(inputs, size)
+        if groups.count != count:
+            raise self.refuse(
+                role,
+                f"{count} groups",
+                f"have {groups.count}, as groups of {size or inputs} (the config's group_size) "
+                f"divide its {inputs} input features",
+            )
+        return groups
 
     def finite(self, role: str) -> Tensor:
         """A part in float32; CheckpointError if a value is NaN or infinite."""
@@ -65,19 +92,21 @@ class Module:
             raise self.refuse(role, f"{count} values that are NaN or infinite", "be finite")
         return values
 
-    def order(self, role: str, groups: int) -> Tensor | None:
+    def order(self, role: str, groups: Groups) -> Tensor | None:
         """The input features ``[K] i32`` sorted by the groups that a part gives them; None where
-        that is their order already; CheckpointError unless all groups are of one size."""
+        that is their order already; CheckpointError for groups of other sizes."""
         index = self.parts[role].read().long()
-        wrong = index[(index < 0) | (index >= groups)]
+        wrong = index[(index < 0) | (index >= groups.count)]
         if len(wrong):
-            raise self.refuse(role, f"group {int(wrong[0])}", f"name groups 0 to {groups - 1}")
-        sizes, size = torch.bincount(index, minlength=groups), len(index) // groups
-        if (sizes != size).any():
-            odd = int((sizes != size).nonzero()[0])
-            raise self.refuse(
-                role, f"{int(sizes[odd])} input features in group {odd}", f"give each {size}"
-            )
+            last = groups.count - 1
+            raise self.refuse(role, f"group {int(wrong[0])}", f"name groups 0 to {last}")
+        sizes, wanted = torch.bincount(index, minlength=groups.count), groups.lengths
+        if (sizes != wanted).any():
+            odd = int((sizes != wanted).nonzero()[0])
+            each = f"give each {int(wanted[0])}"
+            if wanted[-1] != wanted[0]:
+                each += f", and the last one {int(wanted[-1])}"
+            raise self.refuse(role, f"{int(sizes[odd])} input features in group {odd}", each)
         order = torch.argsort(index, stable=True).int()
         return None if torch.equal(order, torch.arange(len(order))) else order
 

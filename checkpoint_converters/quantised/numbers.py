@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.quantised.groups import even_runs
 from trtspec.config.storage import (
     INPUT_SCALE_SUFFIX,
     OFFSET_SUFFIX,
@@ -25,7 +26,8 @@ from trtspec.config.storage import (
 class Numbers:
     """A weight ``[N, K]``: ``W[n, k] = ((values[n, k] - zeros[n, g]) scales[n, g] + offsets[n, g])
     input_scales[k]``, where g is the group of input k: groups have K / G inputs each, one behind
-    the other as ``permutation`` lists them.
+    the other as ``permutation`` lists them. Of a file whose last group is shorter than the others
+    they are parts of its groups (`Groups.even`), so that all have one length.
 
     values ``[N, K] i8``, signed: of b bits from ``-2^(b-1)`` on. scales and offsets ``[N, G] f32``,
     zeros ``[N, G] i8``; input_scales ``[K] f32``; permutation ``[K] i32``.
@@ -116,7 +118,7 @@ def _latest(whole: QuantisedTensor) -> Numbers:
 def _parts_of(weight: QuantisedTensor) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The parts of a weight: dtypes, as safetensors spells these, and shapes."""
     storage, (n, k) = weight.storage, weight.shape
-    groups = (n, k // (storage.group_size or k))
+    groups = (n, even_runs(k, storage.group_size))
     found: dict[str, tuple[str, tuple[int, ...]]] = {
         VALUES_SUFFIX: ("I8", (n, k)),
         SCALE_SUFFIX: ("F32", groups),

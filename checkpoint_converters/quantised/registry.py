@@ -15,6 +15,7 @@ from trtspec.errors import CheckpointError
 HF_QUANTIZATION = "hf_quant_config.json"
 _CONFIG_KEY, _FILE_KEY = "quantization_config", "quantization"
 _WHAT = ("quant_algo", "kv_cache_quant_algo")
+_GROUP_SIZE = "group_size"
 
 _READERS: Mapping[str, Callable[[Said], Folds]] = {
     modelopt.METHOD: modelopt.read_modelopt,
@@ -38,6 +39,10 @@ def read_scheme(hf: HfConfig) -> Folds | None:
         fields = read_json(file).get(_FILE_KEY)
         is_plain = isinstance(fields, dict) and not any(map(fields.get, _WHAT))
         given.append((HF_QUANTIZATION, _FILE_KEY, None if is_plain else fields))
+        own = given[0][2]
+        if isinstance(own, dict) and isinstance(fields, dict) and _GROUP_SIZE in fields:
+            # config.json says less of the same: how many features share a scale it may leave out.
+            given[0] = (CONFIG, _CONFIG_KEY, {_GROUP_SIZE: fields[_GROUP_SIZE], **own})
     schemes = [_scheme(hf, *entry) for entry in given if entry[2] is not None]
     return schemes[0] if schemes else None
 

@@ -34,6 +34,21 @@ class Said:
             raise self.refuse(f"{name} {value!r} is not supported; supported: {_listed(allowed)}")
         return value
 
+    def group_size(self, *names: str) -> int | None:
+        """The input features that share a scale, said under the first of these names that there is;
+        0: all of them, which files write as -1. None: nothing is said.
+        """
+        name = next((each for each in names if self.get(each) is not None), None)
+        if name is None:
+            return None
+        size = self.get(name)
+        if isinstance(size, bool) or not isinstance(size, int) or size < -1:
+            raise self.refuse(
+                f"{name} {size!r} is not supported; supported: so many input features, or -1 for "
+                "all of them"
+            )
+        return max(size, 0)
+
     def refuse_set(self, name: str, meaning: str) -> None:
         """CheckpointError if a key says anything."""
         if self.get(name):

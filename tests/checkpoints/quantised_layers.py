@@ -15,7 +15,7 @@ GROUP = 8
 @dataclass(frozen=True)
 class Codes:
     """Numbers ``[N, K]`` from 0 on, with scales ``[N, G]`` and zero points ``[N, G]``; and the
-    group ``[K]`` of each input feature."""
+    group ``[K]`` of each input feature. The last group may be shorter."""
 
     numbers: Tensor
     scales: Tensor
@@ -24,10 +24,13 @@ class Codes:
     bits: int = 4
 
     @classmethod
-    def random(cls, n: int, k: int, bits: int = 4, sorted_inputs: bool = False) -> Codes:
+    def random(
+        cls, n: int, k: int, bits: int = 4, sorted_inputs: bool = False, size: int = 0
+    ) -> Codes:
         noise = torch.Generator().manual_seed(n * 1000 + k)
-        high, groups = 1 << bits, k // GROUP
-        group = torch.arange(k) // GROUP
+        size = size or GROUP
+        high, groups = 1 << bits, -(-k // size)
+        group = torch.arange(k) // size
         return cls(
             torch.randint(high, (n, k), generator=noise),
             (0.05 + torch.rand(n, groups, generator=noise)).half() / high,
@@ -131,11 +134,16 @@ def modelopt_int4(codes: Codes, inputs: Tensor | None = None) -> dict[str, Tenso
 class Case:
     """A scheme: what config.json says, the codes of a layer, and how they are packed."""
 
-    config: dict[str, Any]
+    settings: Callable[[], dict[str, Any]]
     codes: Callable[[int, int], Codes]
     pack: Callable[[Codes], dict[str, Tensor]]
     inputs: bool = False
     """Whether inputs are multiplied by factors: `factors`."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """With the size that groups have now: tests set `GROUP`."""
+        return self.settings()
 
     def layer(self, n: int, k: int) -> tuple[dict[str, Tensor], Tensor]:
         """The tensors of a layer by role, and the weight ``[N, K] f32`` that they stand for."""
@@ -158,23 +166,51 @@ def factors(k: int) -> Tensor:
     return torch.arange(1, k + 1) / 8
 
 
-def _gptq(**said: Any) -> dict[str, Any]:
-    return {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False, **said}
+def _gptq(**said: Any) -> Callable[[], dict[str, Any]]:
+    return lambda: {
+        "quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": False, **said,
+    }  # fmt: skip
 
 
-def _compressed(form: str, **weights: Any) -> dict[str, Any]:
-    said = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP, **weights}
-    group = {"targets": ["Linear"], "weights": said, "input_activations": None}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-    }
+def _awq() -> dict[str, Any]:
+    return {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
 
 
-def _modelopt(algorithm: str) -> dict[str, Any]:
-    return {"quant_method": "modelopt", "quant_algo": algorithm}
+def _compressed(form: str, **weights: Any) -> Callable[[], dict[str, Any]]:
+    def settings() -> dict[str, Any]:
+        said = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP, **weights}
+        group = {"targets": ["Linear"], "weights": said, "input_activations": None}
+        return {
+            "quant_method": "compressed-tensors",
+            "format": form,
+            "config_groups": {"group_0": group},
+            "ignore": ["lm_head"],
+        }
+
+    return settings
+
+
+def _modelopt(algorithm: str, **said: Any) -> Callable[[], dict[str, Any]]:
+    return lambda: {"quant_method": "modelopt", "quant_algo": algorithm, **said}
+
+
+def in_groups(case: Case, size: Callable[[], int]) -> Case:
+    """The same in groups of a size that need not divide the inputs of a layer."""
+
+    def settings() -> dict[str, Any]:
+        said = case.settings()
+        for group in said.get("config_groups", {}).values():
+            group["weights"] |= {"strategy": "group", "group_size": size()}
+        return said if "config_groups" in said else said | {"group_size": size()}
+
+    def codes(n: int, k: int) -> Codes:
+        usual = case.codes(n, k)
+        sorts = not torch.equal(usual.group, usual.group.sort()[0])
+        found = random(n, k, usual.bits, sorts, size())
+        middle = 1 << (usual.bits - 1)
+        return found.symmetric() if (usual.zeros == middle).all() else found
+
+    return replace(case, settings=settings, codes=codes)
 
 
 random = Codes.random
@@ -184,7 +220,7 @@ CASES = {
     "gptq-symmetric": Case(_gptq(sym=True), lambda n, k: random(n, k).symmetric(), gptq),
     "gptq-8": Case(_gptq(bits=8), lambda n, k: random(n, k, 8), gptq),
     "gptq-act": Case(_gptq(desc_act=True), lambda n, k: random(n, k, 4, True), gptq),
-    "awq": Case({"quant_method": "awq", "bits": 4, "version": "gemm"}, random, awq),
+    "awq": Case(_awq, random, awq),
     "pack-quantized": Case(
         _compressed("pack-quantized"), lambda n, k: random(n, k).symmetric(), pack_quantized
     ),
@@ -227,3 +263,9 @@ CASES = {
         inputs=True,
     ),
 }
+SHORT = (
+    "gptq", "gptq-8", "gptq-symmetric", "gptq-act", "awq", "pack-quantized-zeros",
+    "pack-quantized-act", "int-quantized-zeros", "modelopt-awq",
+)  # fmt: skip
+CASES |= {f"{name}-short": in_groups(CASES[name], lambda: 2 * GROUP) for name in SHORT}
+"""Groups of which the last one may be shorter, and those that a layer's inputs do not fill."""

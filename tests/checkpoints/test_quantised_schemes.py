@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
 def test_settings_that_are_not_read(
     tmp_path: Path, name: str, said: dict[str, Any], message: str
 ) -> None:
-    case = Case(CASES[name].config | said, CASES[name].codes, CASES[name].pack)
+    case = replace(CASES[name], settings=lambda: CASES[name].config | said)
     with pytest.raises(CheckpointError, match=f"quantization_config {message}|{message}"):
         opened(tmp_path, case)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import gcd
 from typing import NoReturn
 
 import torch
@@ -289,3 +290,17 @@ def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
             "give a weight_dtype of floats"
         )
     return IntegerFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)
+
+
+def in_same_groups(kinds: Iterable[WeightFormat]) -> list[WeightFormat]:
+    """Formats whose groups have one size, the largest that divides those of all: a scale may stand
+    for several groups. So weights of different K fit one format, though those of a checkpoint
+    whose groups they do not fill have one scale. Formats of floats stay."""
+    found = list(kinds)
+    size = gcd(*(kind.scheme.group_size for kind in found if isinstance(kind, IntegerFormat)))
+    return [
+        replace(kind, scheme=replace(kind.scheme, group_size=size))
+        if isinstance(kind, IntegerFormat)
+        else kind
+        for kind in found
+    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from trtspec.config.storage import NetworkStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
-from trtspec.formats.integer import kept_as
+from trtspec.formats.integer import in_same_groups, kept_as
 from trtspec.formats.joined import joined
 
 
@@ -58,13 +58,15 @@ class NetworkFormats:
         return self.embedding if kept is None else kept
 
     def of_experts(self, count: int, parts: Sequence[str]) -> WeightFormat:
-        """That of these weights of so many experts, named ``{expert}.{part}``, which is one.
+        """That of these weights of so many experts, named ``{expert}.{part}``, which is one; its
+        groups are the smallest that any of them has.
 
         Raises:
             ConfigError: the checkpoint has several.
         """
         names = [f"{expert}.{part}" for expert in range(count) for part in parts]
-        found = dict.fromkeys(self._one(name, self.layers) for name in names)
+        distinct = dict.fromkeys(self._one(name, self.layers) for name in names)
+        found = dict.fromkeys(in_same_groups(distinct))
         if len(found) > 1:
             raise ConfigError(
                 f"the experts of {self.within.removesuffix('.')} have weights of "

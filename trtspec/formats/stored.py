@@ -33,7 +33,8 @@ class StoredWeight:
     """One weight ``[n, K]`` of a checkpoint: floats, or int8 ``values`` that stand for
     ``(values - zeros) * scales + offsets``, times ``input_scales``.
 
-    scales: ``[n]`` or ``[n, G]`` floats; scale g belongs to the g-th run of K / G inputs.
+    scales: ``[n]`` or ``[n, G]`` floats; scale g belongs to the g-th run of K / G inputs. Several
+    runs may be one group of the checkpoint, where its last one is shorter.
     zeros: as scales, int8; offsets: as scales, floats. input_scales: ``[K]`` floats, of the inputs.
     permutation: ``[K] i32``; the k-th input that the runs count is input permutation[k] of the
     layer. ``values`` and ``input_scales`` keep the layer's order. exact: reads the floats that a
@@ -70,19 +71,24 @@ class StoredWeight:
         """Scales, zeros or offsets for groups of that size, ``[n, ceil(K / group_size)]``.
 
         Raises:
-            CheckpointError: a group would span several of the checkpoint's.
+            CheckpointError: a group would span several of the checkpoint's that differ.
         """
         depth = self.values.shape[1]
         of = of[:, None] if of.dim() == 1 else of
-        run = depth // of.shape[1]
-        size = group_size or depth
-        if of.shape[1] > 1 and (depth % of.shape[1] or run % size):
+        runs, size = of.shape[1], group_size or depth
+        run = depth // runs
+        found = of[:, torch.arange(0, depth, size, device=of.device) // run]
+        exact = depth % runs == 0
+        if exact and runs > 1 and run % size:
+            # Where a checkpoint's last group is shorter, runs are parts of its groups.
+            lies_in = torch.arange(0, depth, run, device=of.device) // size
+            exact = torch.equal(found[:, lies_in], of)
+        if not exact:
             raise CheckpointError(
-                f"the checkpoint's tensor {self.name} has {of.shape[1]} scales for {depth} inputs, "
+                f"the checkpoint's tensor {self.name} has {runs} scales for {depth} inputs, "
                 f"which groups of {size} do not divide evenly"
             )
-        first = torch.arange(0, depth, size, device=of.device)
-        return of[:, first // run]
+        return found
 
     def floats(self) -> Tensor:
         """The weight ``[n, K]`` in floats."""
