@@ -69,8 +69,8 @@ class Module:
                 raise self.refuse(
                     role,
                     f"{count} groups",
-                    f"divide its {inputs} input features into groups of a power of two, as the "
-                    "config says no group_size; write it there",
+                    f"divide its {inputs} input features into groups of a power of two, or the "
+                    "config must say group_size",
                 )
             size = whole
         assert size is not None

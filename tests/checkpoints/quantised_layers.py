@@ -190,8 +190,8 @@ def _compressed(form: str, **weights: Any) -> Callable[[], dict[str, Any]]:
     return settings
 
 
-def _modelopt(algorithm: str, **said: Any) -> Callable[[], dict[str, Any]]:
-    return lambda: {"quant_method": "modelopt", "quant_algo": algorithm, **said}
+def _modelopt(algorithm: str) -> Callable[[], dict[str, Any]]:
+    return lambda: {"quant_method": "modelopt", "quant_algo": algorithm}
 
 
 def in_groups(case: Case, size: Callable[[], int]) -> Case:
@@ -257,7 +257,7 @@ CASES = {
         inputs=True,
     ),
     "modelopt-awq": Case(
-        _modelopt("W4A16_AWQ"),
+        lambda: _modelopt("W4A16_AWQ")() | {"group_size": GROUP},
         lambda n, k: random(n, k).symmetric(),
         modelopt_int4,
         inputs=True,

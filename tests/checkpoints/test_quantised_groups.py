@@ -109,7 +109,7 @@ def test_where_no_size_is_said(tmp_path: Path, name: str) -> None:
     parts, floats = in_groups(CASES[name], lambda: 32).layer(16, 96)
     assert torch.equal(down(opened(with_down(tmp_path, parts, 96), config())), floats)
     parts, _ = in_groups(CASES[name], lambda: 128).layer(16, 192)
-    with pytest.raises(CheckpointError, match=r"2 groups; .* 192 input .* says no group_size"):
+    with pytest.raises(CheckpointError, match=r"2 groups; .* 192 input .* must say group_size"):
         opened(with_down(tmp_path, parts, 192), config())
 
 

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..checkpoints import quantised_layers
 from ..checkpoints.quantised_layers import Case
 
 LEFT_OUT = ("layers.0.mlp.up_proj", "layers.1.self_attn.v_proj", "lm_head", "embed_tokens")
 """Parts of fused layers among them."""
+IN_WORD = 8  # numbers of four bits
 
 
 def quantised(
@@ -27,13 +27,13 @@ def quantised(
 ) -> tuple[Path, Path]:
     """Copies of ``source``, whose ``*.weight`` matrices are random ones of the scheme, or with
     ``rounds`` its own rounded, but for those ``left_out``, by the ends of their layers' names, and
-    those that groups do not fit: quantised, and in float32."""
+    those that words do not fit: quantised, and in float32."""
     (weights,) = source.glob("*.safetensors")
     packed: dict[str, Tensor] = {}
     floats: dict[str, Tensor] = {}
     for name, tensor in load_file(weights).items():
         layer = name.removesuffix(".weight")
-        fits = tensor.dim() == 2 and tensor.shape[1] % quantised_layers.GROUP == 0
+        fits = tensor.dim() == 2 and tensor.shape[1] % IN_WORD == 0
         if layer == name or not fits or layer.endswith(tuple(left_out)):
             packed[name] = floats[name] = tensor
             continue

@@ -22,11 +22,13 @@ from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.joined import JoinedFormat
 from trtspec.formats.plain import PANELS
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.experts import Experts
 
 from ..checkpoints import quantised_layers
-from ..checkpoints.quantised_layers import CASES
+from ..checkpoints.quantised_layers import CASES, in_groups
 from ..checkpoints.tiny_gguf import SCALES, random_tensor, tiny
 from .eagle_heads import eagle, random_eagle3
+from .families import family_model
 from .helpers import TinyModels, assert_no_leak, chain, ngram, open_llm, random_prompt, tokens
 from .quantised_folder import quantised
 
@@ -71,6 +73,19 @@ def test_logits_are_those_of_the_dequantised_model(
     rounded = log_probabilities(loaded(path), IDS)
     divergence = (exact.exp() * (exact - rounded)).sum(-1).mean()
     assert 0 < divergence < 0.01
+
+
+def test_experts_of_one_group_and_of_two(models: TinyModels, tmp_path: Path) -> None:
+    """The 64 inputs of gates are one group, of the 104 behind them two, the last one shorter."""
+    sizes = {"num_hidden_layers": 2, "moe_intermediate_size": 104}
+    source = models.save(family_model("qwen3_moe", **sizes), "experts")
+    case = in_groups(CASES["gptq"], lambda: 64)
+    path, floats = quantised(source, case, tmp_path, ("lm_head", "embed_tokens", "mlp.gate"))
+    model = loaded(path, **KEPT)
+    kinds = [each.format for each in model.modules() if isinstance(each, Experts)]
+    assert kinds and all(isinstance(kind, IntegerFormat) for kind in kinds)
+    exact = log_probabilities(loaded(floats), IDS)
+    torch.testing.assert_close(log_probabilities(model, IDS), exact, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["gptq-act", "modelopt-awq", "int-quantized-zeros"])
