@@ -106,11 +106,13 @@ def write_quantised(
     # Fused layers may share factors, which a file holds once for each.
     own = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
     save_file(own, folder / SINGLE, metadata={"format": "pt"})
+    sizes = {layer.codes.shape[1] // layer.scales.shape[1] for layer in layers.values()}
     said = read_json(source / CONFIG) | {
         "quantization_config": {
             "quant_method": METHOD,
             "quant_algo": FOUR_BITS,
             "producer": {"name": "trtspec"},
+            **({"group_size": sizes.pop()} if len(sizes) == 1 else {}),
         }
     }
     (folder / CONFIG).write_text(json.dumps(said, indent=2) + "\n")
