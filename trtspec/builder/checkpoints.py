@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint_converters import (
@@ -17,6 +18,7 @@ from checkpoint_converters import (
     require_copyable,
     write_quantised,
 )
+from trtspec.builder.tokenizer import find_tokenizer, with_ends
 from trtspec.config.model import ModelConfig
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_reader import DraftReader
@@ -27,6 +29,7 @@ __all__ = [
     "PLAIN_MIXTURE",
     "Checkpoint",
     "QuantisedLayer",
+    "config_as_said",
     "describe_draft",
     "load_target",
     "read_draft",
@@ -37,14 +40,26 @@ __all__ = [
 ]
 
 
-def target_config(path: Path) -> ModelConfig:
-    """See `read_config`; drafts may lie in the target's checkpoint."""
+def config_as_said(path: Path) -> ModelConfig:
+    """See `read_config`; drafts may lie in the target's checkpoint. Texts end where its configs
+    say, and nowhere else: for a plan, which tells what its tokenizer adds."""
     return read_config(path, _guests())
 
 
+def target_config(path: Path) -> ModelConfig:
+    """The config of a target, with all the ends that its texts have in an engine: those of its
+    configs and those of its tokenizer, if that can be read."""
+    return _with_all_ends(path, config_as_said(path))
+
+
 def load_target(path: Path) -> Checkpoint:
-    """See `load_checkpoint`; drafts may lie in the target's checkpoint."""
-    return load_checkpoint(path, _guests())
+    """See `load_checkpoint`; its config is that of `target_config`."""
+    found = load_checkpoint(path, _guests())
+    return replace(found, config=_with_all_ends(path, found.config))
+
+
+def _with_all_ends(path: Path, config: ModelConfig) -> ModelConfig:
+    return with_ends(config, find_tokenizer(path, skip_damaged=True))[0]
 
 
 def read_draft(path: Path, target: ModelConfig, token_map: Path | None = None) -> DraftCheckpoint:

@@ -14,7 +14,7 @@ from checkpoint_converters import DraftCheckpoint, content_of, reading_notes
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
-from trtspec.builder.checkpoints import target_config
+from trtspec.builder.checkpoints import config_as_said
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
@@ -25,9 +25,9 @@ from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
     find_tokenizer,
-    further_ends,
     has_tokenizer,
     tokenizer_files,
+    with_ends,
 )
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
@@ -136,7 +136,7 @@ def plan_build(
     """
     options_of(backend_named(config.backend), config.backend_options)
     target_dir = find_model(checkpoint)
-    target, ends = _with_tokenizer(target_config(target_dir), target_dir, skip_tokenizer_init)
+    target, ends = _with_tokenizer(config_as_said(target_dir), target_dir, skip_tokenizer_init)
     require_blocks(target)
     at_hand = TargetDrafts(target, target_dir)
     if speculative is not None:
@@ -250,15 +250,7 @@ def _with_tokenizer(
     tokenizer = find_tokenizer(folder, skip_damaged)
     if tokenizer is None:
         return target, ["prompts are token ids: the checkpoint's tokenizer cannot be read"]
-    further = further_ends(tokenizer, target)
-    if not further:
-        return target, []
-    named = ", ".join(f"{end} ({text})" for end, text in further.items())
-    reason = (
-        f"a text ends at token {named} too: the tokenizer says so, "
-        "config.json and generation_config.json do not"
-    )
-    return replace(target, eos_token_ids=(*target.eos_token_ids, *further)), [reason]
+    return with_ends(target, tokenizer)
 
 
 def _plan_draft(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,17 @@ def further_ends(tokenizer: Any, model: ModelConfig) -> dict[int, str]:
         found = {end: str(tokenizer.eos_token), **found}
     known = model.eos_token_ids
     return {i: text for i, text in found.items() if i not in known and 0 <= i < model.vocab_size}
+
+
+def with_ends(model: ModelConfig, tokenizer: Any) -> tuple[ModelConfig, list[str]]:
+    """A model whose texts end where its tokenizer says as well, and lines about that. All that is
+    said of a checkpoint's ends passes here: see `target_config` and `load_target`."""
+    further = further_ends(tokenizer, model)
+    if not further:
+        return model, []
+    named = ", ".join(f"{end} ({text})" for end, text in further.items())
+    reason = (
+        f"a text ends at token {named} too: the tokenizer says so, "
+        "config.json and generation_config.json do not"
+    )
+    return replace(model, eos_token_ids=(*model.eos_token_ids, *further)), [reason]
