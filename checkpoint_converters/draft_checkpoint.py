@@ -74,7 +74,8 @@ class DraftCheckpoint:
     internal names to tensors, each read when asked for; besides weights, ``token_map [V_d] i64`` is
     the target's id of each row of a head with fewer rows than the target has tokens. ``notes`` are
     lines to print, the first of them the decision what the folder holds; ``files`` are all it is
-    made of.
+    made of. ``doubts``: what makes it likely that drafts are accepted seldom, each with its remedy;
+    they are to be shown to whoever uses it.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class DraftCheckpoint:
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
     files: tuple[Path, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

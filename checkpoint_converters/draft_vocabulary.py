@@ -11,7 +11,12 @@ from torch import Tensor
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.containers.tensor_sources import HeldTensor, PickedRows
 from checkpoint_converters.draft_names import D2T, T2D
-from checkpoint_converters.token_map import is_identity, read_d2t, read_token_map
+from checkpoint_converters.token_map import (
+    doubts_about,
+    is_identity,
+    read_d2t,
+    read_token_map,
+)
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
 from trtspec.errors import CheckpointError
@@ -41,22 +46,22 @@ def read_map(
     headers: dict[str, TensorHeader],
     tensors: dict[str, TensorHeader],
     target: ModelConfig,
-) -> list[str]:
-    """Add a checkpoint's own map of a draft vocabulary to ``tensors``; lines about it."""
+) -> tuple[list[str], tuple[str, ...]]:
+    """Add a checkpoint's own map of a draft vocabulary to ``tensors``; lines about it, and
+    those of them that are doubts."""
     if D2T not in headers:
-        return []
-    ids = read_d2t(headers[D2T], headers.get(T2D), target.vocab_size)
+        return [], ()
+    t2d = headers.get(T2D)
+    ids = read_d2t(headers[D2T], t2d, target.vocab_size)
     if not config.maps_tokens:
         if not is_identity(ids):
             raise CheckpointError(
                 f"{path}: d2t reorders a head of all {len(ids)} tokens, which is not supported"
             )
-        return []
+        return [], ()
     tensors[TOKEN_MAP] = _held(ids, headers[D2T].file)
-    notes = [_coverage(ids, target, "d2t")]
-    if is_identity(ids):
-        notes.append("d2t is all zeros: the draft vocabulary was possibly never calibrated")
-    return notes
+    doubts = doubts_about(ids, t2d, target.vocab_size)
+    return [_coverage(ids, target, "d2t"), *doubts], doubts
 
 
 def borrowed(config: StateReader) -> list[str]:

@@ -18,8 +18,9 @@ def read_d2t(d2t: TensorHeader, t2d: TensorHeader | None, vocab: int) -> Tensor:
     """The target's ids ``[V_d] i64`` from ``d2t``, which holds *offsets*: id = row + d2t[row].
 
     A table of the ids themselves is refused: by ids out of range or named twice, and by ``t2d``
-    (``[V] bool``, the tokens covered) where the checkpoint has one. Raises CheckpointError naming
-    row, value and limit.
+    (``[V]``, true for the tokens covered) where the checkpoint has one. Wherever the head covers a
+    part of the vocabulary, both have to cover the same tokens: a head is trained by the one, and
+    drafts by the other. Raises CheckpointError naming row, value and limit.
     """
     if d2t.dtype not in _INTEGERS or len(d2t.shape) != 1:
         raise CheckpointError(
@@ -37,14 +38,42 @@ def read_d2t(d2t: TensorHeader, t2d: TensorHeader | None, vocab: int) -> Tensor:
             else ""
         )
         raise CheckpointError(f"{d2t.file}: d2t holds offsets, and row {problem}{hint}")
-    if t2d is not None:
-        covered = t2d.read().bool().nonzero().flatten()
-        if absolute and _same(covered, stored) and not _same(covered, ids):
+    covered = _covered(t2d)
+    if len(ids) < vocab and covered is not None and not _same(covered, ids):
+        if absolute and _same(covered, stored):
             raise CheckpointError(
                 f"{d2t.file}: d2t must hold offsets (target id minus row), but t2d shows that it "
                 "holds the target ids themselves; subtract the row number from each"
             )
+        raise CheckpointError(f"{d2t.file}: {_contradiction(ids, covered, vocab)}")
     return ids
+
+
+def doubts_about(ids: Tensor, t2d: TensorHeader | None, vocab: int) -> tuple[str, ...]:
+    """What of the ids of `read_d2t` is possible, but hardly what a head was trained for, in
+    sentences with the remedy."""
+    if len(ids) == vocab:
+        return ()
+    covered, doubts = _covered(t2d), []
+    if t2d is not None and covered is None:
+        doubts.append(
+            f"t2d is {t2d.dtype} with other values than 0 and 1, so it is no mask of the tokens "
+            "that d2t covers, and d2t could not be checked by it"
+        )
+    if is_identity(ids):
+        doubts.append(
+            f"d2t is all zeros: its {len(ids)} rows are the target's first {len(ids)} tokens of "
+            f"{vocab}, so the draft vocabulary was possibly never calibrated, and drafts are "
+            "accepted seldom; save the d2t that the head was trained with (target id minus row)"
+        )
+    elif covered is None and len(ids) > 1 and _problem(ids - torch.arange(len(ids)), vocab) is None:
+        # Offsets repeat wherever a token's neighbour is covered as well: in any real vocabulary.
+        doubts.append(
+            f"d2t holds {len(ids)} different token ids of {vocab}, where offsets (target id minus "
+            "row) would repeat: if these are the ids that the rows stand for, drafts are accepted "
+            "seldom; subtract the row number from each"
+        )
+    return tuple(doubts)
 
 
 def read_token_map(file: Path, vocab: int) -> Tensor:
@@ -66,13 +95,30 @@ def read_token_map(file: Path, vocab: int) -> Tensor:
     ids = content.long()
     problem = _problem(ids, vocab)
     if problem is not None:
-        raise CheckpointError(f"{file}: entry {problem}")
+        as_offsets = ids + torch.arange(len(ids))
+        hint = (
+            "; its values never fall and are valid as offsets, so they look like a d2t: add the "
+            "entry number to each"
+            if bool((ids.diff() >= 0).all()) and _problem(as_offsets, vocab) is None
+            else ""
+        )
+        raise CheckpointError(f"{file}: entry {problem}{hint}")
     return ids
 
 
-def is_identity(ids: Tensor) -> bool:
-    """Whether every id is its own row number."""
-    return torch.equal(ids, torch.arange(len(ids)))
+def require_order(order: TensorHeader, vocab: int) -> None:
+    """CheckpointError unless a tensor ``[V]`` holds every token of a vocabulary once."""
+    if order.dtype not in _INTEGERS or order.shape != (vocab,):
+        raise CheckpointError(
+            f"{order.file}: {order.name} is {order.dtype} {list(order.shape)}; it must be one row "
+            f"of integers, the target's {vocab} tokens in some order"
+        )
+    problem = _problem(order.read().long(), vocab)
+    if problem is not None:
+        raise CheckpointError(
+            f"{order.file}: {order.name} must hold each token once, and row {problem}; get the "
+            "file again"
+        )
 
 
 def _problem(ids: Tensor, vocab: int) -> str | None:
@@ -87,6 +133,40 @@ def _problem(ids: Tensor, vocab: int) -> str | None:
         first, second = (int(order[int(again[0]) + step]) for step in (0, 1))
         return f"{second} gives token {int(ids[second])}, as row {first} does"
     return None
+
+
+def is_identity(ids: Tensor) -> bool:
+    """Whether every id is its own row number."""
+    return torch.equal(ids, torch.arange(len(ids)))
+
+
+def _covered(t2d: TensorHeader | None) -> Tensor | None:
+    """The ids ``[n]`` that a mask shows, ascending; None where there is none, or no mask."""
+    if t2d is None:
+        return None
+    mask = t2d.read()
+    if bool(((mask != 0) & (mask != 1)).any()):
+        return None
+    return mask.nonzero().flatten()
+
+
+def _contradiction(ids: Tensor, covered: Tensor, vocab: int) -> str:
+    """How the tokens of d2t and those of t2d differ, of which both numbers are said."""
+    masked = torch.zeros(vocab, dtype=torch.bool).index_fill(0, covered, True)
+    lacking = (~masked[ids]).nonzero().flatten()
+    which = f"d2t covers {len(ids)} tokens, t2d {len(covered)}"
+    if len(lacking):
+        row = int(lacking[0])
+        which += (
+            f", and {len(lacking)} of d2t's are not among them, the first of them token "
+            f"{int(ids[row])} of row {row}"
+        )
+    if is_identity(ids):
+        which += "; d2t is all zeros, as before a draft vocabulary is chosen"
+    return (
+        f"{which}: save the d2t (target id minus row) and the t2d that the head was trained with; "
+        "if d2t is right, leave t2d out"
+    )
 
 
 def _same(covered: Tensor, ids: Tensor) -> bool:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from trtspec import SamplingParams
+from trtspec import LLM, SamplingParams
 from trtspec.bench.doctor import machine_checks as machine
 from trtspec.bench.doctor.agreement import matched_depth, measure_agreement
 from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check, describe, has_problem
 from trtspec.bench.doctor.cost import StepCosts
-from trtspec.bench.doctor.pair_checks import PairFigures, figure_checks, measure_pair
+from trtspec.bench.doctor.pair_checks import (
+    PairFigures,
+    contract_check,
+    figure_checks,
+    measure_pair,
+)
 from trtspec.bench.methods import BenchMethod
+from trtspec.config.build_config import BuildConfig
+from trtspec.errors import CheckpointError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.llmapi.engines import build
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.options import parse_speculative_config
 
-from ..e2e.helpers import TinyModels, chain, open_llm, random_prompt, tokens, tree
+from ..e2e.eagle_heads import eagle, random_eagle3
+from ..e2e.helpers import VOCAB, TinyModels, chain, open_llm, random_prompt, tokens, tree
 
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=12, ignore_eos=True, temperature=1.0)
@@ -198,3 +209,57 @@ def test_text() -> None:
         "problem  second  bad",
         "                 -> do better",
     ]
+
+
+# -- contracts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flaw", ["", "zeros", "ids", "contradicts", "head", "nan"])
+def test_what_a_draft_is_doubted_for(
+    models: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture, flaw: str
+) -> None:
+    """By the doctor, before anything is built; by `LLM`, which builds; and where the engine that
+    was built is opened again."""
+    target, head = models.folder("llama"), tmp_path / "head"
+    random_eagle3(models.hf("llama"), head, [*range(10, 30), 40])
+    file = head / "model.safetensors"
+    tensors = load_file(file)
+    if flaw == "zeros":
+        tensors["d2t"] = torch.zeros(21, dtype=torch.int64)
+    elif flaw == "ids":
+        tensors["d2t"] = torch.tensor([*range(10, 30), 40])
+    elif flaw == "contradicts":
+        tensors["t2d"] = torch.ones(VOCAB, dtype=torch.bool)
+    elif flaw == "head":
+        tensors["lm_head.weight"] = torch.zeros_like(tensors["lm_head.weight"])
+    elif flaw == "nan":
+        tensors["fc.weight"][0, 0] = float("nan")
+    save_file(tensors, file)
+    spec = eagle(head, "eagle3", num_speculative_tokens=2)
+    build_config = BuildConfig(backend="eager", dtype="float32")
+    method = BenchMethod("eagle3:2", parse_speculative_config(spec))
+    found = contract_check(str(target), method, build_config)
+    status, said = {
+        "": (OK, "a pass reads"),
+        "zeros": (WARNING, "d2t is all zeros"),
+        "ids": (WARNING, "d2t holds 21 different token ids"),
+        "contradicts": (PROBLEM, f"d2t covers 21 tokens, t2d {VOCAB}"),
+        "head": (PROBLEM, "lm_head.weight [21, 64] holds zeros"),
+        "nan": (PROBLEM, "fc.weight [64, 128] has 1 of 8192 values"),
+    }[flaw]
+    assert found.status == status and said in found.detail
+    caplog.clear()
+    if status == PROBLEM:
+        with pytest.raises(CheckpointError, match=re.escape(said)):
+            open_llm(target, spec)
+        return
+    warned = said if status == WARNING else ""
+    with open_llm(target, spec):
+        assert bool(warned) == (f"{head}: {said}" in caplog.text)
+    folder = build(target, spec, tmp_path / "engine", dtype="float32", backend="eager")
+    caplog.clear()
+    with LLM(folder, skip_tokenizer_init=True):
+        assert bool(warned) == (f"{folder / 'draft'}: {said}" in caplog.text)
+    inside = BenchMethod("eagle3:2", parse_speculative_config({**spec, "model": "draft"}))
+    again = contract_check(str(folder), inside, build_config)
+    assert again.status == status and warned in again.detail

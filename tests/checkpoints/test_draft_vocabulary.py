@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import read_file_header
-from checkpoint_converters.token_map import read_d2t, read_token_map
+from checkpoint_converters.token_map import read_d2t, read_token_map, require_order
 from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
 
@@ -86,6 +87,53 @@ def test_uncalibrated_offsets_are_noted(tmp_path: Path) -> None:
     assert any("never calibrated" in note for note in draft.notes)
 
 
+@pytest.mark.parametrize(
+    ("ids", "mask", "message"),
+    [
+        # As a head is made, before its vocabulary is chosen: every token, or none.
+        (list(range(6)), list(range(V)), r"d2t covers 6 tokens, t2d 20; d2t is all zeros"),
+        (list(range(6)), [], r"d2t covers 6 tokens, t2d 0, and 6 of d2t's are not.*all zeros"),
+        (list(range(6)), IDS, r"t2d 6, and 3 of d2t's are not among them, .* token 1 of row 1"),
+        (IDS, [0, 3, 4, 9, 15, 18], r"t2d 6, and 1 of d2t's .* token 19 of row 5: save the d2t"),
+        (IDS, IDS[:5], r"t2d 5, and 1 of d2t's .* if d2t is right, leave t2d out"),
+        (IDS, [*IDS, 1], r"d2t covers 6 tokens, t2d 7: save"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_tables_that_contradict_each_other(
+    tmp_path: Path, ids: list[int], mask: list[int], message: str, dtype: torch.dtype
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        table(tmp_path, offsets(ids), covered(mask).to(dtype), V)
+
+
+def test_the_mask_of_a_whole_head_does_not_matter(tmp_path: Path) -> None:
+    assert len(table(tmp_path, torch.zeros(V).long(), covered([]), V)) == V
+
+
+@pytest.mark.parametrize(
+    ("d2t", "t2d", "doubt"),
+    [
+        (offsets(), None, None),
+        (offsets(), covered(), None),
+        (torch.zeros(6).long(), None, "first 6 tokens of 20.*never calibrated.*accepted seldom"),
+        # Ids in range as offsets too; a mask says that they are none.
+        (torch.tensor([0, 1, 3, 4, 6, 9]), None, "holds 6 different token ids.*subtract the row"),
+        (torch.tensor([0, 1, 3, 4, 6, 9]), covered([0, 2, 5, 7, 10, 14]), None),
+        (torch.tensor([2, 0, 5, 1, 7, 8]), None, "holds 6 different token ids"),
+        (torch.full((6,), 2), None, None),
+        (offsets(), torch.arange(V), "t2d is I64 with other values than 0 and 1"),
+    ],
+)
+def test_doubts(tmp_path: Path, d2t: Tensor, t2d: Tensor | None, doubt: str | None) -> None:
+    folder = yuhuili3(tmp_path)
+    folder.tensors |= {"d2t": d2t}
+    folder.tensors.pop("t2d") if t2d is None else folder.tensors.update(t2d=t2d)
+    draft = read_draft(folder.write(), TARGET)
+    assert len(draft.doubts) == (doubt is not None)
+    assert all(re.search(str(doubt), said) and said in draft.notes for said in draft.doubts)
+
+
 def test_a_table_that_reorders_a_full_head(tmp_path: Path) -> None:
     folder = yuhuili3(tmp_path)
     swapped = [1, 0, *range(2, V)]
@@ -113,7 +161,8 @@ def test_token_map_files(tmp_path: Path, content: Any) -> None:
         (torch.tensor([0.5]), "is no token map"),
         ([3, 20], "entry 1 gives token 20, the target has tokens 0 to 19"),
         ([-2], "entry 0 gives token -2"),
-        ([5, 7, 5], "entry 2 gives token 5, as row 0 does"),
+        ([5, 7, 5], "entry 2 gives token 5, as row 0 does$"),
+        ([0, 2, 2, 6], "entry 2 gives token 2, as row 1 does.*look like a d2t: add the entry"),
     ],
 )
 def test_bad_token_maps(tmp_path: Path, content: Any, message: str) -> None:
@@ -128,6 +177,27 @@ def test_token_map_damaged_or_absent(tmp_path: Path) -> None:
     (tmp_path / "freq.pt").write_text("1 2 3")
     with pytest.raises(CheckpointError, match=r"freq\.pt"):
         read_token_map(tmp_path / "freq.pt", V)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (torch.randperm(V), None),
+        (torch.zeros(V).long(), "must hold each token once, and row 1 gives token 0, as row 0"),
+        (torch.arange(1, V + 1), "row 19 gives token 20, the target has tokens 0 to 19"),
+        (torch.arange(V - 1), r"is I64 \[19\]; it must be .* the target's 20 tokens"),
+        (torch.arange(V).float(), r"is F32 \[20\]"),
+    ],
+)
+def test_orders(tmp_path: Path, order: Tensor, message: str | None) -> None:
+    """By which an assistant's head is cut into clusters."""
+    save_file({"order": order}, tmp_path / "order.safetensors")
+    header = read_file_header(tmp_path / "order.safetensors")["order"]
+    if message is None:
+        require_order(header, V)
+        return
+    with pytest.raises(CheckpointError, match=message):
+        require_order(header, V)
 
 
 def test_token_map_cuts_an_own_head(tmp_path: Path) -> None:

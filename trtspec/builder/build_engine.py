@@ -15,6 +15,7 @@ from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.checkpoints import load_target
+from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import cache_root
 from trtspec.builder.plan import BuildPlan
@@ -106,6 +107,7 @@ def _write_draft(
     folder: Path,
 ) -> None:
     """Pack what a draft brings itself, and the constants of its tree."""
+    require_weights(found, target.path)
     module = draft_module(engine, draft)
     draft.kind.load(module, found, target.tensors)
     kept = engine.formats_of(draft)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import CheckpointError
-from trtspec.log import logger
 
 MADE_FOR = "made_for.json"
 
@@ -18,17 +17,17 @@ def facts_of(name: str, fingerprint: str) -> Mapping[str, Any]:
     return {"target": name, "fingerprint": fingerprint}
 
 
-def made_for_another(draft: Path, fingerprint: str) -> list[str]:
-    """What is to be said where the draft's folder says that it was trained for another target than
-    the one of this fingerprint: a warning, as a quantised copy of its target is another, too. Most
-    drafts do not say what they were trained for.
+def made_for_another(draft: Path, fingerprint: str) -> tuple[str, ...]:
+    """A doubt, where the draft's folder says that it was trained for another target than the one of
+    this fingerprint; no more, as a quantised copy of its target is another, too. Most drafts do not
+    say what they were trained for.
 
     Raises:
         CheckpointError: the file is damaged.
     """
     path = draft / MADE_FOR
     if not path.is_file():
-        return []
+        return ()
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         name, trained = facts["target"], facts["fingerprint"]
@@ -38,11 +37,9 @@ def made_for_another(draft: Path, fingerprint: str) -> list[str]:
             "draft again"
         ) from error
     if trained == fingerprint:
-        return []
-    note = (
-        f"the draft {draft} was trained for {name} (fingerprint {trained}), this target's is "
+        return ()
+    return (
+        f"the draft was trained for {name} (fingerprint {trained}), this target's is "
         f"{fingerprint}: the text stays the same, but drafts may be accepted seldom; "
-        "trtspec-doctor says how often"
+        "trtspec-doctor says how often",
     )
-    logger.warning(note)
-    return [note]

@@ -182,12 +182,14 @@ def plan_build(
             draft, choice = _plan_draft(
                 member, found, folder, target_dir, target, skip_tokenizer_init, build
             )
-            draft = replace(draft, storage=kept(found.storage), weights=weights)
+            another = made_for_another(found.path, fingerprints["target"])
+            doubts = (*found.doubts, *another)
+            draft = replace(draft, storage=kept(found.storage), weights=weights, doubts=doubts)
+            draft.tell_doubts(found.path)
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
-        reasons += [*because, *choice]
-        reasons += made_for_another(found.path, fingerprints["target"])
+        reasons += [*because, *choice, *another]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
         together = speculative.built([draft.folder for draft in drafts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from trtspec.config.draft import DraftConfig
@@ -11,6 +12,7 @@ from trtspec.config.draft_weights import DraftWeights
 from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, to_dict
 from trtspec.config.tree import Choices, TreeShape
+from trtspec.log import logger
 from trtspec.speculative.draft_kind import DRAFT_STEP, DraftKind
 from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
 
@@ -41,13 +43,14 @@ class SpeculationContract:
 class EngineDraft:
     """One draft of an engine. folder: where its files lie, and its name in the fingerprints.
     storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none.
-    weights: how it keeps its weights; None: as the target does."""
+    weights: how it keeps its weights; None: as the target does. doubts: see `DraftCheckpoint`."""
 
     network: DraftConfig
     speculation: SpeculationContract
     folder: str = FIRST_DRAFT
     storage: NetworkStorage | None = None
     weights: DraftWeights | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> DraftKind:
@@ -82,6 +85,11 @@ class EngineDraft:
         decides that; None: the drafter says it."""
         return self.kind.lookahead(self.network)
 
+    def tell_doubts(self, path: Path) -> None:
+        """Warn of a draft, which lies there, that is hardly of use."""
+        for doubt in self.doubts:
+            logger.warning("%s: %s", path, doubt)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         parts = {"storage": self.storage, "weights": self.weights}
@@ -91,6 +99,7 @@ class EngineDraft:
             "network": draft_to_dict(self.network),
             "speculation": asdict(self.speculation),
             **own,
+            **({"doubts": list(self.doubts)} if self.doubts else {}),
         }
 
     @classmethod
@@ -101,7 +110,9 @@ class EngineDraft:
         storage = None if stored is None else from_dict(NetworkStorage, stored)
         given = data.get("weights")
         weights = None if given is None else from_dict(DraftWeights, given)
-        return cls(draft_from_dict(data["network"]), speculation, data["folder"], storage, weights)
+        doubts = tuple(data.get("doubts", ()))
+        network = draft_from_dict(data["network"])
+        return cls(network, speculation, data["folder"], storage, weights, doubts)
 
 
 def draft_folder_name(index: int) -> str:

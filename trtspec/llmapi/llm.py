@@ -81,6 +81,8 @@ class LLM:
                 wanted = wanted.resolve(at_hand)
                 check_draft_depth(engine.target, wanted)
             drafts = find_drafts(engine, wanted, at_hand)
+            for draft in drafts:
+                draft.tell_doubts(path / draft.folder)
             tokenizer = _tokenizer(config, path / TOKENIZER_FOLDER)
         else:
             plan = plan_engine(path, config, wanted)

@@ -12,14 +12,17 @@ from trtspec.bench.doctor.check import OK, PROBLEM, WARNING, Check
 from trtspec.bench.doctor.cost import StepCosts
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
 from trtspec.bench.methods import BenchMethod
+from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
+from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import has_tokenizer
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.errors import TrtspecError
+from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.speculative.options import speculative_to_dict
 
@@ -68,22 +71,35 @@ def tokenizer_check(folder: Path) -> Check:
 
 
 def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check:
-    """Whether a draft fits its target: kind, sizes, tokenizer, tree. Nothing is built for it."""
+    """Whether a draft fits its target: kind, sizes, tokenizer, tree; and whether what it holds can
+    draft at all. Nothing is built for it."""
     name = f"{method.name}: contract"
     folder = find_model(model)
-    if is_engine_folder(folder):
-        return Check(name, OK, "the engine was built with this draft")
     try:
-        plan = plan_build(folder, build, method.config)
+        if is_engine_folder(folder):
+            engine = EngineConfig.read(folder)
+            drafts = find_drafts(engine, method.config, TargetDrafts(engine.target))
+            detail = "the engine was built with this draft"
+        else:
+            plan = plan_build(folder, build, method.config)
+            engine, drafts = plan.engine, plan.engine.drafts
+            for found in plan.drafts:
+                require_weights(found, plan.target_dir)
+            assert drafts, "a method with a draft"
+            parts = (
+                engine.pass_bytes(drafts[0]).expected(1),
+                engine.pass_bytes().expected(1),
+            )
+            share = f"a pass reads {parts[0] / parts[1]:.0%} of a target step"
+            detail = f"{drafts[0].network.describe()}; {share}"
     except TrtspecError as error:
         return Check(name, PROBLEM, str(error))
-    assert plan.engine.drafts, "a method with a draft"
-    draft = plan.engine.drafts[0]
-    parts = (
-        plan.engine.pass_bytes(draft).expected(1),
-        plan.engine.pass_bytes().expected(1),
-    )
-    detail = f"{draft.network.describe()}; a pass reads {parts[0] / parts[1]:.0%} of a target step"
+    doubts = [doubt for draft in drafts for doubt in draft.doubts]
+    if doubts:
+        return Check(
+            name, WARNING, "; ".join((detail, *doubts)), "look at the agreement below it; where "
+            "that is low, get the draft again, or train one for this target (trtspec-train)",
+        )  # fmt: skip
     return Check(name, OK, detail)
 
 

@@ -18,6 +18,7 @@ from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.registry import families
 from checkpoint_converters.hf_config import HfConfig, read_dtype
 from checkpoint_converters.names import Expected, match
+from checkpoint_converters.token_map import require_order
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
@@ -151,6 +152,7 @@ def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> D
         if _ORDER not in headers:
             raise CheckpointError(f"{folder.path} says use_ordered_embeddings, but lacks {_ORDER}")
         order[ORDER] = headers.pop(_ORDER)
+        require_order(order[ORDER], target.vocab_size)
     # Head and embedding are tied: either may have been saved.
     if _EMBEDDING not in headers and _HEAD in headers:
         headers[_EMBEDDING] = headers.pop(_HEAD)

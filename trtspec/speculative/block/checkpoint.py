@@ -318,12 +318,15 @@ def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> D
     config = reading.config
     resolved = match(expected_dflash(config), headers, IGNORED, f"{path} does not fit DFlash")
     tensors = resolved.tensors
-    notes = [*reading.notes, *read_map(path, config, headers, tensors, target), *borrowed(config)]
+    mapped, doubts = read_map(path, config, headers, tensors, target)
+    notes = [*reading.notes, *mapped, *borrowed(config)]
     used = {D2T} if TOKEN_MAP in tensors else set()
     ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - used))
     files = tuple(weight_files(headers))
     method = DFlashDecodingConfig.method
-    return DraftCheckpoint(path, method, config, LazyTensors(tensors), ignored, tuple(notes), files)
+    return DraftCheckpoint(
+        path, method, config, LazyTensors(tensors), ignored, tuple(notes), files, doubts
+    )
 
 
 DFLASH_READER = DraftReader(

@@ -103,7 +103,8 @@ def read_network(
             f"{path} has its own token map (d2t, {headers[D2T].shape[0]} tokens); the token map "
             f"{token_map} cannot be used with it: leave speculative_token_map out"
         )
-    notes += read_map(path, eagle, headers, tensors, target)
+    mapped, doubts = read_map(path, eagle, headers, tensors, target)
+    notes += mapped
     if token_map is not None:
         eagle, cut = cut_head(eagle, tensors, token_map, target)
         files.append(token_map)
@@ -112,7 +113,7 @@ def read_network(
     used = {D2T} if TOKEN_MAP in tensors and token_map is None else set()
     ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - used))
     return DraftCheckpoint(
-        path, method, eagle, LazyTensors(tensors), ignored, tuple(notes), tuple(files)
+        path, method, eagle, LazyTensors(tensors), ignored, tuple(notes), tuple(files), doubts
     )
 
 
