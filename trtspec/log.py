@@ -1,4 +1,5 @@
-"""Logging: one logger for the package, quiet by default as libraries should be."""
+"""Logging: one logger for the package. Where nobody has set up logging, Python prints its warnings
+alone, so that a script hears of a draft that is doubted."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger("trtspec")
-logger.addHandler(logging.NullHandler())
 
 HEARTBEAT_SECONDS = 15.0
 

@@ -13,5 +13,5 @@ from trtspec.log import logger
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
     yield
-    logger.handlers = [h for h in logger.handlers if isinstance(h, logging.NullHandler)]
+    logger.handlers = []
     logger.setLevel(logging.NOTSET)

@@ -115,6 +115,6 @@ def own_log() -> Iterator[None]:
     yield
     for name in (logger.name, "uvicorn"):
         log = logging.getLogger(name)
-        log.handlers = [h for h in log.handlers if isinstance(h, logging.NullHandler)]
+        log.handlers = []
         log.propagate = True
         log.setLevel(logging.NOTSET)
