@@ -62,8 +62,8 @@ class StateDrafter(CachedRolloutDrafter):
     a text where nothing is rolled out, once their states take much memory.
 
     A request whose whole prompt but the root came out of the prefix cache has no pending state: it
-    drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
-    above 1 a prefix is never reused that far.)
+    drafts nothing in its first step, which, as a prefill does, emits one token. Tokens of which the
+    target has K/V and this cache no rows stay without: their states are gone (`DraftCache.absent`).
     """
 
     def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:

@@ -107,8 +107,8 @@ class DraftModelDrafter final : public RolloutDrafter {
 // the root. A prefill chunk's other rows are fed with the chunk.
 //
 // A request whose whole prompt but the root came out of the prefix cache has no pending state: it
-// drafts nothing in its first step, which, as a prefill does, emits one token. (With a lookahead
-// above 1 a prefix is never reused that far.)
+// drafts nothing in its first step, which, as a prefill does, emits one token. Tokens of which the
+// target has K/V and the draft cache no rows stay without: their states are gone.
 class EagleDrafter final : public RolloutDrafter {
  public:
   // `resources` needs a draft cache of the lookahead of `shape.needs(true)`.
