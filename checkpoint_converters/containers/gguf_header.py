@@ -63,9 +63,11 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """``metadata``: numbers, texts and lists of these by key."""
+    """``metadata``: numbers, texts and lists of these by key. ``spans``: where each lies in the
+    file, key and all, as the bytes where it begins and ends."""
 
     metadata: Mapping[str, Any]
+    spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorPlace, ...]
 
 
@@ -90,6 +92,22 @@ def read_header(file: Path) -> GgufHeader:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
 
 
+def copy_metadata(file: Path, target: Path, keys: tuple[str, ...]) -> None:
+    """Write a GGUF file without tensors, with the metadata of another whose keys begin so.
+
+    Raises:
+        CheckpointError: as `read_header`.
+    """
+    spans = read_header(file).spans
+    kept = [span for key, span in spans.items() if key.startswith(keys)]
+    with file.open("rb") as stream, target.open("wb") as out:
+        version = stream.read(len(MAGIC) + 4)
+        out.write(version + struct.pack("<QQ", 0, len(kept)))
+        for begin, end in kept:
+            stream.seek(begin)
+            out.write(stream.read(end - begin))
+
+
 class _Reader:
     """Goes through a file's header once, from the magic on."""
 
@@ -105,16 +123,20 @@ class _Reader:
             )
         num_tensors, num_keys = self._number("<Q"), self._number("<Q")
         metadata: dict[str, Any] = {}
+        spans = {}
         for _ in range(num_keys):
+            begin = self._at
             key = self._text()
             if key in metadata:
                 raise self._damaged(f"has metadata {key} twice")
             metadata[key] = self._value(self._number("<I"))
+            spans[key] = begin, self._at
         found = [self._tensor() for _ in range(num_tensors)]
         alignment = metadata.get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise self._damaged(f"has {_ALIGNMENT} {alignment!r}")
-        return GgufHeader(metadata, self._placed(found, -(-self._at // alignment) * alignment))
+        places = self._placed(found, -(-self._at // alignment) * alignment)
+        return GgufHeader(metadata, spans, places)
 
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
         """Name, number of the type, shape, and where it begins among the tensors."""

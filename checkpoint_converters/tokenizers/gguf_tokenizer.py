@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tokenizers import (
@@ -21,6 +22,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.containers.gguf_header import copy_metadata
 from checkpoint_converters.tokenizers.gguf_token_types import (
     BYTE,
     CONTROL,
@@ -32,12 +34,16 @@ from checkpoint_converters.tokenizers.gguf_token_types import (
     token_types,
 )
 from checkpoint_converters.tokenizers.pre_tokenizers import PRE_TOKENIZERS
+from checkpoint_converters.tokenizers.score_merges import LeftmostMerges, merges_by_score
 from trtspec.errors import CheckpointError
 
 MODEL = "tokenizer.ggml.model"
 TEMPLATE = "tokenizer.chat_template"
+TOKENIZER_GGUF = "tokenizer.gguf"
+"""The tokenizer of a GGUF file that no files of transformers spell."""
 
 _SPACE = "\u2581"  # stands for a space in vocabularies of text
+_PHI_3 = ("phi-3", "phi3")  # in general.name, regardless of case
 
 
 def has_vocabulary(file: GgufFile) -> bool:
@@ -61,21 +67,56 @@ def gguf_tokenizer(file: GgufFile) -> Any:
             "tokenizer=<folder> with the model's own tokenizer files"
         )
     try:
-        tokenizer, adds_bos = _MAKERS[kind](vocabulary)
+        made = _MAKERS[kind](vocabulary)
     except CheckpointError:
         raise
     except Exception as error:  # that of the tokenizers library has no class of its own
         raise file.refuse(f"its vocabulary does not make a tokenizer: {error}") from error
+    tokenizer = made.tokenizer
     tokenizer.add_special_tokens(vocabulary.added(CONTROL, UNKNOWN))
     tokenizer.add_tokens(vocabulary.added(USER_DEFINED))
-    _frame(tokenizer, vocabulary, adds_bos)
-    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    _frame(tokenizer, vocabulary, made.adds_bos)
+    fast: Any = _GgufTokenizer(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         **vocabulary.named_tokens(),
     )
     fast.chat_template = _chat_template(file)
+    if made.merges is not None:  # only now: it cannot be copied, as the class does with its object
+        fast.merge_here(made.merges, file.path)
     return fast
+
+
+class _GgufTokenizer(PreTrainedTokenizerFast):
+    """Saves itself as files of transformers, or, where these cannot spell its merges, as
+    `TOKENIZER_GGUF`."""
+
+    _merged_of: Path | None = None
+
+    def merge_here(self, merges: LeftmostMerges, source: Path) -> None:
+        """Join pairs by these from now on; ``source`` is the file that they come from."""
+        self._merged_of = source
+        self.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(merges)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        if self._merged_of is None:
+            saved: tuple[str, ...] = super().save_pretrained(save_directory, *args, **kwargs)
+            return saved
+        target = Path(save_directory) / TOKENIZER_GGUF
+        copy_metadata(
+            self._merged_of, target, ("general.architecture", "general.name", "tokenizer.")
+        )
+        return (str(target),)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """adds_bos: whether texts begin with BOS where the file does not say. merges: what joins pairs
+    in place of the tokenizer's own model."""
+
+    tokenizer: Tokenizer
+    adds_bos: bool
+    merges: LeftmostMerges | None = None
 
 
 @dataclass(frozen=True)
@@ -132,14 +173,24 @@ class _Vocabulary:
         """Tokens of these types, which are cut out of a text before all else."""
         special = USER_DEFINED not in types
         return [
-            AddedToken(token, normalized=False, special=special)
+            AddedToken(token, normalized=False, special=special, rstrip=self._strips(token))
             for token, kind in zip(self.tokens, self.types, strict=True)
             if kind in types and token
         ]
 
+    def _strips(self, token: str) -> bool:
+        """Whether white space behind a token goes with it. Files do not say; of the models that are
+        read, Phi-3's tokens do so, all but those of its vocabulary's own model."""
+        name = self.file.text("general.name", "").lower()
+        named = any(spelling in name for spelling in _PHI_3)
+        is_phi_3 = named or (
+            self.file.get("general.architecture") == "phi3" and self.file.get(MODEL) == "llama"
+        )
+        return is_phi_3 and token not in ("<unk>", "<s>", "<|endoftext|>")
 
-def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
-    """BPE over bytes, as in GPT-2 and after; and whether it begins a text with BOS by itself."""
+
+def _byte_level(vocabulary: _Vocabulary) -> _Made:
+    """BPE over bytes, as in GPT-2 and after."""
     file, key = vocabulary.file, "tokenizer.ggml.pre"
     name = file.text(key, None)
     if name not in PRE_TOKENIZERS:
@@ -155,19 +206,25 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, rule.adds_bos
+    return _Made(tokenizer, rule.adds_bos)
 
 
-def _sentence_piece(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _sentence_piece(vocabulary: _Vocabulary) -> _Made:
     """BPE over characters by the scores of tokens."""
-    return _of_characters(vocabulary, _merges_by_score(vocabulary), spaced=True), True
+    scores = _scores_of_words(vocabulary)
+    merges = merges_by_score(scores, vocabulary.ids)
+    tokenizer = _of_characters(vocabulary, merges or [], spaced=True)
+    if merges is not None:
+        return _Made(tokenizer, True)
+    tokenizer.model.ignore_merges = True
+    return _Made(tokenizer, True, LeftmostMerges(scores))
 
 
-def _gemma4(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _gemma4(vocabulary: _Vocabulary) -> _Made:
     """BPE over characters by merges, line by line."""
     tokenizer = _of_characters(vocabulary, vocabulary.merges, spaced=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("\n+"), "isolated")
-    return tokenizer, True
+    return _Made(tokenizer, True)
 
 
 def _of_characters(
@@ -192,21 +249,16 @@ def _of_characters(
     return tokenizer
 
 
-def _merges_by_score(vocabulary: _Vocabulary) -> Sequence[tuple[str, str]]:
-    """SentencePiece joins the two neighbours whose token has the best score: the same as merges of
-    all pairs that make a token, in that order."""
-    ids = {
-        token: i
+def _scores_of_words(vocabulary: _Vocabulary) -> dict[str, float]:
+    """Of the tokens that characters may be joined to. Those that are cut out of a text before all
+    else are found in it no more, unless they have the sign that spaces become later."""
+    return {
+        token: vocabulary.scores[i]
         for token, i in vocabulary.ids.items()
-        if vocabulary.types[i] not in (UNKNOWN, CONTROL, BYTE)
+        if token
+        and (kind := vocabulary.types[i]) not in (UNKNOWN, CONTROL, BYTE)
+        and (kind != USER_DEFINED or _SPACE in token)
     }
-    found = []
-    for token, i in ids.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ids and right in ids:
-                found.append((-vocabulary.scores[i], ids[left], ids[right], left, right))
-    return [(left, right) for *_, left, right in sorted(found)]
 
 
 def _frame(tokenizer: Tokenizer, vocabulary: _Vocabulary, adds_bos: bool) -> None:

@@ -1,20 +1,37 @@
 """What llama.cpp's names of pre-tokenizers mean: how a text is cut before pairs are merged.
 
 ``tokenizer.ggml.pre`` is all that a GGUF file says of it. The rules are those of the models that
-the names come from; names of one rule stand together. llama.cpp knows more of them: those of
-architectures that are not read are left out.
+the names come from, and where llama.cpp departs from a model's own rule, llama.cpp's. Names of one
+rule stand together. llama.cpp knows more of them: those of architectures that are not read are left
+out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+# No (?i:...): regardless of case, U+017F (the long s) is an s too.
+_ENDINGS = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _DIGIT = r"\p{N}"
+
+# DeepSeek names ranges of characters where other rules name classes. White space outside ASCII is
+# in none of them, as llama.cpp reads it as a vertical tab.
+_CJK = r"[[一-龥ࠀ-一가-퟿]&&\S]+"
+# Letters with case, but for Armenian's and Georgian's small ones and most of those since Unicode 6.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[A-ՖႠ-ჅᎠ-ᏽᲐ-ↄⰀ-ⳳꙀ-ꞎꭰ-ﬗ"
+    "\uff21-\uff5a\U00010400-\U000104fb\U00010c80-\U00010cf2"
+    "\U000118a0-\U000118df\U0001e900-\U0001e943]]"
+)
+# Narrower than \p{Han}: numbers, marks of repetition and radicals are not in it.
+_HAN = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ebef\U0002f800-\U0002fa1f"
+)
 
 
 def _since_gpt4(digits: str) -> str:
@@ -25,9 +42,10 @@ def _since_gpt4(digits: str) -> str:
 
 
 def _by_case(digits: str, ending: str = "") -> str:
-    """Words end where a capital follows a small letter, and take an ``ending`` along; ``digits``
-    as in `_since_gpt4`."""
-    large, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    """Words end where a capital of ASCII follows a small letter, and take an ``ending`` along;
+    ``digits`` as in `_since_gpt4`. In llama.cpp letters outside ASCII are large and small alike,
+    and marks are none, whatever the models' own rules say."""
+    large, small = r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]"
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{large}*{small}+{ending}|{before}{large}+{small}*{ending}"
     return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
@@ -50,6 +68,8 @@ _TEKKEN = PreTokenizer((_by_case(_DIGIT),), whole_words=True, adds_bos=True)
 _GPT_4 = PreTokenizer((_since_gpt4(r"\p{N}{1,3}"),))
 _GPT_4O = PreTokenizer((_by_case(r"\p{N}{1,3}", f"{_ENDINGS}?"),))
 _DIGITS_FIRST = PreTokenizer((_DIGIT, _GPT2))
+_KIMI_WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_ENDINGS}?"
+_KIMI_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "default": PreTokenizer(
@@ -62,12 +82,26 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"), _LLAMA_3
     ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _GPT_4),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _GPT_4),
+    "glm4": replace(_GPT_4, whole_words=True),
     "gpt-4o": _GPT_4O,
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2"), _SINGLE_DIGITS),
     "tekken": _TEKKEN,
     "deepseek-coder": PreTokenizer(
-        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", _DIGIT),
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT),
+    ),
+    "deepseek-llm": PreTokenizer(
+        (
+            r"[\r\n]",
+            rf"\s?{_CASED}+",
+            r"\s?[!-/:-~" + "\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f、。]+",
+            r"\s+$",
+            _CJK,
+            r"\p{N}+",
+        ),
+    ),
+    "kimi-k2": PreTokenizer(
+        (rf"[{_HAN}]+|{_KIMI_WORDS}|\p{{N}}{{1,3}}|{_KIMI_SIGNS}|{_BLANKS}",),
     ),
 }
 """By ``tokenizer.ggml.pre``."""

@@ -14,8 +14,13 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
-from checkpoint_converters.tokenizers.gguf_tokenizer import gguf_tokenizer, has_vocabulary
+from checkpoint_converters.tokenizers.gguf_tokenizer import (
+    TOKENIZER_GGUF,
+    gguf_tokenizer,
+    has_vocabulary,
+)
 from checkpoint_converters.tokenizers.turn_ends import ends_among
+from trtspec.builder.tokenizer_rule import warn_of_other_rule
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -29,12 +34,13 @@ TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
     "merges.txt",
+    TOKENIZER_GGUF,
 )
 
 
 def has_tokenizer(folder: Path) -> bool:
     """True if the checkpoint holds a tokenizer of some kind."""
-    gguf = find_gguf(folder)
+    gguf = _gguf_of(folder)
     if gguf is not None:
         return has_vocabulary(open_gguf(gguf))
     return any(
@@ -43,21 +49,30 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint. No code that lies beside it is run, nor offered to be.
+    """The tokenizer of a checkpoint. No code that lies beside it is run, nor offered to be. A
+    warning is logged where transformers reads it by another rule than its tokenizer.json spells.
 
     Raises:
         CheckpointError: it cannot be read.
     """
-    gguf = find_gguf(folder)
+    gguf = _gguf_of(folder)
     if gguf is not None:
         return gguf_tokenizer(open_gguf(gguf))
     try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
         raise CheckpointError(
             f"the tokenizer in {folder} cannot be read: {error}; mend it, or skip it "
             "(skip_tokenizer_init) and give token ids"
         ) from error
+    warn_of_other_rule(tokenizer, folder)
+    return tokenizer
+
+
+def _gguf_of(folder: Path) -> Path | None:
+    """The GGUF file that spells a checkpoint's tokenizer; None if others do, or none does."""
+    own = folder / TOKENIZER_GGUF
+    return own if own.is_file() else find_gguf(folder)
 
 
 def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:

@@ -1,0 +1,97 @@
+"""SentencePiece's merges: of all neighbours that make a token, the two whose token has the best
+score are joined, the leftmost of several.
+
+BPE of the tokenizers library joins pairs in the order of a list, the same at every place of a text.
+No list says "leftmost": of ``na`` and ``an`` now one, now the other begins. Where tokens share a
+score, pairs are joined here, by a pre-tokenizer that cuts a text into its tokens, and the model
+only looks these up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+
+def merges_by_score(
+    scores: Mapping[str, float], ids: Mapping[str, int]
+) -> list[tuple[str, str]] | None:
+    """All pairs that make a token, in the order of its score: what a model of BPE joins by them is
+    what SentencePiece joins. None where no list does that: where characters are joined that are no
+    tokens, or where several tokens have one score, but for a run of one character (as in Llama 2
+    all runs of spaces)."""
+    found = []
+    for token, score in scores.items():
+        run = _is_run(token)
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            knows_left, knows_right = left in scores, right in scores
+            if knows_left and knows_right:
+                # Of a run (of spaces, say) the longest that has begun grows on. In ABA the pair
+                # (AB, A) lies to the left of (A, BA) where the two overlap.
+                first = -cut if run else not token.startswith(right)
+                found.append((-score, first, ids[left], ids[right], left, right))
+            elif (knows_left or cut == 1) and (knows_right or cut == len(token) - 1):
+                return None
+    words = {left + right for *_, left, right in found}
+    alike: dict[float, list[str]] = {}
+    for word in words:
+        alike.setdefault(scores[word], []).append(word)
+    for tied in alike.values():
+        # The runs of one character, and all of them.
+        if len(tied) > 1 and not (_is_run("".join(tied)) and _runs(words, tied[0][0]) == len(tied)):
+            return None
+    return [(left, right) for *_, left, right in sorted(found)]
+
+
+def _runs(words: Iterable[str], character: str) -> int:
+    return sum(word[0] == character and _is_run(word) for word in words)
+
+
+def _is_run(text: str) -> bool:
+    return text == text[0] * len(text)
+
+
+class LeftmostMerges:
+    """A pre-tokenizer, to be wrapped by `tokenizers.pre_tokenizers.PreTokenizer.custom`.
+
+    ``scores``: of the tokens that pairs may be joined to; the highest is joined first.
+    """
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self._scores = scores
+
+    def pre_tokenize(self, text: Any) -> None:
+        """Called by the tokenizers library with what lies between special tokens."""
+        text.split(self._cut)
+
+    def _cut(self, _: int, text: Any) -> list[Any]:
+        return [text[begin:end] for begin, end in self.pieces(text.normalized)]
+
+    def pieces(self, text: str) -> Iterable[tuple[int, int]]:
+        """The tokens of a text, each by where it begins and ends; a character that no pair joins is
+        a piece of its own."""
+        size = len(text)
+        ends = list(range(1, size + 1))  # of the symbol that begins there; 0: none does any more
+        begins = list(range(-1, size))  # of the symbol that ends there
+        found = [pair for at in range(size - 1) if (pair := self._pair(text, at, at + 1, at + 2))]
+        heapify(found)
+        while found:
+            _, left, right, end = heappop(found)
+            if ends[left] != right or ends[right] != end:
+                continue  # one of the two has been joined to another meanwhile
+            ends[left], ends[right], begins[end] = end, 0, left
+            before = begins[left]
+            if before >= 0 and (pair := self._pair(text, before, left, end)):
+                heappush(found, pair)
+            if end < size and (pair := self._pair(text, left, end, ends[end])):
+                heappush(found, pair)
+        return [(begin, end) for begin, end in enumerate(ends) if end]
+
+    def _pair(
+        self, text: str, left: int, right: int, end: int
+    ) -> tuple[float, int, int, int] | None:
+        """Two neighbours in the order of joining; None if they are no token together."""
+        score = self._scores.get(text[left:end])
+        return None if score is None else (-score, left, right, end)
