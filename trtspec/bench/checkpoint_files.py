@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -117,10 +118,11 @@ def write_checkpoint(
     folder: Path,
     pieces: Sequence[Piece],
     files: Mapping[str, str],
-    copied: Sequence[Path] = (),
+    copied: Mapping[str, Path] = MappingProxyType({}),
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write a folder: tensors in shards, ``files`` (name -> text, one at least), copies of others.
+    """Write a folder: tensors in shards, ``files`` (name -> text, one at least), copies of others
+    (``copied``: name -> file).
 
     At most one shard is held in memory. The folder appears whole or not at all.
 
@@ -136,8 +138,9 @@ def write_checkpoint(
         _write_shards(partial, _shards(pieces, shard_bytes), folder.name)
         for name, text in files.items():
             (partial / name).write_text(text, encoding="utf-8")
-        for path in copied:
-            shutil.copyfile(path, partial / path.name)
+        for name, path in copied.items():
+            (partial / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, partial / name)
         for shard in partial.glob("*.safetensors"):
             shutil.copymode(partial / next(iter(files)), shard)  # safetensors makes them private
         partial.rename(folder)

@@ -19,14 +19,12 @@ from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
 from trtspec.bench.widen_decoder import Widening, layer_positions, widen_model
 from trtspec.builder.checkpoints import PLAIN_LATENTS, PLAIN_MIXTURE, target_config
 from trtspec.builder.locate import find_model
-from trtspec.builder.tokenizer import TOKENIZER_FILES
+from trtspec.builder.tokenizer import tokenizer_files
 from trtspec.config.model import DTYPES
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.built import attention_of, dense_of
 from trtspec.speculative.registry import methods
 from trtspec.speculative.widener import Widener
-
-_COPIED_FILES = (*TOKENIZER_FILES, "generation_config.json")
 
 _README = """# {name}: a cost fixture, never a model to use
 
@@ -88,8 +86,10 @@ def make_fixture(
             source=widening.source.path.resolve().name,
         )
         texts = {"config.json": json.dumps(config, indent=2) + "\n", "README.md": readme}
-        present = (widening.source.path / name for name in _COPIED_FILES)
-        write_checkpoint(folder, widening.pieces, texts, [p for p in present if p.is_file()])
+        source_dir = widening.source.path
+        copied = [*tokenizer_files(source_dir), source_dir / "generation_config.json"]
+        present = {str(p.relative_to(source_dir)): p for p in copied if p.is_file()}
+        write_checkpoint(folder, widening.pieces, texts, present)
         yield f"{folder}: {_describe(widening, base)}"
 
 

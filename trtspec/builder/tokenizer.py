@@ -5,6 +5,7 @@ tokenizer in its metadata."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,13 +25,23 @@ from trtspec.builder.tokenizer_rule import warn_of_other_rule
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
-TOKENIZER_FILES = (
+# Where processors keep the template of a conversation, beside or instead of the tokenizer's files.
+_PROCESSOR_TEMPLATE = "chat_template.json"
+# Patterns. The named templates come first, for their fingerprint: it has no folders in it.
+_TOKENIZER_FILES = (
+    "additional_chat_templates/*.jinja",
     "tokenizer.json",
+    "tokenizer.*.json",  # versions, which tokenizer_config.json may prefer
     "tokenizer_config.json",
     "tokenizer.model",
+    "tokenizer.model.*",
+    "tekken.json",
+    "*.tiktoken",
+    "tiktoken.model",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    _PROCESSOR_TEMPLATE,
     "vocab.json",
     "vocab.txt",
     "merges.txt",
@@ -60,6 +71,8 @@ def read_tokenizer(folder: Path) -> Any:
         return gguf_tokenizer(open_gguf(gguf))
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        if not getattr(tokenizer, "chat_template", None):
+            tokenizer.chat_template = _processor_template(folder)
     except Exception as error:
         raise CheckpointError(
             f"the tokenizer in {folder} cannot be read: {error}; mend it, or skip it "
@@ -93,7 +106,12 @@ def tokenizer_files(folder: Path) -> list[Path]:
     it."""
     if find_gguf(folder) is not None:
         return []
-    return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    return [
+        path
+        for pattern in _TOKENIZER_FILES
+        for path in sorted(folder.glob(pattern))
+        if path.is_file()
+    ]
 
 
 def save_tokenizer(folder: Path, output_dir: Path) -> None:
@@ -107,7 +125,22 @@ def save_tokenizer(folder: Path, output_dir: Path) -> None:
     # The checkpoint's own config.json goes along: some tokenizers are chosen by its model_type.
     for file in (*tokenizer_files(folder), folder / "config.json"):
         if file.is_file():
-            shutil.copyfile(file, output_dir / file.name)
+            copy = output_dir / file.relative_to(folder)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def _processor_template(folder: Path) -> str | None:
+    """The template in chat_template.json, where a checkpoint of more than text may keep the only
+    one; None without that file."""
+    file = folder / _PROCESSOR_TEMPLATE
+    if not file.is_file():
+        return None
+    content = json.loads(file.read_text(encoding="utf-8"))
+    template = content.get("chat_template") if isinstance(content, dict) else None
+    if not isinstance(template, str):
+        raise ValueError(f"{file.name} holds no text under `chat_template`")
+    return template
 
 
 def further_ends(tokenizer: Any, model: ModelConfig) -> dict[int, str]:
