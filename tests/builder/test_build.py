@@ -74,8 +74,11 @@ def test_contents(models: TinyModels, plan: BuildPlan, tmp_path: Path) -> None:
 def test_tokenizer_files_go_along(models: TinyModels, tmp_path: Path) -> None:
     checkpoint = shutil.copytree(models.folder("llama"), tmp_path / "model")
     save_bytes(checkpoint, 203 + 80)
+    named = "additional_chat_templates/rag.jinja"
+    (checkpoint / named).parent.mkdir()
+    (checkpoint / named).write_text("{{ documents }}")
     folder = build_engine(plan_build(checkpoint, EAGER), tmp_path / "engine")
-    kept = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    kept = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", named}
     assert {f"tokenizer/{name}" for name in kept} <= files(folder)
 
 

@@ -14,6 +14,7 @@ import trtspec.llmapi.llm as llm_module
 from trtspec import LLM
 from trtspec.builder.pair import check_pair
 from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.builder.tokenizer import read_tokenizer, save_tokenizer, tokenizer_files
 from trtspec.commands.build import main
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError
@@ -184,3 +185,58 @@ def test_a_pair_with_a_damaged_tokenizer(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"the tokenizer in {draft} cannot be read"):
         check_pair(folder, target, draft, target)
     check_pair(folder, target, draft, target, skip_damaged=True)
+
+
+RAG, TEXT = "{{ documents }}", "{{ messages }}"
+LISTED = [{"name": "default", "template": TEXT}, {"name": "rag", "template": RAG}]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"chat_template.jinja": TEXT, "additional_chat_templates/rag.jinja": RAG},
+            {"default": TEXT, "rag": RAG},
+        ),
+        ({"additional_chat_templates/rag.jinja": RAG}, {"rag": RAG}),
+        (
+            {"tokenizer_config.json": json.dumps({"chat_template": LISTED})},
+            {"default": TEXT, "rag": RAG},
+        ),
+        ({"chat_template.json": json.dumps({"chat_template": TEXT})}, TEXT),
+        (
+            {"chat_template.json": '{"chat_template": "ignored"}', "chat_template.jinja": TEXT},
+            TEXT,
+        ),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_chat_templates_are_read_and_copied(
+    folder: Path, tmp_path: Path, files: dict[str, str], expected: object
+) -> None:
+    """From every place that transformers has had for them."""
+    (folder / "chat_template.jinja").unlink()
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    save_tokenizer(folder, copy)
+    assert read_tokenizer(folder).chat_template == expected
+    assert read_tokenizer(copy).chat_template == expected
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"chat_template": ["a"]}'])
+def test_a_damaged_chat_template_file(folder: Path, content: str) -> None:
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(content)
+    with pytest.raises(CheckpointError, match=f"the tokenizer in {folder} cannot be read"):
+        read_tokenizer(folder)
+
+
+def test_versions_of_a_tokenizer_go_along(folder: Path) -> None:
+    """tokenizer_config.json may prefer one of them to tokenizer.json."""
+    names = {"tokenizer.4.0.0.json", "tokenizer.model.v3", "tekken.json", "tiktoken.model"}
+    for name in names:
+        (folder / name).write_text("")
+    assert names <= {path.name for path in tokenizer_files(folder)}

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from trtspec import SamplingParams
+from trtspec.errors import RequestError
 
 from .conftest import Server
 
@@ -98,12 +99,48 @@ def test_template_options(server: Server) -> None:
     assert length(chat_template_kwargs={"enable_thinking": False}) == length()
 
 
-@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "return_dict"])
+@pytest.mark.parametrize(
+    "name",
+    ["chat_template", "tokenize", "tools", "return_dict", "messages", "self", "conversation",
+     "conversations", "add_generation_prompt", "chat_template_kwargs", "range"],
+)  # fmt: skip
 def test_a_request_never_changes_the_template(server: Server, name: str) -> None:
     with pytest.raises(openai.BadRequestError, match=f"{name}.*no variable"):
         server.client().chat.completions.create(
             messages=MESSAGES, extra_body={"chat_template_kwargs": {name: "{{ 7 * 7 }}"}}, **OPTIONS
         )
+
+
+def test_a_switch_of_the_template(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as `LLM.chat` reads it, and a misspelt one refused as there."""
+    template = server.llm.tokenizer.chat_template + "{% if terse %}terse{% endif %}"
+    monkeypatch.setattr(server.llm.tokenizer, "chat_template", template)
+
+    def ask(**variables: Any) -> int:
+        extra = {"chat_template_kwargs": variables}
+        client = server.client().chat.completions
+        return int(
+            client.create(messages=MESSAGES, extra_body=extra, **OPTIONS).usage.prompt_tokens
+        )
+
+    offline: Any = server.llm.chat_prompt(MESSAGES, chat_template_kwargs={"terse": True})
+    assert ask(terse=True) == len(offline["prompt_token_ids"]) > ask(terse=False)
+    for name, value, words in (
+        ("tersee", True, "did you mean `terse`"),
+        ("terse", deep(100), "nested more than 32 deep"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words) as refused:
+            ask(**{name: value})
+        assert refused.value.param.startswith("chat_template_kwargs")
+        with pytest.raises(RequestError, match=words):
+            server.llm.chat(MESSAGES, chat_template_kwargs={name: value})
+
+
+def deep(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 LOOP = "{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %};{% endfor %}"

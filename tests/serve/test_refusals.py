@@ -65,6 +65,9 @@ def test_chat_fields(server: Server, field: str, value: Any) -> None:
     ("message", "place"),
     [
         ({"role": "robot", "content": "a"}, "messages[0].role"),
+        ({"role": "pirate", "content": "a"}, "messages[0].role"),
+        ({"role": "", "content": "a"}, "messages[0].role"),
+        ({"content": "a"}, "messages[0].role"),
         ({"role": "tool", "content": "a", "tool_call_id": "x"}, "messages[0]"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
@@ -75,6 +78,8 @@ def test_chat_fields(server: Server, field: str, value: Any) -> None:
         ),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": "\ud83d"}, None),
+        ({"role": "\ud83d", "content": "a"}, "messages[0].role"),
+        ({"role": "user", "content": "a", "\ud83d": 1}, "messages[0]"),
     ],
 )
 def test_messages(server: Server, message: Any, place: str | None) -> None:
@@ -113,7 +118,8 @@ def test_prompts(server: Server, prompt: Any) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"5", b'{"prompt": "a"', b"\xff\xfe", b"[" * 100_000, b'{"a": 1e999}',
-     b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", b'{"prompt": "a", "top_p": NaN}'],
+     b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", b'{"prompt": "a", "top_p": NaN}',
+     b'{"prompt": "a", "\\ud800": 1}'],
 )  # fmt: skip
 def test_bodies(server: Server, content: bytes) -> None:
     error_of(server.post(content=content, headers=JSON), 400)

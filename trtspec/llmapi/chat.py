@@ -26,13 +26,18 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def parsed(template: str) -> nodes.Template:
+    """The syntax tree of a chat template; jinja2's TemplateError if it has none."""
+    return Environment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
+
+
 @lru_cache
 def content_form(template: str) -> ContentForm:
     """What form of content a chat template reads: "parts" if it loops over a message's content
     anywhere, be it by another name or as an argument of a macro; otherwise "text". A template that
     cannot be parsed counts as "text": rendering it will say what is wrong."""
     try:
-        tree = Environment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
+        tree = parsed(template)
     except TemplateError:
         return "text"
     names = _names_of_content(tree)
@@ -40,30 +45,25 @@ def content_form(template: str) -> ContentForm:
     return "parts" if any(_is_content(loop.iter, names) for loop in loops) else "text"
 
 
-def in_form(messages: Sequence[Mapping[str, Any]], form: ContentForm) -> list[Mapping[str, Any]]:
+def in_form(
+    messages: Sequence[Mapping[str, Any]], form: ContentForm, where: str = "messages"
+) -> list[Mapping[str, Any]]:
     """The messages with every content in that form. Parts are joined by line ends; a text becomes a
-    single part.
+    single part. A message without content stays as it is: the template writes its tool calls.
 
     Raises:
-        RequestError: an entry is no message, or holds something else than text; its place is named.
+        RequestError: a content holds something else than text; its place, from ``where`` on, is
+            named.
     """
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise RequestError(
-            f"a conversation is a list of messages, got {type(messages).__name__} {messages!r:.60}"
-        )
     turns: list[Mapping[str, Any]] = []
     for index, message in enumerate(messages):
-        place = f"messages[{index}]"
-        if not isinstance(message, Mapping):
-            raise RequestError(
-                f'{place} is {type(message).__name__} {message!r:.60}; a message is {{"role": ..., '
-                '"content": ...}'
-            )
-        content = message.get("content")
+        content, place = message.get("content"), f"{where}[{index}].content"
         if content is None and message.get("tool_calls"):
-            turns.append(message)  # the template writes the tool calls
+            turns.append(message)
             continue
-        parts = _parts(content, f"{place}.content")
+        if "content" not in message:
+            raise RequestError(f"{place} is missing; only an assistant's tool calls may lack it")
+        parts = _parts(content, place)
         if form == "parts":
             turns.append({**message, "content": parts})
         else:

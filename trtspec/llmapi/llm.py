@@ -209,32 +209,38 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
-        **template_options: Any,
+        **options: Any,
     ) -> Any:
         """Generate the answer to a conversation, or to a list of conversations.
 
         A conversation is a list of ``{"role": ..., "content": ...}``, where the content is a string
         or a list of ``{"type": "text", "text": ...}``; the tokenizer's chat template makes a prompt
-        of it, in whichever of the two forms the template is written for. ``template_options`` go to
-        the template. ``continue_final_message=True`` lets the model go on with the last message,
-        without a generation prompt. ``priority``: see `generate`.
+        of it, in whichever of the two forms the template is written for. A message may have a
+        ``name`` and what else the template reads (``tool_calls``, say). ``options``: ``tools``,
+        ``chat_template``, ``chat_template_kwargs`` and the others of `ChatOptions`; variables that
+        the template reads may be given among them. ``priority``: see `generate`.
+
+        Raises:
+            RequestError: as in `chat_prompt` and `generate`.
         """
         self._worker.check()
         is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
         single = not is_list or (bool(messages) and isinstance(messages[0], Mapping))
-        conversations = [messages] if single else messages
-        prompts: list[Prompt] = [self._prompts.chat(c, template_options) for c in conversations]
-        asked = prompts[0] if single else prompts
+        if single:
+            asked: Any = self._prompts.chat(messages, options)
+        else:
+            asked = self._prompts.chats(messages, options)
         return self.generate(asked, sampling_params, use_tqdm, priority)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **template_options: Any) -> Prompt:
-        """The prompt that the chat template makes of a conversation.
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
+        """The prompt that the chat template makes of a conversation; ``options`` as for `chat`.
 
         Raises:
-            RequestError: there is no template, it refused the conversation, or that is not made of
-                text.
+            RequestError: an option is unknown, or the template can do nothing with it; there is no
+                template, or it refused the conversation; a message has no known role, a field that
+                the template never reads, or holds something else than text.
         """
-        return self._prompts.chat(messages, template_options)
+        return self._prompts.chat(messages, options)
 
     @property
     def fault(self) -> TrtspecError | None:

@@ -13,7 +13,10 @@ from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
 from trtspec.executor.token_decoder import TokenDecoder
-from trtspec.llmapi.chat import content_form, in_form, written_as_a_list
+from trtspec.llmapi.chat import in_form, written_as_a_list
+from trtspec.llmapi.chat_options import split_options, with_variables
+from trtspec.llmapi.chat_template import ChatTemplate, choose_template
+from trtspec.llmapi.conversation import check_conversation, in_known_roles, uncommon_role
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
@@ -41,19 +44,6 @@ def is_single_prompt(prompts: Any) -> bool:
     if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
         return True
     return bool(prompts) and all(isinstance(item, Real) for item in prompts)
-
-
-def _in_known_roles(
-    messages: Sequence[Mapping[str, Any]], template: str
-) -> list[Mapping[str, Any]]:
-    """`developer` is OpenAI's newer word for `system`; a template that does not know it would
-    leave its message out."""
-    if "developer" in template:
-        return list(messages)
-    return [
-        {**message, "role": "system"} if message.get("role") == "developer" else message
-        for message in messages
-    ]
 
 
 class PromptReader:
@@ -86,23 +76,47 @@ class PromptReader:
         return content, self._encode(content)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Prompt:
-        """Apply the chat template; the result is a prompt of token ids.
+        """Apply the chat template; the result is a prompt of token ids. ``options``: see
+        `ChatOptions`.
 
         Raises:
-            RequestError: there is no template, it refused the conversation, or that is not made of
-                text.
+            RequestError: an option is unknown; there is no template, or it refused the
+                conversation; this is not made of messages of text.
         """
+        return self._in_template(messages, *self._template(options))
+
+    def chats(self, conversations: Sequence[Any], options: Mapping[str, Any]) -> list[Prompt]:
+        """`chat` for each of several; the options are checked even if there is none."""
         template = self._template(options)
-        messages = in_form(messages, content_form(template))
-        # A model that goes on with the last message gets no header of a new one.
-        shared = {"add_generation_prompt": not options.get("continue_final_message")}
+        return [
+            self._in_template(messages, *template, where=f"messages[{index}]")
+            for index, messages in enumerate(conversations)
+        ]
+
+    def _template(self, given: Mapping[str, Any]) -> tuple[ChatTemplate, dict[str, Any]]:
+        """The template that a call asks for, and the arguments that it is rendered with."""
+        options, others = split_options(given)
+        template = choose_template(self.tokenizer, options.chat_template, bool(options.tools))
+        options = with_variables(options, others, template)
+        options.check_against(template)
+        return template, options.arguments(self.tokenizer, template)
+
+    def _in_template(
+        self,
+        messages: Any,
+        template: ChatTemplate,
+        arguments: Mapping[str, Any],
+        where: str = "messages",
+    ) -> Prompt:
+        checked = check_conversation(messages, template, where)
+        turns = in_known_roles(in_form(checked, template.form, where), template.text)
         try:
-            text = self.tokenizer.apply_chat_template(
-                _in_known_roles(messages, template), tokenize=False, **{**shared, **options}
-            )
+            text = self.tokenizer.apply_chat_template(turns, **arguments)
         except Exception as error:
-            raise RequestError(f"the chat template refused the conversation: {error}") from error
-        misread = written_as_a_list(messages, text)
+            raise RequestError(
+                f"{uncommon_role(turns, where)}the chat template refused the conversation: {error}"
+            ) from error
+        misread = written_as_a_list(turns, text)
         if misread is not None:
             raise RequestError(
                 "the chat template loops over the parts of some contents, but writes those of "
@@ -111,19 +125,6 @@ class PromptReader:
             )
         # The template writes its own special tokens.
         return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
-
-    def _template(self, options: Mapping[str, Any]) -> str:
-        """The template that will be applied: of several, the one that the options ask for."""
-        asked = options.get("chat_template")
-        if self.tokenizer is None or not (asked or getattr(self.tokenizer, "chat_template", None)):
-            raise RequestError(
-                "the tokenizer has no chat template; format the conversation yourself and call "
-                "generate()"
-            )
-        try:
-            return str(self.tokenizer.get_chat_template(asked, options.get("tools")))
-        except ValueError as error:
-            raise RequestError(f"the chat template refused the conversation: {error}") from error
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
         """Tokenise `bad_words`, make a stop token of each stop string that is a special token, and

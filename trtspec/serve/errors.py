@@ -15,6 +15,8 @@ from trtspec.serve.schemas import ChatRequest, CompletionRequest
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 _FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
+# How an error begins that names the field at fault, and the place in it.
+_FAULT = re.compile(r"(?:[A-Za-z]+: )?`?([a-z_]+)\b((?:\[\d+\]|\.[a-z_]+)*)")
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -69,8 +71,8 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, PromptTooLongError):
         return ApiError(400, str(error), CONTEXT_LENGTH_EXCEEDED)
     if isinstance(error, RequestError):
-        named = re.match(r"(?:SamplingParams: )?`?([a-z_]+)\b", str(error))
-        param = named[1] if named and named[1] in _FIELDS else None
+        named = _FAULT.match(str(error))
+        param = named[1] + named[2] if named and named[1] in _FIELDS else None
         return ApiError(400, str(error), "invalid_value", param)
     if isinstance(error, TrtspecError):
         return ApiError(500, str(error), "engine_error")

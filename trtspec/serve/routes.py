@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import time
@@ -14,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from trtspec.config.sampling import SamplingParams
+from trtspec.llmapi.chat_options import ChatOptions
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.serve.answer import Answer, Wishes
 from trtspec.serve.engine import Engine
@@ -57,16 +57,16 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     service = _service(request)
     engine = service.ready()
-    model, params, options = service.model_name(body.model), body.params(), _template_options(body)
+    model, params, options = service.model_name(body.model), body.params(), body.template_options()
     engine.check_lengths(["".join(message.text for message in body.messages)], "messages")
-    engine.check_lengths([json.dumps(options)], "chat_template_kwargs")
+    variables = ChatOptions(**options).chat_template_kwargs  # plain values, of no great depth
+    engine.check_lengths([json.dumps(dict(variables))], "chat_template_kwargs")
     messages = [message.to_turn() for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
         prompt = engine.llm.chat_prompt(messages, **options)
         return engine.llm.submit([prompt], params, priority=body.priority)
 
-    _check_template_names(engine, options)
     return _answer(request, engine, body, params, 1, model, ChatPayloads, submit)
 
 
@@ -160,29 +160,6 @@ def _timeout(request: Request, limit: float | None) -> float | None:
             "X-Request-Timeout",
         )
     return wanted if limit is None else min(wanted, limit)
-
-
-def _template_options(body: ChatRequest) -> dict[str, Any]:
-    options = dict(body.chat_template_kwargs or {})
-    for name in ("add_generation_prompt", "continue_final_message"):
-        value = getattr(body, name)
-        if value is not None:
-            options[name] = value
-    return options
-
-
-def _check_template_names(engine: Engine, options: dict[str, Any]) -> None:
-    """A request may set variables of the template, and nothing else of what renders it."""
-    own = set(inspect.signature(engine.llm.tokenizer.apply_chat_template).parameters)
-    own -= {"add_generation_prompt", "continue_final_message"}
-    for name in options:
-        if name in own or not name.isidentifier():
-            raise ApiError(
-                400,
-                f"chat_template_kwargs names {name[:64]!r}, which is no variable of a template",
-                "invalid_value",
-                "chat_template_kwargs",
-            )
 
 
 def _model(engine: Engine, name: str) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Message(_Body):
 
     foreign: ClassVar[Mapping[str, Foreign]] = unsupported.MESSAGE
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: str  # `check_conversation` knows which there are: the template may name others
     content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)]
     name: str | None = None
 
@@ -180,6 +180,11 @@ class ChatRequest(_Generation):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+
+    def template_options(self) -> dict[str, Any]:
+        """As `LLM.chat` takes them."""
+        names = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+        return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
     def _agree(self) -> ChatRequest:

@@ -102,6 +102,8 @@ def without_unsupported(data: Any, known: Mapping[str, Any], foreign: Mapping[st
             kept[key] = value
         elif key not in foreign:
             shown = key if len(key) <= 64 else key[:64] + "..."
+            # pydantic cannot pass on a message with half a character (a lone surrogate) in it.
+            shown = shown.encode(errors="backslashreplace").decode()
             raise ValueError(f"unknown field `{shown}`{nearest(shown, [*known, *foreign])}")
         elif not foreign[key].allows(value, data):
             raise ValueError(f"`{key}` is refused: {foreign[key].reason}")

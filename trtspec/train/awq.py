@@ -19,7 +19,7 @@ from trtspec.builder.checkpoints import (
 from trtspec.builder.locate import cache_root
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.sources import hash_of
-from trtspec.builder.tokenizer import save_tokenizer
+from trtspec.builder.tokenizer import save_tokenizer, tokenizer_files
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.ffn_spec import DenseSpec
 from trtspec.config.layer import LayerSpec
@@ -54,7 +54,10 @@ def quantise_by_awq(source: Path, group_size: int, text: Path | None = None) -> 
     windows = None if text is None else given_windows(checkpoint, text)
     read = None if windows is None else [window.tolist() for window in windows]
     made_by = hash_of({path.name: path for path in Path(__file__).parent.glob("*.py")})
-    facts = [checkpoint.fingerprint, group_size, read, version("nvidia-modelopt"), made_by]
+    # The copy holds one of its own.
+    tokenizer = hash_of({str(p.relative_to(source)): p for p in tokenizer_files(source)})
+    made_with = version("nvidia-modelopt")
+    facts = [checkpoint.fingerprint, tokenizer, group_size, read, made_with, made_by]
     folder = cache_root() / "quantised" / f"{source.name}-awq-{key_of_facts(facts)}"
     if folder.is_dir():
         logger.info("quantise by awq: reused %s", folder)

@@ -1,0 +1,110 @@
+"""ChatTemplate: the template of a conversation, which of several it is, and what it reads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, meta, nodes
+
+from trtspec.errors import RequestError
+from trtspec.llmapi.chat import ContentForm, content_form, parsed
+
+_SYNTAX = ("{{", "{%", "{#")
+_OWN_NAME = "default"  # of the template that is applied where none is named
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """What a chat template reads.
+
+    form: of the contents. variables: names that it takes from outside. words: attributes and keys
+    that it reads of messages and all else, and texts that it compares with. roles: those of the
+    words that may be a role.
+    """
+
+    text: str
+    form: ContentForm
+    variables: frozenset[str]
+    words: frozenset[str]
+    roles: frozenset[str]
+
+    @property
+    def knows_tools(self) -> bool:
+        return "tools" in self.variables or "tool_calls" in self.words or "tool" in self.roles
+
+
+@lru_cache(maxsize=32)
+def read_template(text: str) -> ChatTemplate:
+    """A template by its text.
+
+    Raises:
+        RequestError: it cannot be parsed.
+    """
+    try:
+        # A tree of its own: the search for variables folds lists of texts away.
+        variables = frozenset(meta.find_undeclared_variables(parsed(text)))
+    except TemplateError as error:
+        raise RequestError(f"the chat template refused the conversation: {error}") from error
+    tree = parsed(text)
+    texts = [node for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    keys = {id(node.arg) for node in tree.find_all(nodes.Getitem)}
+    attributes = {node.attr for node in tree.find_all(nodes.Getattr)}
+    words = attributes | {node.value for node in texts}
+    roles = {node.value for node in texts if id(node) not in keys}
+    return ChatTemplate(text, content_form(text), variables, frozenset(words), frozenset(roles))
+
+
+def choose_template(tokenizer: Any, asked: str | Path | None, has_tools: bool) -> ChatTemplate:
+    """The template to apply: of the tokenizer's, the one of the name that is asked for, or the one
+    in a file of that path, or that text itself; without any, the tokenizer's own.
+
+    Raises:
+        RequestError: there is none; a name or path is unknown; the template cannot be parsed.
+    """
+    own = getattr(tokenizer, "chat_template", None)
+    named = own if isinstance(own, dict) else {_OWN_NAME: own} if own else {}
+    if asked is None:
+        if not named:
+            raise RequestError(
+                "the tokenizer has no chat template; format the conversation yourself and call "
+                "generate()"
+            )
+        usual = "tool_use" if has_tools and "tool_use" in named else _OWN_NAME
+        if usual not in named:
+            raise RequestError(
+                f"chat_template names none of several, and there is no default; {_offered(named)}"
+            )
+        return read_template(str(named[usual]))
+    if isinstance(asked, str):
+        if asked in named:
+            return read_template(str(named[asked]))
+        if _is_template(asked):
+            return read_template(asked)
+    return read_template(_text_of_file(asked, named))
+
+
+def _text_of_file(asked: str | Path, named: dict[str, Any]) -> str:
+    if not os.path.isfile(asked):  # False too for what cannot be a path; Path.is_file() may raise
+        raise RequestError(
+            f"chat_template={str(asked)[:80]!r} is no name of a template, no file, and no template "
+            f"itself (it has no {{{{ }}}} or {{% %}}); {_offered(named)}"
+        )
+    try:
+        text = Path(asked).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"chat_template {str(asked)[:80]!r} cannot be read: {error}") from error
+    if not _is_template(text):
+        raise RequestError(f"chat_template: the file {str(asked)[:80]!r} holds no template")
+    return text
+
+
+def _is_template(text: str) -> bool:
+    return any(mark in text for mark in _SYNTAX)
+
+
+def _offered(named: dict[str, Any]) -> str:
+    return f"the tokenizer has: {', '.join(sorted(named))}" if named else "the tokenizer has none"
