@@ -42,6 +42,8 @@ def prompt(template: Any, messages: Any = USER, **options: Any) -> str:
         ({"max_model_len": 5}, r"`max_model_len`.*LLM\(model"),
         ({"add_generation_promt": False}, "did you mean `add_generation_prompt`"),
         ({"enable_thinkng": True}, "`enable_thinkng`; did you mean `enable_thinking`"),
+        ({"sampling_param": None}, "did you mean `sampling_params`"),
+        ({"max_token": 5}, "did you mean `max_tokens`"),
         ({"think": True}, "unknown option `think`.*template reads enable_thinking"),
         ({"return_tensors": "pt"}, "`return_tensors`"),
         ({"tokenize": False}, "`tokenize`"),

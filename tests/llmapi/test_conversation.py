@@ -18,6 +18,7 @@ CALLS = EACH + "{{ m.role }}:{{ m.tool_calls or m.content }}" + NEXT
     ("message", "named"),
     [
         ({"content": "a"}, r"\.role is missing; it is one of system, developer, user, assistant"),
+        ({"rolle": "user", "content": "a"}, r" has the field `rolle`.*did you mean `role`"),
         ({"role": None, "content": "a"}, r"\.role is missing"),
         ({"role": 3, "content": "a"}, r"\.role is int 3"),
         ({"role": "", "content": "a"}, r"\.role is ''"),

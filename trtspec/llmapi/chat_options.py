@@ -47,6 +47,7 @@ _FOREIGN: dict[str, Foreign] = {
     "tokenization_kwargs": Foreign("the template writes special tokens itself", (None, {})),
     "tokenize": Foreign("the prompt is always tokens; call llm.tokenizer for a text", (None, True)),
 }
+_BESIDE = ("sampling_params", "use_tqdm", "priority")  # parameters of `LLM.chat` itself
 # Of those who render a template (transformers' functions and jinja2's), beside the parameters of
 # the tokenizer's `apply_chat_template` and what jinja2 defines in every template.
 _OF_RENDERERS = {
@@ -149,13 +150,14 @@ def with_variables(
     """
     names = [f.name for f in fields(ChatOptions)]
     free = sorted(template.variables - _OF_RENDERERS)
+    spellings = [*names, *free, *_BESIDE, *(f.name for f in fields(SamplingParams))]
     for name in others:
         if name in options.chat_template_kwargs:
             raise RequestError(f"`{name}` is given twice, also in chat_template_kwargs")
         if name not in free:
             reads = f"; the chat template reads {', '.join(free)}" if free else ""
             raise RequestError(
-                f"chat: unknown option `{name}`{nearest(name, [*names, *free, *_FOREIGN])} "
+                f"chat: unknown option `{name}`{nearest(name, spellings)} "
                 f"(options: {', '.join(names)}{reads})"
             )
     if not others:

@@ -64,13 +64,9 @@ def _checked(message: Any, template: ChatTemplate, place: str) -> dict[str, Any]
             f'{place} is {type(message).__name__} {message!r:.60}; a message is {{"role": ..., '
             '"content": ...}'
         )
-    role = _role(message.get("role"), template, f"{place}.role")
-    calls = message.get("tool_calls")
-    if calls and role != "assistant":
-        raise RequestError(f"{place}.tool_calls: only an assistant calls tools, not {role[:32]!r}")
     kept = {}
     for key, value in message.items():
-        if key in _FIELDS or (key == "tool_call_id" and role == _TOOL):
+        if key in _FIELDS or (key == "tool_call_id" and message.get("role") == _TOOL):
             if key in ("name", "tool_call_id") and not isinstance(value, (str, type(None))):
                 raise RequestError(
                     f"{place}.{key} is {type(value).__name__} {value!r:.60}; it must be text"
@@ -86,6 +82,9 @@ def _checked(message: Any, template: ChatTemplate, place: str) -> dict[str, Any]
         else:
             check_plain(value, f"{place}.{key}")
         kept[key] = value
+    role, calls = _role(message.get("role"), template, f"{place}.role"), message.get("tool_calls")
+    if calls and role != "assistant":
+        raise RequestError(f"{place}.tool_calls: only an assistant calls tools, not {role[:32]!r}")
     if calls is not None and (isinstance(calls, str) or not isinstance(calls, Sequence)):
         raise RequestError(
             f"{place}.tool_calls is {type(calls).__name__} {calls!r:.60}; it must be a list"
