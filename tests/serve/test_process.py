@@ -172,6 +172,7 @@ def test_a_model_that_cannot_be_served(
         (["trtspec-tiny", "--api-key", ""], "api_key is empty"),
         (["trtspec-tiny", "--kv-cache-max-tokens", "0"], "max_tokens=0"),
         (["trtspec-tiny", "--chat-template", "no/such/file"], "no/such/file"),
+        (["trtspec-tiny", "--chat-template", os.devnull], "holds no template"),
         (["trtspec-tiny", "--ssl-certfile", "x"], "go together"),
     ],
 )

@@ -15,8 +15,9 @@ from trtspec.commands import help_texts
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
-from trtspec.errors import ConfigError, TrtspecError
+from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.admission import POLICIES
+from trtspec.llmapi.chat_template import template_in_file
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.speculative.options import parse_speculative_config
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _missing is not None:
             raise _missing
         options, speculation = llm_options(args), speculative_config(args)
-        template = _read(args.chat_template)
+        template = _template(args.chat_template)
         find_model(args.model)  # a wrong name is found before the port is bound
 
         def open_llm() -> LLM:
@@ -191,13 +192,13 @@ def _hyphens(argv: Sequence[str]) -> list[str]:
     return spelled
 
 
-def _read(path: Path | None) -> str | None:
+def _template(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--chat-template {path} cannot be read: {error}") from error
+        return template_in_file(path).text
+    except RequestError as error:
+        raise ConfigError(f"--chat-template: {error}") from error
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ def read_template(text: str) -> ChatTemplate:
         # A tree of its own: the search for variables folds lists of texts away.
         variables = frozenset(meta.find_undeclared_variables(parsed(text)))
     except TemplateError as error:
-        raise RequestError(f"the chat template refused the conversation: {error}") from error
+        raise RequestError(
+            f"the chat template refused the conversation: it cannot be parsed: {error}"
+        ) from error
     tree = parsed(text)
     texts = [node for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     keys = {id(node.arg) for node in tree.find_all(nodes.Getitem)}
@@ -84,22 +86,27 @@ def choose_template(tokenizer: Any, asked: str | Path | None, has_tools: bool) -
             return read_template(str(named[asked]))
         if _is_template(asked):
             return read_template(asked)
-    return read_template(_text_of_file(asked, named))
-
-
-def _text_of_file(asked: str | Path, named: dict[str, Any]) -> str:
     if not os.path.isfile(asked):  # False too for what cannot be a path; Path.is_file() may raise
         raise RequestError(
             f"chat_template={str(asked)[:80]!r} is no name of a template, no file, and no template "
             f"itself (it has no {{{{ }}}} or {{% %}}); {_offered(named)}"
         )
+    return template_in_file(asked)
+
+
+def template_in_file(path: str | Path) -> ChatTemplate:
+    """The template that a file holds.
+
+    Raises:
+        RequestError: it cannot be read, or holds none.
+    """
     try:
-        text = Path(asked).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"chat_template {str(asked)[:80]!r} cannot be read: {error}") from error
+        raise RequestError(f"chat_template {str(path)[:80]!r} cannot be read: {error}") from error
     if not _is_template(text):
-        raise RequestError(f"chat_template: the file {str(asked)[:80]!r} holds no template")
-    return text
+        raise RequestError(f"chat_template: the file {str(path)[:80]!r} holds no template")
+    return read_template(text)
 
 
 def _is_template(text: str) -> bool:
