@@ -21,8 +21,7 @@ void check_count(const char* name, std::size_t given, std::size_t drafts) {
 ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts)
     : caches_{std::move(target)}, follows_{false} {
   for (Draft& draft : drafts) {
-    // A cache that may be smaller than a text (it has a window) has no room to catch up.
-    follows_.push_back(draft.from_tokens && draft.cache->window() == 0);
+    follows_.push_back(draft.from_tokens);
     caches_.push_back(std::move(draft.cache));
   }
   for (const auto& cache : caches_) largest_block_ = std::max(largest_block_, cache->block_size());
@@ -40,6 +39,11 @@ std::int64_t ResourceManager::begin(const Sequence& sequence) {
     const std::int64_t own =
         num_cached == 0 ? 0 : std::min(num_cached, cache.match(sequence.tokens));
     cache.begin(sequence.id, sequence.tokens, own - own % cache.block_size());
+    if (cache.window() > 0 && cache.room(sequence.id) <= num_cached) {
+      // It may be smaller than a text, and have no room to catch up.
+      cache.free(sequence.id);
+      cache.begin_behind(sequence.id, sequence.tokens, num_cached);
+    }
   }
   return num_cached;
 }

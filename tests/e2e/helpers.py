@@ -117,6 +117,7 @@ class Step:
     num_preempted: int
     target_calls: int
     draft_calls: int
+    num_ended: int
 
     @property
     def only_generates(self) -> bool:
@@ -139,7 +140,8 @@ def watch(llm: LLM) -> list[Step]:
         after = llm.get_metrics()
         batch = batches.pop()
         calls = [after[k] - before[k] for k in ("num_target_calls", "num_draft_calls")]
-        steps.append(Step(batch.items, len(batch.preempted), *calls))
+        ended = sum(output.request.is_finished for output in outputs)
+        steps.append(Step(batch.items, len(batch.preempted), *calls, ended))
         return outputs
 
     executor._scheduler.schedule = watched_schedule
@@ -195,11 +197,13 @@ def assert_way(
 
 
 def assert_two_engine_calls(llm: LLM, prompts: list[list[int]]) -> None:
-    """One call of the target in every pure generation step, and one of the draft if it drafts."""
+    """One call of the target in every pure generation step, and one of the draft if it drafts; one
+    more may fill a block of the draft's cache where a text ends."""
     steps = watch(llm)
     llm.generate(prompts, PARAMS_40, use_tqdm=False)
     pure = [step for step in steps if step.only_generates]
     assert len(pure) > 5
     for step in pure:
         drafts = any(item.max_nodes for item in step.items)
-        assert (step.target_calls, step.draft_calls) == (1, 1 if drafts else 0)
+        assert step.target_calls == 1
+        assert 0 <= step.draft_calls - drafts <= (step.num_ended > 0)

@@ -196,6 +196,7 @@ class Simulation:
             for draft, needs in zip(self.resources.drafts, self.needs.caches, strict=True):
                 held, lacks = draft.committed(request.id), draft.absent(request.id)
                 assert held + lacks == start or (needs.from_tokens and not lacks)
+                assert draft.window or not (needs.from_tokens and lacks)
                 self.events["reused before the draft"] += held + lacks < start
                 self.events["lacked all"] += lacks > 0 and not held
                 self.events["lacked some"] += lacks > 0 and held > 0

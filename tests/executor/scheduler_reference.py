@@ -38,9 +38,8 @@ class PlainResourceManager:
         self.target = target
         self.drafts = tuple(drafts)
         flags = from_tokens or [False] * len(self.drafts)
-        pairs = list(zip(self.drafts, flags, strict=True))
-        # A cache that may be smaller than a text (it has a window) has no room to catch up.
-        self._followers = tuple(draft for draft, alone in pairs if alone and not draft.window)
+        pairs = zip(self.drafts, flags, strict=True)
+        self._followers = tuple(draft for draft, alone in pairs if alone)
         self._largest_block = max(manager.block_size for manager in self.all)
 
     @property
@@ -58,6 +57,10 @@ class PlainResourceManager:
             if manager in self._followers:
                 held = min(num_cached, manager.match(tokens)) if num_cached else 0
                 manager.begin(request.id, tokens, held - held % manager.block_size)
+                if manager.window and manager.room(request.id) <= num_cached:
+                    # It may be smaller than a text, and have no room to catch up.
+                    manager.free(request.id)
+                    manager.begin_behind(request.id, tokens, num_cached)
             else:
                 manager.begin_behind(request.id, tokens, num_cached)
         return num_cached

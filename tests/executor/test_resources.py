@@ -141,17 +141,17 @@ def test_a_draft_that_can_catch_up_begins_on_what_it_holds(drafts: tuple[int, in
     resources.check_invariants()
 
 
-def test_a_draft_with_a_window_begins_where_the_target_does() -> None:
-    """It could catch up, but its cache may have no room for all that it lacks."""
-    caches = [KVCacheManager(8, 4, window=3)]
+@pytest.mark.parametrize(("blocks", "absent"), [(8, 0), (2, 4)])
+def test_a_draft_with_a_window_catches_up_where_it_has_room(blocks: int, absent: int) -> None:
+    caches = [KVCacheManager(blocks, 4, window=3)]
     resources = ResourceManager(KVCacheManager(8, 4), caches, [True])
     first = request(0, list(range(9)))
     resources.begin(first)
     commit(resources, first, 8, 4)
     second = request(1, list(range(10)))
     assert resources.begin(second) == 8
-    assert lengths(resources, second) == [8, 8]
-    assert resources.draft_caches[0].absent(second) == 4
+    assert lengths(resources, second) == [8, 8 if absent else 4]
+    assert resources.draft_caches[0].absent(second) == absent
     resources.check_invariants()
 
 

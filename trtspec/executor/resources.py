@@ -63,6 +63,17 @@ class DraftCache:
         that the cache has."""
         return RowGroup(tokens, start - self.absent(request), self.block_table(request))
 
+    def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
+        """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the
+        last block which they fill is offered for reuse; 0 where they fill none, nobody is to find it
+        or the request has no blocks for them. Behind a kept row ``beyond`` others must be fed."""
+        if not self._manager.enable_reuse:
+            return 0
+        size, first = self._manager.block_size, start - self.absent(request)
+        count = min(count, len(self.block_table(request)) * size - first)
+        end = (first + count - beyond) // size * size
+        return end - first + beyond if end > first else 0
+
     def know(self, step: dict[int, tuple[int, int, Tensor]]) -> None:
         """What is true of the requests of a step, by id, until the caches move again: what
         `committed`, `absent` and `block_table` say. Drafters ask for it several times, and a call

@@ -100,8 +100,8 @@ class StateDrafter(CachedRolloutDrafter):
         return groups, torch.cat(states)
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        """Keep the states of accepted rows. Feed those of prefill chunks but the newest, and those
-        that are many, where that makes rows final."""
+        """Keep the states of accepted rows. Feed those of prefill chunks but the newest, those that
+        are many, and at the end of a text those that fill a block, where that makes rows final."""
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []
@@ -121,6 +121,10 @@ class StateDrafter(CachedRolloutDrafter):
             fed = num_pending + count - 1 if is_due and not item.is_generation else 0
             if num_pending >= most and item.max_nodes > 0 and item.is_generation:
                 fed = min(num_pending, num_pending + count - 1)
+            if request.is_finished and batch.feeds_drafts and count:
+                # Else its next turn would find more in the target's cache than in this one.
+                rows = num_pending + count
+                fed = self._cache.rows_to_offer(request, start, rows, self._not_final)
             final = max(fed - self._not_final, 0)
             if final:
                 whole = pending.joined()

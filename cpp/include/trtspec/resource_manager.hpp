@@ -34,8 +34,8 @@ class ResourceManager {
   const KVCache& draft(std::size_t index = 0) const { return cache(1 + index); }
 
   // Starts a sequence on the prefix that the target holds, and returns its length. No draft shortens
-  // it: those that can catch up begin on what they hold of it, and to the others what they lack of it
-  // is absent, so that they have the target's length.
+  // it: those that can catch up, by their rows and their room, begin on what they hold of it, and to
+  // the others what they lack of it is absent, so that they have the target's length.
   std::int64_t begin(const Sequence& sequence);
   // Room for that many rows in all, in every cache; false and nothing changed otherwise. A length
   // that is already covered costs nothing, so no draft_tokens ask for no more.

@@ -37,10 +37,14 @@ std::vector<std::int64_t> EagleDrafter::on_accepted(const ScheduledBatch& batch,
         rolled_out ? rolled_out.mapped() : resources_.draft_committed(request);
     const auto pending = pending_.find(request.id);
     if (pending != pending_.end()) hidden = at::cat({pending->second, hidden});
-    // Of a prefill chunk all states but the newest are fed, where that makes rows final; a failed
-    // request has none.
+    // Of a prefill chunk all states but the newest are fed, at the end of a text those that fill a
+    // block, where that makes rows final; a failed request has none.
     const std::int64_t rows = hidden.size(0);
-    const std::int64_t fed = batch.items[i].is_generation || rows == 0 ? 0 : rows - 1;
+    std::int64_t fed = batch.items[i].is_generation || rows == 0 ? 0 : rows - 1;
+    if (request.is_finished() && !accepted[i].rows.empty()) {
+      // Else its next turn would find more in the target's cache than in the draft's.
+      fed = rows_to_offer(request, start, rows, needs().lookahead - 1);
+    }
     const std::int64_t final_rows = num_final(fed);
     if (final_rows > 0) {
       groups.push_back(group(request, start, fed));

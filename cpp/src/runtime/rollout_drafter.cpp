@@ -54,6 +54,16 @@ RowGroup RolloutDrafter::rows(const Request& request, std::int64_t start,
           .blocks = resources_.draft_block_table(request)};
 }
 
+std::int64_t RolloutDrafter::rows_to_offer(const Request& request, std::int64_t start,
+                                           std::int64_t count, std::int64_t beyond) const {
+  const KVCache& cache = resources_.draft();
+  if (!cache.enable_reuse()) return 0;
+  const std::int64_t size = cache.block_size(), first = start - resources_.draft_absent(request);
+  const auto held = static_cast<std::int64_t>(resources_.draft_block_table(request).size());
+  const std::int64_t end = (first + std::min(count, held * size - first) - beyond) / size * size;
+  return end > first ? end - first + beyond : 0;
+}
+
 void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   std::vector<const ScheduledRequest*> items;
   std::vector<const Request*> requests;

@@ -63,6 +63,11 @@ class RolloutDrafter : public Drafter {
   // cache has: tokens before them may be absent.
   RowGroup rows(const Request& request, std::int64_t start,
                 std::span<const std::int64_t> tokens) const;
+  // Of `count` rows that could be made from `start` on, how many to feed so that the last block which
+  // they fill is offered for reuse; 0 where they fill none, nobody is to find it or the request has no
+  // blocks for them. Behind a kept row `beyond` others must be fed.
+  std::int64_t rows_to_offer(const Request& request, std::int64_t start, std::int64_t count,
+                             std::int64_t beyond) const;
 
   ModelEngine& engine_;
   ResourceManager& resources_;
