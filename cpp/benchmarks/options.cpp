@@ -56,8 +56,7 @@ Sampling
   --eos_id ID[,ID...]           tokens that end a text (default -1: none, output_len tokens always)
 
 Speculation
-  --speculative METHOD          none, ngram, suffix, draft_model, self, eagle, eagle3, mtp, pard or
-                                p_eagle (default: what the engine was built for)
+  --speculative METHOD          none, ngram, suffix, or what the engine was built for (default)
   --max_draft_len N             draft tokens on one path (default: as built; ngram 5);
                                 suffix: in all (default: the depth of the tree)
   --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)
@@ -177,7 +176,7 @@ void read_suffix(const FlagReader& flags, Options& options) {
       "suffix_decoding_max_spec_offset",   "suffix_decoding_min_token_prob",
       "suffix_decoding_tree"};
   for (const char* name : kNames) {
-    if (flags.has(name) && options.method != Speculation::Method::suffix) {
+    if (flags.has(name) && options.source != Speculation::Source::suffix) {
       throw UsageError(std::string("--") + name + " needs --speculative suffix");
     }
   }
@@ -200,22 +199,19 @@ void read_suffix(const FlagReader& flags, Options& options) {
 
 void read_speculation(const FlagReader& flags, Options& options) {
   if (const auto name = flags.text("speculative")) {
-    try {
-      options.method = method_named(*name);
-    } catch (const Error& error) {
-      throw UsageError(std::string("--speculative ") + error.what());
-    }
+    options.method = *name;
+    options.source = source_named(*name);
   }
   options.max_draft_len = flags.integer("max_draft_len", 1, 1023);
   options.max_ngram = flags.integer("prompt_lookup_max", 1, 1024);
   options.min_ngram = flags.integer("prompt_lookup_min", 1, 1024);
   for (const char* name : {"prompt_lookup_max", "prompt_lookup_min"}) {
-    if (flags.has(name) && options.method != Speculation::Method::ngram) {
+    if (flags.has(name) && options.source != Speculation::Source::ngram) {
       throw UsageError(std::string("--") + name + " needs --speculative ngram");
     }
   }
   read_suffix(flags, options);
-  if (options.max_draft_len && options.method == Speculation::Method::none) {
+  if (options.max_draft_len && options.source == Speculation::Source::none) {
     throw UsageError("--max_draft_len and --speculative none exclude each other");
   }
 }
@@ -265,13 +261,14 @@ Speculation Options::speculation(const EngineFolder& folder) const {
   Speculation chosen = Speculation::of(folder);
   if (method && *method != chosen.method) {
     chosen.method = *method;
-    using Method = Speculation::Method;
-    chosen.max_draft_len = *method == Method::ngram    ? Speculation::kDefaultNgramLength
-                           : *method == Method::suffix ? suffix.max_tree_depth
+    chosen.source = *source;
+    using Source = Speculation::Source;
+    chosen.max_draft_len = *source == Source::ngram    ? Speculation::kDefaultNgramLength
+                           : *source == Source::suffix ? suffix.max_tree_depth
                                                        : 1;
   }
   chosen.suffix = suffix;
-  if (max_draft_len && chosen.method == Speculation::Method::none) {
+  if (max_draft_len && chosen.source == Speculation::Source::none) {
     throw Error("--max_draft_len " + std::to_string(*max_draft_len) + ": " + folder.path +
                 " was built without a draft; name a method with --speculative");
   }

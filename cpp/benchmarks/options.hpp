@@ -32,7 +32,8 @@ struct Options {
   SamplingOptions sampling;  // of every request; `seed` is that of the first one
   std::vector<std::int64_t> eos_ids;
 
-  std::optional<Speculation::Method> method;  // none: what the engine was built for
+  std::optional<std::string> method;          // none: what the engine was built for
+  std::optional<Speculation::Source> source;  // of its drafts
   std::optional<std::int64_t> max_draft_len;
   std::optional<std::int32_t> min_ngram;
   std::optional<std::int32_t> max_ngram;

@@ -41,13 +41,13 @@ void write_figures(JsonWriter& json, const std::vector<Figure>& figures) {
 
 void write_speculation(JsonWriter& json, const Speculation& speculation) {
   json.key("speculation").begin_object();
-  json.key("method").value(name_of(speculation.method));
+  json.key("method").value(speculation.method);
   json.key("max_draft_len").value(speculation.max_draft_len);
-  if (speculation.method == Speculation::Method::ngram) {
+  if (speculation.source == Speculation::Source::ngram) {
     json.key("prompt_lookup_min").value(std::int64_t{speculation.min_ngram});
     json.key("prompt_lookup_max").value(std::int64_t{speculation.max_ngram});
   }
-  if (speculation.method == Speculation::Method::suffix) {
+  if (speculation.source == Speculation::Source::suffix) {
     const SuffixDecoding& suffix = speculation.suffix;
     json.key("suffix_decoding_max_tree_depth").value(std::int64_t{suffix.max_tree_depth});
     json.key("suffix_decoding_max_cached_requests").value(suffix.max_cached_requests);

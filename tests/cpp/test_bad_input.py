@@ -48,7 +48,6 @@ USAGE: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
     (("--eos_id", "1,x"), ("--eos_id 1,x", "integers")),
     (("--eos_id", "-2"), ("--eos_id -2", "-1")),
     (("--kv_cache_free_memory_fraction", 1.5), ("1.5", "at most 1")),
-    (("--speculative", "medusas"), ("'medusas'", "none, ngram, suffix, draft_model, self, eagle")),
     (("--speculative", "none", "--max_draft_len", 2), ("--max_draft_len", "--speculative none")),
     (("--prompt_lookup_max", 3), ("--prompt_lookup_max", "--speculative ngram")),
 ]
@@ -67,21 +66,6 @@ ELSEWHERE: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
         ("structured_outputs", "grammars", "trtspec.LLM"),
         ("n", "repeat it in the data set"),
         ("async_scheduling", "leave it out"),
-    )
-]
-ELSEWHERE += [
-    (
-        ("--speculative", name),
-        (f"'{name}' runs in Python only", why, "trtspec.LLM", "ngram, suffix"),
-    )
-    for name, why in (
-        ("hybrid", "a controller weighs"),
-        ("auto", "a controller chooses"),
-        ("medusa", "heads without a cache"),
-        ("dflash", "whole blocks"),
-        ("ddtree", "whole blocks"),
-        ("assistant", "the target's cache"),
-        ("extract_hidden_states", "states"),
     )
 ]
 VALUES: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
@@ -117,7 +101,7 @@ def some(cases: list[Any], count: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [*USAGE, *some(VALUES, 2), *some(ELSEWHERE[:9], 2), *some(ELSEWHERE[9:], 1)],
+    [*USAGE, *some(VALUES, 2), *some(ELSEWHERE, 2)],
     ids=lambda value: str(value[:2]),
 )
 def test_usage(
@@ -139,7 +123,7 @@ def test_missing_flags(program: Program, data: Path) -> None:
 
 MISFITS: list[tuple[tuple[Any, ...], tuple[str, ...]]] = [
     (("--max_draft_len", 9), ("max_draft_len=9", "at most 4")),
-    (("--speculative", "eagle3"), ("eagle3", "draft_model")),
+    (("--speculative", "eagle3"), ("eagle3", "built for draft_model", "ngram, suffix or none")),
     (("--speculative", "ngram", "--max_draft_len", 64), ("max_draft_len=64", "65 rows", "64")),
     (("--speculative", "ngram", "--prompt_lookup_max", 2, "--prompt_lookup_min", 3), ("3 to 2",)),
     (
@@ -254,11 +238,11 @@ def changed(name: str, change: Callable[[dict[str, Tensor]], object]) -> Callabl
 
 
 def broken_text(folder: Path) -> None:
-    (folder / "config.json").write_text('{"format_version": 6,\n "target": }')
+    (folder / "config.json").write_text('{"format_version": 7,\n "target": }')
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "older": (edited(format_version=1), ("engine format 1", "reads 6", "trtspec-build")),
+    "older": (edited(format_version=1), ("engine format 1", "reads 7", "trtspec-build")),
     "no_version": (edited(format_version=...), ("not an engine folder",)),
     "no_config": (removed("config.json"), ("config.json cannot be read",)),
     "text": (broken_text, ("config.json", "line 2", "column 12")),
@@ -276,6 +260,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
     "ops": (edited(environment__ops=99), ("ops 99 (here ", "trtspec-build")),
+    "python_only": (
+        edited(facts__draft__rollout=None),
+        ("config.json", "a draft for 'draft_model' runs in Python only", "trtspec.LLM"),
+    ),
+    "lookahead": (edited(facts__draft__rollout__lookahead=1), ("1 is not between 0 and 0",)),
     "half_draft": (edited(drafts__0__speculation=...), ("config.json", '"speculation"')),
     "draft_elsewhere": (edited(drafts__0__folder="draft_2"), ("'draft'", "the folder")),
     "weights": (cut("target/weights.safetensors", -1), ("weights.safetensors", "truncated")),

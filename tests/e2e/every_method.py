@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from .assistants import assistant, random_assistant, save
 from .dflash_heads import dflash, random_dflash
 from .eagle_heads import eagle, random_eagle1, random_eagle3
+from .families import family_model
 from .helpers import TinyModels, chain, eight_prompts, ngram, tree
 from .hybrid_drafts import hybrid
 from .medusa_heads import fitted_heads, medusa, write_heads
@@ -24,6 +26,9 @@ CHOICES = [[0], [1], [0, 0], [1, 0], [0, 0, 0]]
 STATIC = {"eagle_choices": CHOICES}
 LIMITS: dict[str, Any] = {"dtype": "float32", "max_batch_size": 8, "max_num_tokens": 80}
 """Of an engine of any of these: suites that build with the same limits share compiled graphs."""
+
+GEMMA4 = "gemma4"
+"""A target that shares K/V, of `families`."""
 
 Speculation = dict[str, Any] | None
 Made = tuple[Path, Speculation]
@@ -98,6 +103,16 @@ def _ddtree(models: TinyModels, root: Path) -> Made:
     return models.folder("qwen3"), dflash(heads, "ddtree", **shape)
 
 
+def _assistant(models: TinyModels, root: Path) -> Made:
+    target = family_model("gemma4")
+    helper = save(random_assistant(target, 29), root / "assistant")
+    return models.save(target, GEMMA4), assistant(helper, **TREE)
+
+
+def _self(models: TinyModels, root: Path) -> Made:
+    return models.folder("llama"), {"method": "self", "num_speculative_tokens": 3}
+
+
 def _hybrid(models: TinyModels, root: Path) -> Made:
     folder, eagle3 = _eagle3(models, root)
     assert eagle3 is not None
@@ -129,10 +144,16 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "modules": _modules,
     "dflash": _dflash,
     "ddtree": _ddtree,
+    "assistant": _assistant,
+    "self": _self,
     "hybrid": _hybrid,
     "hybrid_of_blocks": _new_hybrid,
 }
 """How each is made in a folder."""
+CALLED = {"plain": "none", "chain": "draft_model", "tree": "draft_model", "modules": "mtp"}
+"""The methods of entries that are not called after theirs."""
+NOT_ON_ONNX = ("assistant", "self")
+"""Refused there: one reads blocks of the target's caches, the other keeps weights of few bits."""
 SELDOM_ON_ONNX = ("ddtree", "eagle", "hybrid_of_blocks", "modules", "mtp", "p_eagle", "pard")
 """Made of graphs that others export: of DFlash's network, of EAGLE-3's, of a draft model's and its
 masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `hybrid_of_blocks` and `mtp`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .every_method import METHODS, PROMPTS, SELDOM_ON_ONNX
+from .every_method import METHODS, NOT_ON_ONNX, PROMPTS, SELDOM_ON_ONNX
 from .helpers import (
     GREEDY_24,
     SAMPLED_24,
@@ -35,6 +35,7 @@ OPTIONS = {
     [
         pytest.param(method, marks=pytest.mark.matrix if method in SELDOM_ON_ONNX else ())
         for method in METHODS
+        if method not in NOT_ON_ONNX
     ],
 )
 def test_same_tokens(models: TinyModels, tmp_path: Path, method: str) -> None:

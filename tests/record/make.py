@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..e2e.every_method import NOT_ON_ONNX
 from . import store
 from .compare import entries_moved, messages_moved, methods_moved
 from .messages import messages
@@ -50,9 +51,9 @@ def _record(shop: Workshop, only: Sequence[str] | None, compiled: bool, check: b
             continue
         kept = run_part(old.methods.get(method, {}).get("aoti", {}))
         run = shop.ran(method, "aoti") if compiled and method in COMPILED else kept
+        runs = [name for name in ("eager", "onnx") if name != "onnx" or method not in NOT_ON_ONNX]
         new.methods[method] = {
-            "eager": {**shop.ran(method, "eager"), **shop.folder(method, "eager")},
-            "onnx": {**shop.ran(method, "onnx"), **shop.folder(method, "onnx")},
+            **{name: {**shop.ran(method, name), **shop.folder(method, name)} for name in runs},
             "aoti": {**run, **shop.exported(method)},
         }
         print(f"{method}: seen", file=sys.stderr)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from trtspec import LLM, build
 
-from ..e2e.every_method import LIMITS, METHODS, PROMPTS, TIMED, VARIANTS
+from ..e2e.every_method import GEMMA4, LIMITS, METHODS, PROMPTS, TIMED, VARIANTS
 from ..e2e.helpers import GREEDY_24, SAMPLED_24, TinyModels
 from . import adapter
 from .graph_text import digest, exported_text, onnx_text, summary
@@ -33,6 +33,9 @@ _COUNTS = ("num_steps", "num_draft_tokens", "num_target_calls", "num_draft_calls
 _ELSEWHERE = ("fingerprints", "environment", "weights")
 """Parts of a contract that name a machine, versions or checkpoints, and those that the record has
 of the weight files themselves."""
+
+_OTHERS = {"qwen3-mtp", "llama-mtp", GEMMA4}
+"""Targets that `TinyModels` does not make."""
 
 
 class Workshop:
@@ -110,7 +113,7 @@ class Workshop:
 
     def checkpoints(self) -> dict[str, str]:
         """What the targets hold: another version of a library may fill them otherwise."""
-        names = sorted({self.target(method) for method in METHODS} - {"qwen3-mtp", "llama-mtp"})
+        names = sorted({self.target(method) for method in METHODS} - _OTHERS)
         files = {name: self.models.folder(name) / "model.safetensors" for name in names}
         return {name: digest(file.read_bytes()) for name, file in files.items()}
 

@@ -6,6 +6,7 @@ from .cycles import cycles
 from .files import readmes, sizes
 from .imports import at_the_top, converters, executor_drafter, optional_packages, order
 from .names import names
+from .native import native_names
 from .violation import Violation
 from .walk import Tree
 
@@ -16,6 +17,7 @@ RULES = (
     optional_packages,
     cycles,
     names,
+    native_names,
     executor_drafter,
     sizes,
     readmes,

@@ -11,6 +11,7 @@ from .violation import REMEDIES
 from .walk import Tree
 
 ENGINE, SHARED = "trtspec/engine/open.py", "trtspec/speculative/base.py"
+NATIVE = "cpp/src/runtime/a.cpp"
 EAGLE, HYBRID = "trtspec/speculative/eagle/drafter.py", "trtspec/speculative/hybrid/union.py"
 
 
@@ -129,6 +130,17 @@ BROKEN = [
     ("family-name", "qwen3", {ENGINE: "from transformers import Qwen3Config"}),
     ("family-name", "qwen2", {"checkpoint_converters/draft.py": "kind = 'qwen2'"}),
     ("family-face", "llama", {"checkpoint_converters/families/qwen3.py": "x = 'llama'"}),
+    ("native-name", "eagle", {NATIVE: 'if (name == "eagle") return;'}),
+    ("native-name", "suffix", {NATIVE: 'constexpr const char* kAll[] = {\n R"(suffix)"};'}),
+    ("native-name", "p_eagle", {"cpp/benchmarks/a.hpp": 'char c = \'"\'; f("P-EAGLE");'}),
+    ("native-name", "onnx", {"plugins/torch/a.cu": 'x = 1\'000 + f("onnx");'}),
+    ("native-name", "llama", {NATIVE: 'x = "LlamaForCausalLM";'}),
+    ("native-name", "int8", {NATIVE: '/* "*/ x = "int8";'}),
+    (
+        "native-name",
+        "aoti, allowed and not there",
+        {"cpp/include/trtspec/runtime/backend.hpp": '"onnx" "tensorrt"'},
+    ),
     ("executor-drafter", "no Protocol", {"trtspec/executor/drafter.py": "class Drafter: ..."}),
     (
         "executor-drafter",
@@ -197,6 +209,9 @@ CLEAN: list[dict[str, str]] = [
         "trtspec/speculative/mtp/families.py": "x = 'mimo'",
         "trtspec/serve/tools/a.py": "x = 'qwen3'",
     },
+    {NATIVE: '// "eagle"\nf("an eagle flies", "--eagle"); /* "mtp" */ char c = \'"\';'},
+    {"cpp/tests/runtime/a.cpp": 'x = "eagle";', "plugins/tensorrt/tests/a.cpp": '"onnx"'},
+    {"cpp/src/suffix_tree.cpp": '"suffix"', "plugins/tensorrt/a.cpp": '"tensorrt"'},
     {"trtspec/executor/drafter.py": "class Drafter(Protocol): ...\nclass NoDrafter: ..."},
     {"trtspec/ops/a.py": "\n" * 400, "cpp/data/trace.jsonl": "\n" * 999},
     {"trtspec/lib/a.py": "\n" * 401, "build/bare/a.py": "import nothing", ".venv/x/a.py": ""},

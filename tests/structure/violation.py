@@ -26,6 +26,8 @@ REMEDIES = {
     "nothing inside; shared files name none",
     "format-face": "another format is reached by importing its module; shared files name none",
     "family-face": "another family is reached by importing its module; shared files name none",
+    "native-name": "C++ asks the facts of the engine folder (trtspec/engine/facts.py, "
+    "EngineDraft.rollout_facts); what it has itself is named in files that begin with the name",
     "executor-drafter": "the executor knows drafters by the Protocol `Drafter` that it defines",
     "file-size": "split the file by noun",
     "readme": "write a short README.md: what lives here, who calls it, in which order to read it, "

@@ -80,15 +80,23 @@ class EngineDraft:
         return self.kind.slots(self.network, self.speculation.tree)
 
     @property
-    def lookahead(self) -> int | None:
-        """How many tokens after its position a row of its cache depends on, where the network
-        decides that; None: the drafter says it."""
+    def lookahead(self) -> int:
+        """How many tokens after its position a row of its cache depends on."""
         return self.kind.lookahead(self.network)
 
     def tell_doubts(self, path: Path) -> None:
         """Warn of a draft, which lies there, that is hardly of use."""
         for doubt in self.doubts:
             logger.warning("%s: %s", path, doubt)
+
+    def rollout_facts(self) -> dict[str, Any] | None:
+        """What a runtime without Python asks of its rollout; None: it runs in Python only."""
+        plain = self.kind.plain(self.network)
+        if plain is None:
+            return None
+        reads_states = bool(self.network.capture_layers)
+        own = {"reads_states": reads_states, "lookahead": self.lookahead, "rows": self.slots}
+        return own | asdict(plain)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

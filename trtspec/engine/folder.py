@@ -14,7 +14,7 @@
 ``config.json`` lists its ``drafts``: folder, network and what each was built for (a method and a
 tree). ``speculation`` is the config by which several methods draft together; null where one method
 drafts, or none. ``facts`` (see `trtspec.engine.facts`) are for a runtime without Python: they say
-what follows from the shapes of networks, and are not read here.
+what follows from the shapes of networks and from how a draft is rolled out, and are not read here.
 
 ``config.json`` is written last and the folder is renamed into place as a whole, so a folder that
 has one is complete. Weights lie beside the artifacts, packed for the ops of a CPU, and are
@@ -52,7 +52,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_map import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -151,7 +151,7 @@ class EngineConfig:
         facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes().expected(1))}
         for draft in self.drafts:
             own = network_facts(draft.network, self.build, self.pass_bytes(draft).expected(1))
-            facts[draft.folder] = own
+            facts[draft.folder] = own | {"rollout": draft.rollout_facts()}
         return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),

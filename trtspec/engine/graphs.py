@@ -37,7 +37,7 @@ def engine_shape(engine: EngineConfig) -> EngineShape:
         layout=engine.layout,
         rows=engine.speculative_rows,
         verify_rows=max((draft.speculation.num_draft_tokens for draft in drafts), default=1),
-        lookahead=max((draft.lookahead or 0 for draft in drafts), default=0),
+        lookahead=max((draft.lookahead for draft in drafts), default=0),
         max_batch_size=build.max_batch_size,
         max_seq_len=build.max_seq_len,
         max_num_tokens=build.max_num_tokens,

@@ -134,9 +134,7 @@ def _needs(
 
 
 def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
-    lookahead = draft.lookahead
-    lookahead = cache.lookahead if lookahead is None else lookahead
-    return replace(cache, slots=draft.slots, lookahead=lookahead)
+    return replace(cache, slots=draft.slots, lookahead=draft.lookahead)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,23 @@ class Built:
 
 
 @dataclass(frozen=True)
+class PlainRollout:
+    """How a runtime without Python rolls a network out, as plain data: pass by pass, but for these.
+
+    mask_token: the id of the rows by which one pass guesses all depths. num_modules: networks in a
+    row, each of which guesses one depth; 0: one guesses all.
+    """
+
+    mask_token: int | None = None
+    num_modules: int = 0
+
+
+def _lookahead(config: Any) -> int:
+    """A row made of the target's state reads the token behind it, too."""
+    return 1 if config.capture_layers else 0
+
+
+@dataclass(frozen=True)
 class DraftKind:
     """One kind of draft network.
 
@@ -57,12 +74,12 @@ class DraftKind:
     else. parts: what the network is cut into over slot caches, from its config and the width of
     the target's states that it reads; stand_in: what runs these in place of the network. slots:
     rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
-    lookahead: how many tokens after a kept row it depends on, where its config decides that; None:
-    what the drafter says. target_layers: of a network without K/V, the target's layers whose caches
-    its rollout reads in blocks, in the order in which it takes them. levels: how its rollout grows
-    a tree, of which the index tensors are
+    lookahead: how many tokens after its position a row of its cache depends on. target_layers: of a
+    network without K/V, the target's layers whose caches its rollout reads in blocks, in the order
+    in which it takes them. levels: how its rollout grows a tree, of which the index tensors are
     constants beside the weights. reads_roots: whether the rollout of a network without K/V is given
-    the root beside the target's state before it.
+    the root beside the target's state before it. plain: how it is rolled out without Python; None:
+    it never is.
     """
 
     config: type[Any]
@@ -74,7 +91,8 @@ class DraftKind:
     parts: Callable[[Any, int], tuple[Part, ...]]
     stand_in: Callable[[Any, OpenParts], nn.Module]
     slots: Callable[[Any, TreeShape], int] = lambda config, tree: tree.num_rollout_rows
-    lookahead: Callable[[Any], int | None] = lambda config: None
+    lookahead: Callable[[Any], int] = _lookahead
     target_layers: Callable[[Any], tuple[int, ...]] = lambda config: ()
     levels: Callable[[TreeShape], nn.Module] = make_levels
     reads_roots: bool = False
+    plain: Callable[[Any], PlainRollout | None] = lambda config: None

@@ -40,9 +40,9 @@ std::vector<std::int64_t> read_ids(const Json& json) {
   return ids;
 }
 
-// `facts` of a network: the caches of its layers, each different one once, and what they cost. A
-// layer without one reads that of an earlier layer.
-void read_facts(const Json& facts, DecoderShape& shape) {
+// The caches of a network's layers, each different one once, and what they cost. A layer without
+// one reads that of an earlier layer.
+void read_layers(const Json& facts, DecoderShape& shape) {
   std::vector<LayerCache> caches;
   for (const Json& cache : facts.at("caches").items()) {
     const bool has_own_values = cache.has("value_dim");
@@ -67,51 +67,42 @@ void read_facts(const Json& facts, DecoderShape& shape) {
   shape.pass_bytes = facts.at("pass_bytes").as_int(1, kMaxBytes);
 }
 
-DecoderShape read_decoder(const Json& json, const Json& facts) {
+DecoderShape read_decoder(const Json& facts) {
   DecoderShape shape{
-      .architecture = json.at("architecture").as_string(),
-      .vocab_size = read_size(json, "vocab_size"),
-      .hidden_size = read_size(json, "hidden_size", kMaxWidth),
-      .eos_token_ids = read_ids(json.at("eos_token_ids")),
+      .architecture = facts.at("architecture").as_string(),
+      .vocab_size = read_size(facts, "vocab_size"),
+      .hidden_size = read_size(facts, "hidden_size", kMaxWidth),
+      .eos_token_ids = read_ids(facts.at("eos_token_ids")),
       .num_layers = 0,
       .caches = {},
       .kv_bytes_per_token = 0,
       .pass_bytes = 0,
   };
-  read_facts(facts, shape);
+  read_layers(facts, shape);
   return shape;
 }
 
-DraftShape read_draft(const Json& json, const Json& facts) {
-  const Json& kind = json.at("kind");
-  const std::string& name = kind.as_string();
-  if (name == "mtp_modules") {
-    return {.decoder = read_decoder(json.at("module").at("decoder"), facts),
-            .reads_states = true,
-            .num_modules = read_size(json, "num_modules", kMaxLayers),
-            .mask_token = std::nullopt};
+DraftShape read_draft(const Json& facts, const std::string& method) {
+  const Json& rollout = facts.at("rollout");
+  if (rollout.is_null()) {
+    rollout.refuse("a draft for '" + method + "' runs in Python only; use trtspec.LLM");
   }
-  const bool is_language_model = name == "model" || name == "pard";
-  if (!is_language_model && name != "eagle" && name != "mtp" && name != "p_eagle") {
-    kind.refuse("a draft of kind '" + name + "' runs in Python only; use trtspec.LLM");
-  }
+  const bool reads_states = rollout.at("reads_states").as_bool();
   DraftShape shape{
-      .decoder = read_decoder(is_language_model ? json : json.at("decoder"), facts),
-      .reads_states = !is_language_model,
-      .num_modules = 0,
+      .decoder = read_decoder(facts),
+      .reads_states = reads_states,
+      .lookahead = rollout.at("lookahead").as_int(reads_states, reads_states ? kMaxLayers : 0),
+      .rollout_rows = rollout.at("rows").as_int(0, kMaxTreeRows * kMaxTopk),
+      .num_modules = rollout.at("num_modules").as_int(0, kMaxLayers),
       .mask_token = std::nullopt};
-  if (name == "pard" || name == "p_eagle") {
-    shape.mask_token = json.at("mask_token").as_int(0, shape.decoder.vocab_size - 1);
-  }
+  const Json& mask = rollout.at("mask_token");
+  if (!mask.is_null()) shape.mask_token = mask.as_int(0, shape.decoder.vocab_size - 1);
   return shape;
 }
 
 Backend read_backend(const Json& backend) {
-  const std::string& name = backend.as_string();
-  if (name == "aoti") return Backend::aoti;
-  if (name == "onnx") return Backend::onnx;
-  if (name == "tensorrt") return Backend::tensorrt;
-  backend.refuse("an engine of backend '" + name +
+  if (const auto found = backend_named(backend.as_string())) return *found;
+  backend.refuse("an engine of backend '" + backend.as_string() +
                  "' runs in Python only; rebuild it with --backend aoti, onnx or tensorrt");
 }
 
@@ -149,8 +140,6 @@ BuildLimits read_build(const Json& json) {
   if (name != "float32" && name != "bfloat16" && name != "float16") {
     dtype.refuse("'" + name + "' is not one of float32, bfloat16, float16");
   }
-  const Json* weights = json.find("weight_dtype");
-  if (weights && weights->as_string() == "int8" && backend != Backend::aoti) weights->refuse("int8 weights need backend 'aoti'");
   return {.backend = backend,
           .dtype = name,
           .max_batch_size = read_size(json, "max_batch_size"),
@@ -160,20 +149,12 @@ BuildLimits read_build(const Json& json) {
 }
 
 SpeculationContract read_speculation(const Json& json) {
-  const Json& method = json.at("method");
-  const std::string& name = method.as_string();
-  if (name != "draft_model" && name != "self" && name != "eagle" && name != "eagle3" &&
-      name != "mtp" && name != "pard" && name != "p_eagle") {
-    method.refuse("'" + name +
-                  "' is not one of draft_model, self, eagle, eagle3, mtp, pard, p_eagle");
-  }
   SpeculationContract contract{
-      .method = name,
+      .method = json.at("method").as_string(),
       .topk = read_size(json, "topk", kMaxTopk),
       .num_steps = read_size(json, "num_steps", kMaxTreeRows),
       .num_draft_tokens = json.at("num_draft_tokens").as_int(2, kMaxTreeRows),
-      .choices = {},
-      .num_modules = 0};
+      .choices = {}};
   const Json* choices = json.find("choices");
   if (choices && !choices->is_null()) {
     for (const Json& path : choices->items()) {
@@ -244,7 +225,7 @@ EngineFolder read_config(const std::string& path, const Json& json) {
   const Json* draft = find_draft(json);
   const Json& environment = json.at("environment");
   EngineFolder folder{.path = path,
-                      .target = read_decoder(json.at("target"), facts.at("target")),
+                      .target = read_decoder(facts.at("target")),
                       .draft = std::nullopt,
                       .build = read_build(json.at("build")),
                       .speculation = std::nullopt,
@@ -258,24 +239,14 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                       .target_record = read_record(json.at("weights").at("target")),
                       .draft_record = {}};
   if (draft) {
-    folder.draft = read_draft(draft->at("network"), facts.at(kDraft));
     folder.speculation = read_speculation(draft->at("speculation"));
-    folder.speculation->num_modules = folder.draft->num_modules;
+    folder.draft = read_draft(facts.at(kDraft), folder.speculation->method);
     folder.draft_record = read_record(json.at("weights").at(kDraft));
   }
   return folder;
 }
 
 }  // namespace
-
-const char* name_of(Backend backend) {
-  switch (backend) {
-    case Backend::aoti: return "aoti";
-    case Backend::onnx: return "onnx";
-    case Backend::tensorrt: return "tensorrt";
-  }
-  throw std::logic_error("a backend without a name");
-}
 
 std::vector<std::int64_t> DecoderShape::windows() const {
   std::set<std::int64_t> found;
@@ -293,24 +264,6 @@ std::int64_t DecoderShape::widest_window() const {
   const std::vector<std::int64_t> rising = windows();
   return rising.empty() || rising.front() == 0 ? 0 : rising.back();
 }
-
-RolloutShape SpeculationContract::shape(std::int64_t steps) const {
-  if (num_modules > 0) return {steps, steps, 0, num_modules};
-  const std::int64_t capacity = 1 + topk + (steps - 1) * topk * topk;
-  RolloutShape cut =
-      choices.empty() ? RolloutShape::dynamic(topk, steps,
-                                              topk == 1 ? steps + 1
-                                                        : std::min(num_draft_tokens, capacity))
-                      : RolloutShape::fixed(choices);
-  if (in_one_pass()) {
-    cut.num_rollout_rows = num_steps - 1;
-  } else if (choices.empty() && steps < num_steps) {
-    cut.num_rollout_rows = shape(num_steps).num_rollout_rows;
-  }
-  return cut;
-}
-
-bool SpeculationContract::in_one_pass() const { return method == "pard" || method == "p_eagle"; }
 
 Environment Environment::here() {
   struct utsname system {};
@@ -356,9 +309,20 @@ void EngineFolder::check_tensorrt(const std::string& compute_capability,
   check_facts(*this, facts);
 }
 
+RolloutShape EngineFolder::rollout_shape(std::int64_t steps) const {
+  const SpeculationContract& built = *speculation;
+  const std::int64_t topk = built.topk, capacity = 1 + topk + (steps - 1) * topk * topk;
+  const std::int64_t rows = topk == 1 ? steps + 1 : std::min(built.num_draft_tokens, capacity);
+  RolloutShape cut = built.choices.empty()
+                         ? RolloutShape::dynamic(topk, steps, rows, draft->lookahead)
+                         : RolloutShape::fixed(built.choices, draft->lookahead);
+  cut.num_rollout_rows = draft->rollout_rows;
+  return cut;
+}
+
 std::int64_t EngineFolder::speculative_rows() const {
   if (!speculation) return kDefaultTreeRows;
-  const RolloutShape shape = speculation->shape(speculation->num_steps);
+  const RolloutShape shape = rollout_shape(speculation->num_steps);
   return std::max({kDefaultTreeRows, shape.num_nodes + 1, 1 + shape.num_rollout_rows});
 }
 
@@ -374,7 +338,7 @@ CacheLayout EngineFolder::layout() const {
 
 std::int64_t EngineFolder::rollout_passes() const {
   if (!draft) return 0;
-  return draft->num_modules > 0 || speculation->in_one_pass() ? 1 : speculation->num_steps;
+  return draft->in_one_pass() ? 1 : speculation->num_steps;
 }
 
 std::int64_t EngineFolder::rollout_weight_bytes() const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 #include <string>
 #include <trtspec/kv_cache_manager.hpp>
 #include <trtspec/slot_kv_cache_manager.hpp>
@@ -13,25 +12,11 @@ namespace trtspec {
 
 namespace {
 
-using Method = Speculation::Method;
+using Source = Speculation::Source;
 
-// In the order of Method.
-constexpr std::array<const char*, 10> kMethods{"none",  "ngram",  "suffix", "draft_model", "self",
-                                               "eagle", "eagle3", "mtp",    "pard", "p_eagle"};
-
-// What Python has beyond these, and why it stays there.
-struct Elsewhere {
-  const char* name;
-  const char* why;
-};
-constexpr Elsewhere kElsewhere[] = {
-    {"hybrid", "a controller weighs the drafts of its methods"},
-    {"auto", "a controller chooses its methods"},
-    {"medusa", "heads without a cache have no loop here"},
-    {"dflash", "drafts of whole blocks have no loop here"},
-    {"ddtree", "drafts of whole blocks have no loop here"},
-    {"assistant", "its draft reads the target's cache"},
-    {"extract_hidden_states", "it writes states in place of drafts"}};
+// Those that need no draft in the folder, in the order of Source.
+constexpr std::array kWithoutDraft{Speculation::kNone, NGramDrafter::kMethod,
+                                   SuffixDrafter::kMethod};
 
 std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, std::int64_t built) {
   if (!asked) return built;
@@ -57,19 +42,19 @@ std::shared_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_
 
 std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
                                       SessionEngine* engine, ResourceManager& resources) {
-  if (speculation.method == Method::none) return std::make_unique<NoDrafter>();
-  if (speculation.method == Method::ngram) {
+  if (speculation.source == Source::none) return std::make_unique<NoDrafter>();
+  if (speculation.source == Source::ngram) {
     return std::make_unique<NGramDrafter>(NGramOptions{
         speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
   }
-  if (speculation.method == Method::suffix) {
+  if (speculation.source == Source::suffix) {
     return std::make_unique<SuffixDrafter>(speculation.suffix_decoding());
   }
-  const RolloutShape shape = folder.speculation->shape(speculation.max_draft_len);
-  if (speculation.is_language_model()) {
-    return std::make_unique<DraftModelDrafter>(*engine, resources, shape);
+  const RolloutShape shape = folder.rollout_shape(speculation.max_draft_len);
+  if (folder.draft->reads_states) {
+    return std::make_unique<StateDrafter>(*engine, resources, shape);
   }
-  return std::make_unique<EagleDrafter>(*engine, resources, shape);
+  return std::make_unique<TokenDrafter>(*engine, resources, shape);
 }
 
 }  // namespace
@@ -90,44 +75,29 @@ SchedulerLimits runtime_limits(const BuildLimits& build, std::optional<std::int6
   return limits;
 }
 
-const char* name_of(Method method) { return kMethods[static_cast<std::size_t>(method)]; }
-
-Method method_named(std::string_view name) {
-  const auto found = std::find(kMethods.begin(), kMethods.end(), name);
-  if (found == kMethods.end()) {
-    std::ostringstream message;
-    message << "'" << name << "' is not one of ";
-    for (const Elsewhere& other : kElsewhere) {
-      if (name != other.name) continue;
-      message.str("");
-      message << "'" << name << "' runs in Python only, as " << other.why
-              << "; use trtspec.LLM, or here one of ";
-    }
-    for (const char* method : kMethods) {
-      message << (method == kMethods.front() ? "" : ", ") << method;
-    }
-    throw Error(message.str());
-  }
-  return static_cast<Method>(found - kMethods.begin());
+Source source_named(std::string_view method) {
+  const auto found = std::find(kWithoutDraft.begin(), kWithoutDraft.end(), method);
+  return static_cast<Source>(found - kWithoutDraft.begin());
 }
 
 Speculation Speculation::of(const EngineFolder& folder) {
   Speculation speculation;
   if (folder.speculation) {
-    speculation.method = method_named(folder.speculation->method);
+    speculation.method = folder.speculation->method;
+    speculation.source = Source::draft;
     speculation.max_draft_len = folder.speculation->num_steps;
   }
   return speculation;
 }
 
 void Speculation::check(const EngineFolder& folder) const {
-  if (method == Method::none) return;
-  if (method == Method::suffix) suffix_decoding().check();
+  if (source == Source::none) return;
+  if (source == Source::suffix) suffix_decoding().check();
   const std::string length = "max_draft_len=" + std::to_string(max_draft_len);
   if (max_draft_len < 1) throw Error(length + " must be at least 1");
   const std::int64_t window = folder.target.min_window();
   const std::int64_t depth =
-      method == Method::suffix ? suffix_decoding().needs().max_depth : max_draft_len;
+      source == Source::suffix ? suffix_decoding().needs().max_depth : max_draft_len;
   if (window > 0 && depth >= window) {
     throw Error(length + " reaches past the target's sliding window of " + std::to_string(window) +
                 " tokens; lower it to " + std::to_string(window - 1) + " or less");
@@ -139,8 +109,8 @@ void Speculation::check(const EngineFolder& folder) const {
                 " rows a step, the engine was built for " + std::to_string(rows) +
                 "; lower it or rebuild the engine for it");
   };
-  if (method == Method::suffix) return check_rows(suffix_decoding().needs().max_nodes);
-  if (method == Method::ngram) {
+  if (source == Source::suffix) return check_rows(suffix_decoding().needs().max_nodes);
+  if (source == Source::ngram) {
     if (min_ngram < 1 || min_ngram > max_ngram) {
       throw Error("n-gram sizes " + std::to_string(min_ngram) + " to " + std::to_string(max_ngram) +
                   " must rise from at least 1");
@@ -149,12 +119,13 @@ void Speculation::check(const EngineFolder& folder) const {
   }
   const auto& built = folder.speculation;
   if (!built) {
-    throw Error(std::string("method ") + name_of(method) + " needs a draft, but " + folder.path +
+    throw Error("method " + method + " needs a draft, but " + folder.path +
                 " was built without one; use ngram, suffix or none, or rebuild it with a draft");
   }
-  if (built->method != name_of(method)) {
-    throw Error(std::string("method ") + name_of(method) + " was asked for, the draft in " +
-                folder.path + " was built for " + built->method + "; ask for that, or rebuild it");
+  if (built->method != method) {
+    throw Error("method " + method + " was asked for, the draft in " + folder.path +
+                " was built for " + built->method + "; ask for that, for ngram, suffix or none, " +
+                "or rebuild it");
   }
   if (max_draft_len > built->num_steps) {
     throw Error(length + " was asked for, the engine was built for at most " +
@@ -173,12 +144,12 @@ SuffixDecoding Speculation::suffix_decoding() const {
 }
 
 DrafterNeeds Speculation::needs(const EngineFolder& folder) const {
-  if (method == Method::none) return {};
-  if (method == Method::ngram) {
+  if (source == Source::none) return {};
+  if (source == Source::ngram) {
     return {.max_nodes = max_draft_len, .max_depth = max_draft_len};
   }
-  if (method == Method::suffix) return suffix_decoding().needs();
-  return folder.speculation->shape(max_draft_len).needs(!is_language_model());
+  if (source == Source::suffix) return suffix_decoding().needs();
+  return folder.rollout_shape(max_draft_len).needs();
 }
 
 CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& limits,

@@ -26,9 +26,10 @@ void check_rollout(const ModelEngine::Rollout& rollout, std::int64_t requests) {
 
 }  // namespace
 
-RolloutShape RolloutShape::fixed(std::span<const std::vector<std::int64_t>> choices) {
+RolloutShape RolloutShape::fixed(std::span<const std::vector<std::int64_t>> choices,
+                                 std::int64_t lookahead) {
   if (choices.empty()) throw Error("a static tree needs at least one path, such as [0]");
-  RolloutShape shape{0, static_cast<std::int64_t>(choices.size()), 0};
+  RolloutShape shape{0, static_cast<std::int64_t>(choices.size()), 0, lookahead};
   std::set<std::vector<std::int64_t>> inner;
   for (const auto& path : choices) {
     shape.num_steps = std::max(shape.num_steps, static_cast<std::int64_t>(path.size()));
@@ -38,13 +39,13 @@ RolloutShape RolloutShape::fixed(std::span<const std::vector<std::int64_t>> choi
   return shape;
 }
 
-DrafterNeeds RolloutShape::needs(bool reads_hidden) const {
+DrafterNeeds RolloutShape::needs() const {
   return {.max_nodes = num_nodes,
           .max_depth = std::min(num_steps, num_nodes),
           .draft_slots = num_rollout_rows,
           .has_draft_cache = true,
-          .lookahead = reads_hidden ? std::max<std::int64_t>(num_modules, 1) : 0,
-          .reads_hidden = reads_hidden};
+          .lookahead = lookahead,
+          .reads_hidden = lookahead > 0};
 }
 
 RowGroup RolloutDrafter::rows(const Request& request, std::int64_t start,

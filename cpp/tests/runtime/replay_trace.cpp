@@ -178,17 +178,20 @@ class Replay {
             .num_nodes = draft_number("num_draft_tokens") - 1};
   }
 
+  std::int64_t lookahead() const { return kind() == "eagle" ? 1 : 0; }
+
   std::vector<trtspec::ResourceManager::Draft> drafts() const {
     if (!has_draft()) return {};
     return {{std::make_shared<trtspec::KVCacheManager>(
                  number("draft_num_blocks"), number("draft_tokens_per_block"),
-                 scenario_.at("enable_block_reuse").as_bool(), kind() == "eagle" ? 1 : 0),
+                 scenario_.at("enable_block_reuse").as_bool(), lookahead()),
              kind() == "draft_model"}};
   }
 
   std::unique_ptr<trtspec::Drafter> make_drafter() {
     const auto shape = trtspec::RolloutShape::dynamic(
-        draft_number("topk"), draft_number("num_steps"), draft_number("num_draft_tokens"));
+        draft_number("topk"), draft_number("num_steps"), draft_number("num_draft_tokens"),
+        lookahead());
     if (kind() == "ngram") {
       return std::make_unique<trtspec::NGramDrafter>(trtspec::NGramOptions{
           draft_number("max_draft_len"), std::int32_t(draft_number("min_ngram")),
@@ -207,10 +210,10 @@ class Replay {
           .tree = suffix.at("tree").as_bool()});
     }
     if (kind() == "eagle") {
-      return std::make_unique<trtspec::EagleDrafter>(*draft_, resources_, shape);
+      return std::make_unique<trtspec::StateDrafter>(*draft_, resources_, shape);
     }
     if (kind() == "draft_model") {
-      return std::make_unique<trtspec::DraftModelDrafter>(*draft_, resources_, shape);
+      return std::make_unique<trtspec::TokenDrafter>(*draft_, resources_, shape);
     }
     return std::make_unique<trtspec::NoDrafter>();
   }

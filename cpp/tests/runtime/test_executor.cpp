@@ -98,7 +98,7 @@ class Run {
              !is_eagle}};
   }
   std::unique_ptr<trtspec::Drafter> make_drafter(const std::string& name) {
-    const auto shape = trtspec::RolloutShape::dynamic(2, 3, 7);
+    const auto shape = trtspec::RolloutShape::dynamic(2, 3, 7, name == "eagle" ? 1 : 0);
     if (name == "ngram") {
       return std::make_unique<trtspec::NGramDrafter>(trtspec::NGramOptions{4, 1, 2});
     }
@@ -107,9 +107,9 @@ class Run {
           trtspec::SuffixDecoding{.max_draft_len = 6, .max_tree_depth = 8});
     }
     if (name == "draft_model") {
-      return std::make_unique<trtspec::DraftModelDrafter>(draft_, resources_, shape);
+      return std::make_unique<trtspec::TokenDrafter>(draft_, resources_, shape);
     }
-    if (name == "eagle") return std::make_unique<trtspec::EagleDrafter>(draft_, resources_, shape);
+    if (name == "eagle") return std::make_unique<trtspec::StateDrafter>(draft_, resources_, shape);
     return std::make_unique<trtspec::NoDrafter>();
   }
 
@@ -298,7 +298,7 @@ void test_limits_are_checked() {
   CHECK_THROWS(make({3, 2, 8}));
   const auto shape = trtspec::RolloutShape::dynamic(1, 2, 3);
   CHECK_THROWS(trtspec::Executor(
-      target, resources, std::make_unique<trtspec::DraftModelDrafter>(target, resources, shape),
+      target, resources, std::make_unique<trtspec::TokenDrafter>(target, resources, shape),
       {2, 2, 8}));  // there is no draft cache
 }
 

@@ -124,7 +124,7 @@ void test_verify() {
 }
 
 void test_rollout_shapes() {
-  const auto chain = trtspec::RolloutShape::dynamic(1, 5, 6).needs(false);
+  const auto chain = trtspec::RolloutShape::dynamic(1, 5, 6).needs();
   CHECK_EQ(chain.max_nodes, 5);
   CHECK_EQ(chain.max_depth, 5);
   CHECK_EQ(chain.draft_slots, 4);
@@ -133,14 +133,15 @@ void test_rollout_shapes() {
   CHECK_EQ(chain.limits().useful_nodes(3), 2);
   CHECK_EQ(chain.limits().useful_nodes(1), 0);
   const std::vector<Tokens> choices = {{0}, {1}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
-  const auto fixed = trtspec::RolloutShape::fixed(choices).needs(true);
+  const auto fixed = trtspec::RolloutShape::fixed(choices, 1).needs();
   CHECK_EQ(fixed.max_nodes, 6);
   CHECK_EQ(fixed.max_depth, 3);
   CHECK_EQ(fixed.draft_slots, 3);  // [0], [1] and [0, 0] have children
   CHECK(fixed.reads_hidden);
   CHECK_EQ(fixed.lookahead, 1);
-  const auto modules = trtspec::RolloutShape{2, 2, 0, 3}.needs(true);  // cut by one step
+  const auto modules = trtspec::RolloutShape{2, 2, 0, 3}.needs();  // cut by one step
   CHECK_EQ(modules.draft_slots, 0);
+  CHECK(modules.reads_hidden);
   CHECK_EQ(modules.lookahead, 3);
   CHECK_EQ(fixed.limits().useful_nodes(3), 6);
   CHECK_THROWS((trtspec::DrafterNeeds{.max_nodes = 1, .max_depth = 2}.check()));

@@ -53,5 +53,6 @@ DFLASH_NETWORK = DraftKind(
     _parts,
     _stand_in,
     slots=lambda config, tree: config.block_size - 1,
+    lookahead=lambda config: 0,
     levels=MarginalTree,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtspec.config.model import ModelConfig
 from trtspec.models.causal_lm import CausalLM
-from trtspec.speculative.draft_kind import DraftKind
+from trtspec.speculative.draft_kind import DraftKind, PlainRollout
 from trtspec.speculative.pass_graphs import TREE_GRAPHS, token_parts, token_passes
 
 LANGUAGE_MODEL = DraftKind(
@@ -16,4 +16,5 @@ LANGUAGE_MODEL = DraftKind(
     TREE_GRAPHS,
     token_parts,
     token_passes,
+    plain=lambda config: PlainRollout(),
 )

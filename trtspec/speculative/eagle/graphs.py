@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.speculative.draft_kind import DraftKind
+from trtspec.speculative.draft_kind import DraftKind, PlainRollout
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.pass_graphs import TREE_GRAPHS, feature_parts, feature_passes
@@ -16,4 +16,5 @@ EAGLE_NETWORK = DraftKind(
     TREE_GRAPHS,
     feature_parts,
     feature_passes,
+    plain=lambda config: PlainRollout(),
 )

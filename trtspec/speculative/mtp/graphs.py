@@ -10,6 +10,7 @@ from trtspec.speculative.draft_kind import (
     Built,
     DraftGraph,
     DraftKind,
+    PlainRollout,
 )
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
@@ -69,6 +70,7 @@ MTP_MODULE = DraftKind(
     TREE_GRAPHS,
     feature_parts,
     feature_passes,
+    plain=lambda config: PlainRollout(),
 )
 MTP_MODULES = DraftKind(
     MtpModulesConfig,
@@ -81,4 +83,5 @@ MTP_MODULES = DraftKind(
     _stack,
     slots=lambda config, tree: 0,
     lookahead=lambda config: config.lookahead,
+    plain=lambda config: PlainRollout(num_modules=config.num_modules),
 )

@@ -11,6 +11,7 @@ from trtspec.speculative.draft_kind import (
     Built,
     DraftGraph,
     DraftKind,
+    PlainRollout,
 )
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.marginals import MarginalTree
@@ -40,6 +41,10 @@ def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
     return tree.num_steps - 1
 
 
+def _by_masks(config: PardConfig | PEagleConfig) -> PlainRollout:
+    return PlainRollout(mask_token=config.mask_token)
+
+
 _GRAPHS = {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _rollout}
 
 PARD_NETWORK = DraftKind(
@@ -53,6 +58,7 @@ PARD_NETWORK = DraftKind(
     token_passes,
     slots=_masks,
     levels=MarginalTree,
+    plain=_by_masks,
 )
 P_EAGLE_NETWORK = DraftKind(
     PEagleConfig,
@@ -65,4 +71,5 @@ P_EAGLE_NETWORK = DraftKind(
     feature_passes,
     slots=_masks,
     levels=MarginalTree,
+    plain=_by_masks,
 )

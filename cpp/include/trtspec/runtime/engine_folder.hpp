@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <trtspec/error.hpp>
+#include <trtspec/runtime/backend.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
 #include <trtspec/safetensors.hpp>
@@ -20,7 +21,7 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 6;
+constexpr std::int64_t kEngineFormatVersion = 7;
 
 // What one layer keeps of every token, and the sliding window of its attention.
 struct LayerCache {
@@ -53,16 +54,17 @@ struct DecoderShape {
 
 struct DraftShape {
   DecoderShape decoder;
-  bool reads_states = false;     // the target's; else it is a draft model
-  std::int64_t num_modules = 0;  // see `RolloutShape`; `decoder` has the layers of all
-  // The id of the rows by which it guesses in one pass; of a draft that does.
+  bool reads_states = false;      // the target's; else tokens alone
+  std::int64_t lookahead = 0;     // tokens after its position on which a row of its cache depends
+  std::int64_t rollout_rows = 0;  // written into its cache behind the accepted ones
+  // Modules that each draft at a depth of their own, a chain; 0: one drafts at every depth.
+  // `decoder` has the layers of all.
+  std::int64_t num_modules = 0;
+  // The id of the rows by which it guesses all depths in one pass; of a draft that does.
   std::optional<std::int64_t> mask_token;
+
+  bool in_one_pass() const { return num_modules > 0 || mask_token.has_value(); }
 };
-
-enum class Backend { aoti, onnx, tensorrt };
-
-// "aoti", "onnx" or "tensorrt".
-const char* name_of(Backend backend);
 
 struct BuildLimits {
   Backend backend;
@@ -78,18 +80,11 @@ struct BuildLimits {
 
 // What the draft inside the folder was built for: (k, D, N), all maxima.
 struct SpeculationContract {
-  std::string method;  // draft_model, self, eagle, eagle3, mtp, pard or p_eagle
+  std::string method;  // as Python names it
   std::int64_t topk;
   std::int64_t num_steps;
   std::int64_t num_draft_tokens;                   // rows verified, the root included
   std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
-  std::int64_t num_modules = 0;                    // of the draft: see `RolloutShape`
-
-  // The rollout cut to `steps` of its num_steps, at least 1 of them; a static tree is not cut. The
-  // engine still rolls out all that it was built for, so the rows that it writes stay as many.
-  RolloutShape shape(std::int64_t steps) const;
-  // Whether all depths are guessed in one pass, by a row of a mask token for each but the first.
-  bool in_one_pass() const;
 };
 
 // What compiled code depends on. A package of backend aoti runs only where the first four match, an
@@ -127,6 +122,10 @@ struct EngineFolder {
   // Block tables reach past max_seq_len by the rows a step writes before it accepts them; a slot
   // cache by those and by as many rows of padding.
   CacheLayout layout() const;
+  // Of the draft's rollout, cut to `steps` of the contract's num_steps, at least 1 of them; a
+  // static tree is not cut. The engine still rolls out all that it was built for, so the rows that
+  // it writes stay as many.
+  RolloutShape rollout_shape(std::int64_t steps) const;
   // Most rows behind a request's committed tokens: those verified, or those of a rollout.
   std::int64_t speculative_rows() const;
   std::string target_model() const { return path + "/target/model.pt2"; }

@@ -29,12 +29,15 @@ SchedulerLimits runtime_limits(const BuildLimits& build,
 
 // How to draft.
 struct Speculation {
-  enum class Method { none, ngram, suffix, draft_model, self, eagle, eagle3, mtp, pard, p_eagle };
+  // Where drafts come from: nowhere, the text, an index of texts, or the draft in the folder.
+  enum class Source { none, ngram, suffix, draft };
+  static constexpr std::string_view kNone = "none";
   static constexpr std::int64_t kDefaultNgramLength = 5;
   static constexpr std::int32_t kDefaultMinNgram = 2;
   static constexpr std::int32_t kDefaultMaxNgram = 5;
 
-  Method method = Method::none;
+  Source source = Source::none;
+  std::string method{kNone};  // by name; of the draft in the folder, what that was built for
   // Most draft tokens on one path: K of a chain, depth D of a tree; suffix: all nodes counted; 0
   // without speculation.
   std::int64_t max_draft_len = 0;
@@ -44,26 +47,17 @@ struct Speculation {
 
   // What the folder was built for, else none.
   static Speculation of(const EngineFolder& folder);
-  // Whether drafts come from an engine of their own.
-  bool has_draft_engine() const {
-    return method != Method::none && method != Method::ngram && method != Method::suffix;
-  }
   // Throws Error for a method that the folder has no draft for, a length beyond the built one, or
   // options of a method that cannot be.
   void check(const EngineFolder& folder) const;
   DrafterNeeds needs(const EngineFolder& folder) const;
   // The options of suffix decoding with this length.
   SuffixDecoding suffix_decoding() const;
-  // Whether the draft is a language model of its own, which reads no states of the target.
-  bool is_language_model() const {
-    return method == Method::draft_model || method == Method::self || method == Method::pard;
-  }
 };
 
-// "none", "ngram", "suffix", "draft_model", "self", "eagle", "eagle3", "mtp", "pard" or "p_eagle";
-// the other way throws Error for another name, and says so of one that runs in Python only.
-const char* name_of(Speculation::Method method);
-Speculation::Method method_named(std::string_view name);
+// Where the drafts of a method come from: any method but those that need no draft drafts by the one
+// in the folder.
+Speculation::Source source_named(std::string_view method);
 
 struct KvCacheOptions {
   bool enable_block_reuse = true;  // of paged caches; slots share nothing

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string_view>
 #include <trtspec/ngram_index.hpp>
 #include <trtspec/runtime/drafter.hpp>
 
@@ -17,6 +18,8 @@ struct NGramOptions {
 // One NgramIndex per request; no model, no cache.
 class NGramDrafter final : public Drafter {
  public:
+  static constexpr std::string_view kMethod = "ngram";
+
   // Throws Error unless max_draft_len >= 1 and 1 <= min_ngram <= max_ngram.
   explicit NGramDrafter(const NGramOptions& options);
 

@@ -20,18 +20,20 @@ struct RolloutShape {
   std::int64_t num_steps;         // D, draft steps
   std::int64_t num_nodes;         // N - 1, the root not counted
   std::int64_t num_rollout_rows;  // written into the draft cache behind the accepted ones
-  // MTP modules that each draft at a depth of their own, a chain; 0: one drafts at every depth.
-  std::int64_t num_modules = 0;
+  // Tokens after its position on which a row of the draft cache depends; 0: it reads no states of
+  // the target.
+  std::int64_t lookahead = 0;
 
   // A chain (topk 1) or a dynamic tree (k, D, N).
   static RolloutShape dynamic(std::int64_t topk, std::int64_t num_steps,
-                              std::int64_t num_draft_tokens) {
-    return {num_steps, num_draft_tokens - 1, topk * (num_steps - 1)};
+                              std::int64_t num_draft_tokens, std::int64_t lookahead = 0) {
+    return {num_steps, num_draft_tokens - 1, topk * (num_steps - 1), lookahead};
   }
   // A static tree: the path of each node, a rank among its siblings for every depth.
-  static RolloutShape fixed(std::span<const std::vector<std::int64_t>> choices);
+  static RolloutShape fixed(std::span<const std::vector<std::int64_t>> choices,
+                            std::int64_t lookahead = 0);
 
-  DrafterNeeds needs(bool reads_hidden) const;
+  DrafterNeeds needs() const;
 };
 
 // What drafters with an engine share: one rollout for all, and trees cut to each request.
@@ -78,11 +80,11 @@ class RolloutDrafter : public Drafter {
 
 // Rolls out a draft model behind the accepted tokens of every generating request. Prompts are fed
 // as the target consumes them.
-class DraftModelDrafter final : public RolloutDrafter {
+class TokenDrafter final : public RolloutDrafter {
  public:
   // `resources` needs a draft cache.
-  DraftModelDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
-      : RolloutDrafter(engine, resources, shape.needs(false)) {}
+  TokenDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
+      : RolloutDrafter(engine, resources, shape.needs()) {}
 
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                         std::span<const Accepted> accepted) override;
@@ -101,10 +103,10 @@ class DraftModelDrafter final : public RolloutDrafter {
   std::vector<std::vector<std::int64_t>> replaced_;  // what `known` returned since the last call
 };
 
-// Rolls out an EAGLE network behind the target's newest states.
+// Rolls out a network that reads the target's states behind the newest of them.
 //
-// Row p of the draft cache is made of the target's state at position p and of token p + 1; with
-// several MTP modules, of one token more for each further module: of as many as needs().lookahead.
+// Row p of the draft cache is made of the target's state at position p and of the needs().lookahead
+// tokens behind it: of token p + 1, and of one more for each further module of several.
 // So it can be fed as soon as the target has accepted position p, and is *final* once all those
 // tokens are known. Only final rows are kept, which hold nothing but the target's own states and
 // tokens. States whose rows are not final, or have not been fed, are *pending*; the newest one
@@ -114,11 +116,11 @@ class DraftModelDrafter final : public RolloutDrafter {
 // A request whose whole prompt but the root came out of the prefix cache has no pending state: it
 // drafts nothing in its first step, which, as a prefill does, emits one token. Tokens of which the
 // target has K/V and the draft cache no rows stay without: their states are gone.
-class EagleDrafter final : public RolloutDrafter {
+class StateDrafter final : public RolloutDrafter {
  public:
-  // `resources` needs a draft cache of the lookahead of `shape.needs(true)`.
-  EagleDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
-      : RolloutDrafter(engine, resources, shape.needs(true)) {}
+  // `resources` needs a draft cache of the shape's lookahead, which is 1 or more.
+  StateDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
+      : RolloutDrafter(engine, resources, shape.needs()) {}
 
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                         std::span<const Accepted> accepted) override;

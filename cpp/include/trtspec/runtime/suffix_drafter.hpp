@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string_view>
 #include <trtspec/runtime/drafter.hpp>
 #include <trtspec/suffix_cache.hpp>
 
@@ -30,6 +31,8 @@ struct SuffixDecoding {
 // request finishes, is aborted or is preempted; a preempted one goes on with it.
 class SuffixDrafter final : public Drafter {
  public:
+  static constexpr std::string_view kMethod = "suffix";
+
   // Throws Error as SuffixDecoding::check does.
   explicit SuffixDrafter(const SuffixDecoding& config);
 

@@ -1,11 +1,11 @@
-// DraftModelDrafter: a smaller language model drafts a chain or tree, one engine call a step.
+// TokenDrafter: a smaller language model drafts a chain or tree, one engine call a step.
 #include <trtspec/runtime/rollout_drafter.hpp>
 
 #include <algorithm>
 
 namespace trtspec {
 
-RolloutDrafter::FirstPass DraftModelDrafter::first_pass(std::span<const Request* const> requests) {
+RolloutDrafter::FirstPass TokenDrafter::first_pass(std::span<const Request* const> requests) {
   replaced_.clear();
   FirstPass pass;
   for (const Request* request : requests) {
@@ -16,8 +16,8 @@ RolloutDrafter::FirstPass DraftModelDrafter::first_pass(std::span<const Request*
   return pass;
 }
 
-std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& batch,
-                                                         std::span<const Accepted>) {
+std::vector<std::int64_t> TokenDrafter::on_accepted(const ScheduledBatch& batch,
+                                                    std::span<const Accepted>) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> behind, chunks;  // apart: a call is to be no larger than the target's
@@ -42,8 +42,8 @@ std::vector<std::int64_t> DraftModelDrafter::on_accepted(const ScheduledBatch& b
   return lengths;
 }
 
-std::span<const std::int64_t> DraftModelDrafter::known(const Request& request, std::int64_t begin,
-                                                       std::int64_t end) {
+std::span<const std::int64_t> TokenDrafter::known(const Request& request, std::int64_t begin,
+                                                  std::int64_t end) {
   const auto tokens = std::span(request.tokens)
                           .subspan(static_cast<std::size_t>(begin),
                                    static_cast<std::size_t>(end - begin));
