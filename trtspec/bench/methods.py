@@ -149,7 +149,7 @@ def _drafts_for(
         return [None]
     if methods()[method].copies_target:
         return [None]
-    wanted = config.draft_method or method
+    wanted = methods()[method].draft_method
     fitting: list[FoundDraft | None] = [draft for draft in drafts if draft.method == wanted]
     if fitting:
         return fitting

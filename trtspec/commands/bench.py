@@ -15,7 +15,6 @@ from trtspec.bench.fixture import make_fixture, widened_drafts
 from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.bench.result_file import check_output, save
 from trtspec.builder.locate import find_model
-from trtspec.commands import help_texts
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
 from trtspec.commands.bench_peers import add_peers_command
@@ -28,13 +27,14 @@ from trtspec.commands.bench_prompts import (
     add_text_flags,
 )
 from trtspec.commands.bench_serve import add_serve_commands
-from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.llmapi import help_texts
+from trtspec.llmapi.help_texts import one_of
 from trtspec.llmapi.llm import LLM
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict

@@ -18,10 +18,10 @@ from trtspec.bench.dataset import (
     read_questions,
     spread,
 )
-from trtspec.commands import help_texts
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.errors import ConfigError
+from trtspec.llmapi import help_texts
 
 SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ignore_eos")
 """Names of the flags, as result files have them."""

@@ -13,8 +13,6 @@ from trtspec.backends.base import Backend
 from trtspec.backends.registry import backend_named, backends
 from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
-from trtspec.commands import help_texts
-from trtspec.commands.help_texts import one_of
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
@@ -22,6 +20,8 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import format_kinds, weight_only_kinds
+from trtspec.llmapi import help_texts
+from trtspec.llmapi.help_texts import one_of
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import methods_taking

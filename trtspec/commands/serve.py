@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.builder.locate import find_model
-from trtspec.commands import help_texts
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.admission import POLICIES
+from trtspec.llmapi import help_texts
 from trtspec.llmapi.chat_template import template_in_file
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from trtspec.commands import help_texts
 from trtspec.errors import TrtspecError
+from trtspec.llmapi import help_texts
 from trtspec.log import log_to_stderr
 from trtspec.train.options import MAX_DEPTH, TrainOptions, trainable_methods
 from trtspec.train.run import make_plan, train_draft

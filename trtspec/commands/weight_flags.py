@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtspec.commands import help_texts
-from trtspec.commands.help_texts import one_of
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.formats.registry import activation_dtypes, format_kinds, weight_group_sizes
+from trtspec.llmapi import help_texts
+from trtspec.llmapi.help_texts import one_of
 
 
 def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:

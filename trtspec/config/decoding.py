@@ -48,6 +48,11 @@ class DecodingConfig:
     method: ClassVar[str]
     stands_alone: ClassVar[str | None] = None
     """Why it cannot be part of a hybrid; None: it can."""
+    usual_steps: ClassVar[int | None] = None
+    """Draft steps where nobody names a number; None: the method needs none, or as many as its
+    network was made for."""
+    usual_rows: ClassVar[int | None] = None
+    """Rows verified where nobody names a number; None: what follows from other numbers."""
     transfer: ClassVar[type[Any] | None] = None
     """What vLLM's ``kv_transfer_config`` is read as, where that is for the method."""
 

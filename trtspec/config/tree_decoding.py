@@ -40,7 +40,6 @@ class TreeDecodingConfig(DecodingConfig):
     """The field that fixes a static tree, where a method has them."""
 
     usual_steps: ClassVar[int | None] = 5
-    """Draft steps where nobody names a number; None: as many as its network was made for."""
 
     speculative_model: str | Path
     topk: int = LEFT_OUT

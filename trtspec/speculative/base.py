@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
@@ -75,3 +75,19 @@ class DraftMethod:
     def name(self) -> str:
         """In configs, engine folders and tables."""
         return self.options.method
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether its config must name a checkpoint that drafts."""
+        found = (each for each in fields(self.options) if each.name == "speculative_model")
+        return any(each.default is MISSING for each in found)
+
+    @property
+    def draft_method(self) -> str:
+        """The method whose drafts it runs; mostly its own."""
+        return getattr(self.options, "draft_method", None) or self.name
+
+    @property
+    def lists_others(self) -> bool:
+        """Whether its config must say which methods draft for it."""
+        return self.needs is None and not self.any_draft

@@ -103,6 +103,7 @@ class DDTreeDecodingConfig(BlockDecodingConfig):
     changes nothing. Options: see `BlockDecodingConfig`."""
 
     method: ClassVar[str] = "ddtree"
+    usual_rows: ClassVar[int | None] = 16
 
     def _resolve_numbers(self) -> TreeShape:
         rows, nodes = self.num_draft_tokens, self.max_total_draft_tokens

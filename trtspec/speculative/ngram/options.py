@@ -56,6 +56,7 @@ class NGramDecodingConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "ngram"
+    usual_steps: ClassVar[int | None] = 5
 
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None

@@ -1,13 +1,18 @@
-"""What the quickstart prints: the texts of its runs, their figures, and why one gained nothing."""
+"""The same prompts without speculation and with it: texts, figures, and why one gained nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtspec import LLM, RequestOutput
+from trtspec.bench.turns import turns
+from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.outputs import RequestOutput
 
 PARTS = ("target_ms", "draft_ms", "host_ms")
 NO_GAIN = 1.03  # a ratio up to here may be the machine's doing
@@ -59,13 +64,38 @@ class Run:
         return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
 
 
+def side_by_side(
+    opened: Mapping[str, Callable[[], LLM]],
+    ask: Callable[[LLM, list[str]], Sequence[RequestOutput]],
+    prompts: list[str],
+    size: int,
+) -> list[Run]:
+    """Ask engines, by the names of their runs, for ``size`` prompts at a time. With less than all
+    of them the engines are open together and take turns, so that a slow moment of the machine hits
+    all. No prompt comes twice: some drafters learn from earlier answers."""
+    runs = [(Run(name), make) for name, make in opened.items()]
+    for group in [runs] if size < len(prompts) else [[run] for run in runs]:
+        with ExitStack() as stack:
+            pairs = [(run, stack.enter_context(make())) for run, make in group]
+            for run, llm in pairs:
+                llm.generate("warm up", SamplingParams(max_tokens=8))
+                run.count(llm, -1)
+            for part, order in turns(pairs, len(prompts), size):
+                for run, llm in order:
+                    began = time.perf_counter()
+                    run.add(ask(llm, prompts[part]), time.perf_counter() - began)
+            for run, llm in pairs:
+                run.count(llm, 1)
+    return [run for run, _ in runs]
+
+
 def report(runs: list[Run], prompts: Sequence[str]) -> bool:
     """Print texts and figures; True if all runs produced the same tokens."""
     identical = True
     for index, base in enumerate(runs[0].outputs):
         for sample, completion in enumerate(base.outputs):
             print(f"[{index}] Prompt: {prompts[index]!r}, Generated text: {completion.text!r}")
-            if completion.logprobs:
+            if completion.logprobs and completion.cumulative_logprob is not None:
                 mean = completion.cumulative_logprob / len(completion.logprobs)
                 print(f"    mean logprob {mean:.4f}")
             for other in runs:
@@ -82,8 +112,9 @@ def report(runs: list[Run], prompts: Sequence[str]) -> bool:
                     f"acceptance rate {metrics.acceptance_rate:.2f}, "
                     f"steps {metrics.num_steps}, text {'identical' if same else 'DIFFERENT'}"
                 )
-                if output.outputs[sample].kv_transfer_params:
-                    print(f"    {dict(output.outputs[sample].kv_transfer_params)}")
+                written = output.outputs[sample].kv_transfer_params
+                if written:
+                    print(f"    {dict(written)}")
     print()
     for run in runs:
         target, draft, host = (run.per_step(part) for part in PARTS)
