@@ -25,7 +25,7 @@ Case = Callable[[], object]
 EAGER: dict[str, Any] = {**LIMITS, "backend": "eager"}
 _WEIGHTS = "model.safetensors"
 
-_EVERY_METHOD: Mapping[str, str] = {
+EVERY_METHOD: Mapping[str, str] = {
     "ngram": "ngram",
     "suffix": "suffix",
     "draft_model": "tree",
@@ -37,6 +37,8 @@ _EVERY_METHOD: Mapping[str, str] = {
     "p_eagle": "p_eagle",
     "dflash": "dflash",
     "ddtree": "ddtree",
+    "assistant": "assistant",
+    "self": "self",
     "hybrid": "hybrid",
     "auto": "auto with a draft",
     "extract_hidden_states": "extract_hidden_states",
@@ -51,7 +53,7 @@ def messages(shop: Workshop) -> dict[str, dict[str, str]]:
     """What is said of every bad input, by group and case."""
     groups: dict[str, dict[str, Case]] = {
         "speculative_config": _configs(shop),
-        **{f"speculative_config of {name}": _keys(shop, name) for name in _EVERY_METHOD},
+        **{f"speculative_config of {name}": _keys(shop, name) for name in EVERY_METHOD},
         "drafts and targets": _pairs(shop),
         "options": _options(shop),
         "checkpoints": _checkpoints(shop),
@@ -97,7 +99,7 @@ def _configs(shop: Workshop) -> dict[str, Case]:
 
 
 def _keys(shop: Workshop, method: str) -> dict[str, Case]:
-    checkpoint, speculation = shop.made(_EVERY_METHOD[method])
+    checkpoint, speculation = shop.made(EVERY_METHOD[method])
     return {
         case: lambda bad=bad: build(checkpoint, {**speculation, **bad}, **EAGER)  # type: ignore[misc]
         for case, bad in KEYS.items()

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from trtspec.speculative.registry import methods
+
 from ..e2e.every_method import NOT_ON_ONNX, SELDOM_ON_ONNX
 from ..e2e.helpers import TinyModels
 from . import store
 from .compare import entries_moved, messages_moved
-from .messages import messages
+from .messages import EVERY_METHOD, messages
 from .observe import ALL, COMPILED, METHODS, VARIANTS, Workshop, versions
 from .parts import folder_part, run_part
 
@@ -97,6 +99,10 @@ def test_compiled(shop: Workshop, record: store.Record, method: str) -> None:
     """The suites of compiled engines compare these with eager ones, which `test_eager` judges."""
     recorded = record.methods[method]["aoti"]
     check(f"{method} / aoti", run_part(recorded), shop.ran(method, "aoti"))
+
+
+def test_messages_of_every_method() -> None:
+    assert set(EVERY_METHOD) == set(methods())
 
 
 def test_messages(shop: Workshop, record: store.Record) -> None:
