@@ -3,8 +3,9 @@ TensorRT session needs between its engines. The sources of ``plugins/kernels`` a
 running device when they are first used (see `trtspec.ops.cuda_driver`).
 
 The contracts are those of ``plugins/kernels.hpp``. What the launchers there decide (grids, shared
-memory, the workspace) is decided here again; every number that has to agree is compared by the
-compiler.
+memory, the workspace) is decided here again: they are host code, which NVRTC does not take. Every
+number that has to agree is compared by the compiler, and every launch, byte for byte, by
+``tests/plugins/test_cuda_launch.py``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@
 #include <array>
 #include <set>
 #include <span>
-#include <stdexcept>
 #include <trtspec/files.hpp>
 #include <trtspec/json.hpp>
 #include <trtspec/ops_version.hpp>
