@@ -3,8 +3,7 @@
 The JSON file:
 
     format, format_version   "trtspec-bench compare", 1
-    date, command, commit    when, how it was called, the source's commit (null if unknown)
-    machine, versions        system, processor, cores; of trtspec, python, torch, transformers
+    date, command, commit, machine, versions   see `trtspec.bench.result_file`
     model                    as it was given; `engine` its dtype, backend, device and limits
     prompts                  dataset, num_prompts, mean_prompt_tokens, max_tokens, seed, ignore_eos
     rates                    the machine's: read_bandwidth (bytes/s, the best of samples before,
@@ -37,13 +36,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trtspec.bench.floor import MachineRates, share_text
-from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.picture import check_picture, new_figure, plain, write_picture
+from trtspec.bench.result_file import make_result
 from trtspec.bench.table import print_table
 from trtspec.bench.turns import spread_text
 
@@ -56,7 +54,7 @@ _MAX_POSITIONS = 8
 
 
 def make_report(
-    command: str,
+    argv: Sequence[str],
     model: str,
     engine: Mapping[str, Any],
     prompts: Mapping[str, Any],
@@ -66,14 +64,7 @@ def make_report(
     points: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The file as plain JSON values."""
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions("torch", "transformers"),
+    body = {
         "model": model,
         "engine": dict(engine),
         "prompts": dict(prompts),
@@ -82,6 +73,7 @@ def make_report(
         "left_out": dict(left_out),
         "points": [dict(point) for point in points],
     }
+    return make_result(FORMAT, FORMAT_VERSION, argv, ("torch", "transformers"), body)
 
 
 def print_point(point: Mapping[str, Any]) -> None:

@@ -7,35 +7,54 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import trtspec
+from trtspec.backends.device import total_memory
 from trtspec.ops.host import usable_cpus
 from trtspec.version import __version__
 
+_INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
 
 def machine() -> dict[str, Any]:
-    """System, processor and cores of this machine."""
+    """System, processor, cores, memory and GPU of this machine."""
+    has_gpu = torch.cuda.is_available()
     return {
         "system": platform.platform(),
         "processor": processor(),
+        "instruction_sets": instruction_sets(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cpus(),
+        "memory_gib": round((total_memory("cpu") or 0) / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if has_gpu else None,
     }
 
 
 def processor() -> str:
     """The processor's own name."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def instruction_sets() -> list[str]:
+    """Those of the processor that products of weights can use; none where it does not say."""
+    flags = _cpuinfo("flags").split()
+    return [name for name in _INSTRUCTION_SETS if name in flags]
+
+
+def _cpuinfo(key: str) -> str:
+    """What Linux says of the first core; empty elsewhere."""
     if sys.platform == "linux":
-        try:
+        with suppress(OSError):
             for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-                if line.startswith("model name"):
+                if line.startswith(key):
                     return line.partition(":")[2].strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def versions(*packages: str) -> dict[str, str | None]:

@@ -5,6 +5,7 @@ The only module that imports matplotlib, which the extra ``trtspec[bench]`` brin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from trtspec.errors import ConfigError
 from trtspec.writable import check_file
 
 if HAS_MATPLOTLIB := find_spec("matplotlib") is not None:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
 
@@ -42,9 +44,10 @@ def plain(axes: Any, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def write_picture(figure: Any, path: Path) -> None:
+def write_picture(figure: Any, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """In the format that the name ends with; ConfigError if it cannot be written."""
     try:
-        figure.savefig(path, dpi=120)
+        with rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
+            figure.savefig(path, dpi=120, metadata=metadata)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}") from error

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trtspec.bench.compare import WARM_UP_TOKENS
-from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.peers.contender import (
     Contender,
     contenders_of,
@@ -23,7 +20,7 @@ from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summ
 from trtspec.bench.peers.report import __doc__ as REPORT
 from trtspec.bench.peers.round import run_round
 from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
-from trtspec.bench.result_file import save
+from trtspec.bench.result_file import make_result, save
 from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
@@ -161,17 +158,11 @@ def _report(
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["num_prompts"] = len(texts)
     settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["trtspec-bench", *args.argv]),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions("torch"),
+    body = {
         "model": args.model,
         "prompts": settings,
         "num_rounds": args.rounds,
         "left_out": left_out,
         "points": list(points),
     }
+    return make_result(FORMAT, FORMAT_VERSION, args.argv, ("torch",), body)

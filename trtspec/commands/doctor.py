@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,8 @@ from trtspec.bench.gpu_bringup.bring_up import bring_up
 from trtspec.bench.gpu_bringup.part import DONE
 from trtspec.bench.gpu_bringup.parts import PARTS, SHORT
 from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
-from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import BenchMethod, read_methods, usual_methods
+from trtspec.bench.result_file import make_result
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import (
     ENGINE_OPTIONS,
@@ -150,18 +148,12 @@ def report(
     args: argparse.Namespace, checks: Sequence[Check], figures: Sequence[PairFigures]
 ) -> dict[str, Any]:
     """All of it as plain JSON values."""
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["trtspec-doctor", *args.argv]),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions("torch", "transformers"),
+    body = {
         "is_well": not has_problem(checks),
         "checks": [check.to_dict() for check in checks],
         "pairs": [pair.to_dict() for pair in figures],
     }
+    return make_result(FORMAT, FORMAT_VERSION, args.argv, ("torch", "transformers"), body)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

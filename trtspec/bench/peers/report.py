@@ -3,8 +3,7 @@
 The JSON file:
 
     format, format_version   "trtspec-bench peers", 1
-    date, command, commit    when, how it was called, the source's commit (null if unknown)
-    machine, versions        system, processor, cores; of trtspec, python, torch
+    date, command, commit, machine, versions   see `trtspec.bench.result_file`
     model, prompts           as they were given
     num_rounds, left_out     rounds of each point; contenders that failed, with their reason
     points                   one for each batch_size and temperature, with its `contenders`:

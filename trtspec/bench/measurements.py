@@ -1,0 +1,155 @@
+"""Writes MEASUREMENTS.md, the table of the front page and the picture from the result files.
+
+    python -m trtspec.bench.measurements [--picture]
+
+A result is replaced by running the command that stands in its file again with `--output
+trtspec/bench/results/<name>.json`, then this (--picture needs the extra ``trtspec[bench]``). A new
+one is a `Table` below as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from string import Formatter
+from textwrap import fill
+from typing import Any
+
+from trtspec.bench.measured_tables import FRONT, PICTURED, SECTIONS, Table
+from trtspec.bench.picture import new_figure, plain, write_picture
+from trtspec.bench.result_file import load, rows
+
+RESULTS = Path(__file__).parent / "results"
+PAGE, PICTURE = RESULTS.parent / "MEASUREMENTS.md", RESULTS / "smollm2.svg"
+FRONT_PAGE = RESULTS.parents[2] / "README.md"
+BEGIN, END = "<!--measured-->\n", "<!--/measured-->"
+
+_HEAD = """# Measurements
+
+What is fast, beside whom, and by which command. This page is written by `python -m
+trtspec.bench.measurements` from the [result files](results), each with its command, commit, machine
+and versions. Every figure is of shared virtual machines with 2 cores, but for the H100's: such
+machines change their speed within seconds, so compare within a table. Tokens/s count prefills; in
+brackets decoding alone. [How to measure](README.md).
+
+![Tokens/s of SmolLM2 by engine](results/smollm2.svg)
+"""
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """Where a figure stands."""
+
+    line: tuple[str, ...]
+    column: str
+    text: str
+
+
+def markdown(table: Table, result: Mapping[str, Any]) -> str:
+    """A table in markdown; a line for each value of ``table.lines``, a column for each of
+    ``table.across``, in the order in which the rows have them or as ``table.columns`` says."""
+    cells = [_cell(table, row) for row in rows(result) if table.takes(row)]
+    columns = table.columns or tuple(dict.fromkeys(cell.column for cell in cells))
+    found = {(cell.line, cell.column): cell.text for cell in cells}
+    head = _line((*table.lines, *columns))
+    rule = "|---" * (len(table.lines) + len(columns)) + "|"
+    lines = [
+        _line((*line, *(found.get((line, column), "-") for column in columns)))
+        for line in dict.fromkeys(cell.line for cell in cells)
+    ]
+    return "\n".join([head, rule, *lines])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def page() -> str:
+    """MEASUREMENTS.md."""
+    parts = [_HEAD]
+    for title, says, tables in SECTIONS:
+        parts.append(f"## {title}\n\n{_wrapped(says)}\n")
+        for table in tables:
+            result = load(RESULTS / f"{table.file}.json")
+            parts.append(f"{_about(table, result)}\n\n{markdown(table, result)}\n")
+    return "\n".join(parts)
+
+
+def front_page(text: str) -> str:
+    """README.md with its table of today."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = markdown(FRONT, load(RESULTS / f"{FRONT.file}.json"))
+    return f"{before}{BEGIN}{table}\n{END}{after}"
+
+
+def picture_key() -> str:
+    """Tells from which result a picture was drawn."""
+    return blake2b((RESULTS / f"{PICTURED.file}.json").read_bytes(), digest_size=16).hexdigest()
+
+
+def draw(path: Path) -> None:
+    """The picture: engines by methods, a panel for each batch and temperature."""
+    found = [row for row in rows(load(RESULTS / f"{PICTURED.file}.json")) if PICTURED.takes(row)]
+    points = list(dict.fromkeys((row["batch"], row["temperature"]) for row in found))
+    figure = new_figure(11, 2.6)
+    for axes, point in zip(figure.subplots(1, len(points)), points, strict=True):
+        here = [row for row in found if (row["batch"], row["temperature"]) == point]
+        colors = [f"C{PICTURED.columns.index(row['engine'])}" for row in here]
+        names = [f"{row['method']}{' ' * PICTURED.columns.index(row['engine'])}" for row in here]
+        axes.bar(names, [row["tokens_per_second"] for row in here], color=colors)
+        axes.tick_params(axis="x", rotation=60, labelsize=7)
+        plain(axes, f"batch {point[0]}, temperature {point[1]:g}")
+    figure.axes[0].set_ylabel("tokens/s")
+    for index, engine in enumerate(PICTURED.columns):
+        figure.axes[0].bar([0], [0], color=f"C{index}", label=engine)
+    figure.legend(loc="outside upper right", ncols=len(PICTURED.columns), frameon=False)
+    write_picture(figure, path, {"Description": picture_key()})
+
+
+def _cell(table: Table, row: Mapping[str, Any]) -> _Cell:
+    line = tuple(", ".join(_text(row[k]) for k in key.split(", ")) for key in table.lines)
+    parts = (form.format(**row) for form in table.cell if _has(form, row))
+    return _Cell(line, str(row[table.across]), "".join(parts))
+
+
+def _has(form: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row has the figures of a form."""
+    names = (name for _, name, _, _ in Formatter().parse(form) if name)
+    return all(name.partition("[")[0] in row for name in names)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _about(table: Table, result: Mapping[str, Any]) -> str:
+    machine = result["machine"]
+    where = machine["gpu"] or machine["processor"]
+    link = f"[{table.file}](results/{table.file}.json)"
+    return _wrapped(
+        f"{table.title}: {where}, commit {result['commit']}, {result['date'][:10]}, {link}"
+    )
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--picture", action="store_true", help="draw it as well")
+    args = parser.parse_args(argv)
+    PAGE.write_text(page())
+    FRONT_PAGE.write_text(front_page(FRONT_PAGE.read_text()))
+    if args.picture:
+        draw(PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
