@@ -43,7 +43,6 @@ PLACES = {
     "pydantic": "trtspec/serve/",
     "starlette": "trtspec/serve/",
     "uvicorn": "trtspec/serve/",
-    "httpx": "trtspec/bench/serving/client.py",
     "matplotlib": "trtspec/bench/picture.py",
     "rich": "trtspec/bench/table.py",
 }

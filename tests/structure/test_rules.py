@@ -54,8 +54,8 @@ BROKEN = [
     ("optional-dependency", "surprise", {ENGINE: "try:\n    import surprise\nexcept E:\n    pass"}),
     (
         "optional-dependency",
-        "httpx, no error that names the extra",
-        {"trtspec/bench/serving/client.py": '"""pip install trtspec[bench]"""\nimport httpx'},
+        "matplotlib, no error that names the extra",
+        {"trtspec/bench/picture.py": '"""pip install trtspec[bench]"""\nimport matplotlib'},
     ),
     (
         "module-cycle",

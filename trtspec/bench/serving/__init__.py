@@ -1,1 +1,0 @@
-"""A benchmark client for any OpenAI-compatible server: load, latencies, acceptance, comparisons."""
