@@ -9,13 +9,10 @@ from checkpoint_converters.checkpoint import (
     reading_notes,
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
-from checkpoint_converters.families.registry import PLAIN_LATENTS, PLAIN_MIXTURE
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.quantised_copy import QuantisedLayer, require_copyable, write_quantised
 
 __all__ = [
-    "PLAIN_LATENTS",
-    "PLAIN_MIXTURE",
     "Checkpoint",
     "DraftCheckpoint",
     "DraftFolder",

@@ -91,11 +91,6 @@ class Family:
         return self.names.names[HEAD]
 
     @property
-    def spelled(self) -> dict[str, Any]:
-        """By which keys of config.json it is known."""
-        return {"architectures": [self.architecture], "model_type": self.model_type}
-
-    @property
     def base_architecture(self) -> str:
         """What config.json says where the decoder was saved alone: ``LlamaModel``."""
         return self.architecture.replace("ForCausalLM", "Model")

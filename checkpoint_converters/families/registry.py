@@ -36,10 +36,6 @@ from checkpoint_converters.families.starcoder2 import STARCODER2
 from checkpoint_converters.names import NameMap
 from trtspec.errors import ConfigError
 
-PLAIN_LATENTS = DEEPSEEK_V3
-"""The family of Llama's layers with latent attention, where all of them are dense."""
-PLAIN_MIXTURE = MIXTRAL
-"""The family of Llama's layers with experts in the place of the dense part."""
 ENTRY_POINTS = "trtspec.families"
 """Group of the entry points by which other packages add a `Family`."""
 

@@ -1,4 +1,4 @@
-"""trtspec-bench: acceptance over a file, a fixture that behaves like its source, and errors."""
+"""trtspec-bench: acceptance over a file, and errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.bench import fixture_shapes
-from trtspec.bench.fixture_shapes import DecoderShape, FixtureShape
-from trtspec.commands import bench
 from trtspec.commands.bench import main
 
 from ..e2e.helpers import TinyModels
@@ -18,7 +15,6 @@ from ..e2e.parallel_drafts import random_p_eagle
 from ..e2e.tiny_tokenizer import save_words
 from ..models.tiny_hf import VOCAB
 
-SMALL = FixtureShape("small", DecoderShape(256, 5, 128, 32, 200), DecoderShape(256, 3, 64, 32, 128))
 CHAIN = ("--method", "draft_model", "--num_speculative_tokens", "3")
 
 
@@ -133,33 +129,3 @@ def test_bad_lines_and_outputs_are_found_before_an_engine_is_built(
     assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
     assert main(acceptance(pair[0], *flags, "--num_prompts", "-1")) == 1
     assert "--num_prompts -1 must be at least 0" in capsys.readouterr().err
-
-
-def test_a_fixture_has_its_source_s_acceptance(
-    pair: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bench, "SHAPES", {"300m": SMALL})
-    assert set(fixture_shapes.SHAPES) == {"300m", "1b", "8b", "moe1b", "mla300m"}
-    target, draft = pair
-    made = ["make-fixture", "--like", "300m", "--from", str(target), "--drafts", str(draft)]
-    assert main([*made, "--output", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and "of the target's cost" in lines[1]
-    wide, wide_draft = tmp_path / "llama-small", tmp_path / "llama-draft-small"
-    assert "cost fixture, never a model to use" in (wide / "README.md").read_text()
-
-    results = []
-    (tmp_path / "text.txt").write_text("w5 w90 w17 w3\nw8 w9 w80\n")
-    for model, name in ((target, draft), (wide, wide_draft)):
-        output = tmp_path / f"{name.name}.json"
-        flags = [*CHAIN, "--draft", str(name), "--dataset", str(tmp_path / "text.txt")]
-        assert main(acceptance(model, *flags, "--output", str(output))) == 0
-        results.append(json.loads(output.read_text()))
-    assert results[0]["requests"] == results[1]["requests"]
-    assert results[0]["metrics"]["num_accepted_tokens"] > 0
-
-    assert main([*made, "--output", str(tmp_path)]) == 1
-    assert "exists already" in capsys.readouterr().err

@@ -31,7 +31,7 @@ SECONDS = {
     "latents": [14e-3, 15e-3, 19e-3, 24e-3, 40e-3, 95e-3],
     "dense": [20.5e-3, 21.5e-3, 25.5e-3, 27.5e-3, 35.5e-3, 67.5e-3],
 }
-"""Of a step by its rows; the first two as measured on cost fixtures."""
+"""Of a step by its rows; the first two as measured on synthetic checkpoints."""
 
 INDEX_SECONDS = 0.4e-3
 HEAD_SECONDS, FIRST_STEP_SECONDS, CATCH_UP_SECONDS = 5e-3, 1.6e-3, 0.08e-3

@@ -22,10 +22,9 @@ from typing import Any
 
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.bench.rival import BASELINE, Rival
+from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker, open_llm
 from trtspec.builder.available_drafts import FoundDraft, available_drafts
 from trtspec.config.sampling import SamplingParams
-from trtspec.llmapi.engines import build
-from trtspec.llmapi.llm import LLM
 
 ADAPTIVE, AUTO = "adaptive", "auto"
 LEARNING = (ADAPTIVE, AUTO)
@@ -126,14 +125,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--max_tokens", type=int, default=64)
     add("--warm_up", type=int, default=96, help="tokens to learn by before the rounds")
     add("--rounds", type=int, default=5, help="of batches of 2 and more; of 1, twice as many")
+    add_synthetic_flag(parser)
     args = parser.parse_args(argv)
 
     (draft,) = available_drafts(args.model, [args.draft])
     options: dict[str, Any] = {"dtype": args.dtype, "max_batch_size": max(args.batches)}
     longest = settings(draft, [max(args.lengths)], 0.5)[ADAPTIVE]
-    folder = build(args.model, longest, **options)
+    folder = engine_maker(args)(args.model, longest, **options)
     options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
-    baseline = Rival(BASELINE, LLM(folder, False, **options))
+    baseline = Rival(BASELINE, open_llm(folder, False, **options))
     chosen = held_out_prompts(baseline.llm.tokenizer, max(args.batches), args.prompt_tokens)
     prompts = [prompt.token_ids for prompt in chosen]
     rounds = ", ".join(
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = dict.fromkeys(ratios, float("inf"))
     for rate in args.rates:
         configs = settings(draft, args.lengths, rate)
-        rivals = [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
+        rivals = [Rival(n, open_llm(folder, c, **options)) for n, c in configs.items()]
         for batch in args.batches:
             speeds = measure_cell([baseline, *rivals], prompts[:batch], args)
             line, shares = report(batch, rate, speeds)

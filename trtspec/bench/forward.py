@@ -15,6 +15,7 @@ import torch
 
 from trtspec.backends.packing import RowGroup
 from trtspec.bench.floor import MachineRates, seconds_per_call
+from trtspec.bench.synthetic.engine import source_of, weights_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
@@ -84,8 +85,9 @@ class ForwardBench:
         batch = max(shape.batch for shape in shapes)
         limits = Limits.of(engine.build, batch, None, None)
         room = KvCacheConfig(max_tokens=batch * self._per_request * self._block)
-        drafts = find_drafts(engine, speculation, TargetDrafts(engine.target))
-        runtime = open_runtime(folder, engine, drafts, limits, speculation, room)
+        drafts = find_drafts(engine, speculation, TargetDrafts(source_of(folder, engine)))
+        weights = weights_of(folder, engine)
+        runtime = open_runtime(folder, engine, drafts, limits, speculation, room, weights=weights)
         self._target, self._drafts = runtime.target, runtime.drafts
 
     def measure(self, shape: CallShape, seconds: float) -> list[CallTime]:

@@ -23,12 +23,11 @@ from trtspec.bench.corpus import standard_library
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.bench.methods import read_methods
 from trtspec.bench.rival import BASELINE, Rival
+from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker, open_llm
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.llmapi.engines import build
-from trtspec.llmapi.llm import LLM
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import methods, methods_taking
 
@@ -119,21 +118,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--batch_size", type=int, default=1)
     add("--temperature", type=float, default=0.0)
     add("--rounds", type=int, default=5)
+    add_synthetic_flag(parser)
     args = parser.parse_args(argv)
 
     alone = members(args)
     hybrid = merged(alone.values())
     configs = {**alone, HYBRID: hybrid, ADAPTIVE: replace(hybrid, adaptive=True)}
     options: dict[str, Any] = {"dtype": args.dtype, "max_batch_size": args.batch_size}
-    folder = build(args.model, hybrid, **options)
+    folder = engine_maker(args)(args.model, hybrid, **options)
     options["kv_cache_config"] = {"enable_block_reuse": False}  # every round prefills anew
     params = SamplingParams(
         max_tokens=args.max_tokens, temperature=args.temperature, seed=0, ignore_eos=True
     )
     print(f"tokens/s (speed-up; acceptance length), medians of {args.rounds} rounds", flush=True)
     for name in args.workloads:
-        rivals = [Rival(BASELINE, LLM(folder, False, **options))]
-        rivals += [Rival(n, LLM(folder, c, **options)) for n, c in configs.items()]
+        rivals = [Rival(BASELINE, open_llm(folder, False, **options))]
+        rivals += [Rival(n, open_llm(folder, c, **options)) for n, c in configs.items()]
         tokenizer = rivals[0].llm.tokenizer
         prompts = WORKLOADS[name](tokenizer, args.num_prompts, args.prompt_tokens)
         for rival in rivals:

@@ -18,8 +18,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from trtspec.bench.fixture_shapes import SHAPES, DecoderShape
 from trtspec.bench.floor import MemorySpeed
+from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.engine.memory import in_large_pages
 from trtspec.ops.linear import PANEL, linear
 from trtspec.ops.linear_quantised import (
@@ -55,7 +55,7 @@ class Contender:
         return time.perf_counter() - began
 
 
-def matrices(shape: DecoderShape) -> tuple[tuple[int, int], ...]:
+def matrices(shape: Sizes) -> tuple[tuple[int, int], ...]:
     """Inputs and outputs of a layer's products: q/k/v, o, gate and up, down."""
     hidden, query, between = shape.hidden_size, shape.query_size, shape.intermediate_size
     return (
@@ -93,7 +93,7 @@ def of_codes(
     return packed.nbytes + scales.nbytes, product
 
 
-def contenders(shape: DecoderShape, layers: int) -> list[Contender]:
+def contenders(shape: Sizes, layers: int) -> list[Contender]:
     """All kinds of weights, of so many layers."""
     kinds: list[tuple[str, Callable[[int, int], tuple[int, Product]]]] = [
         ("bfloat16", of_bfloat16),
@@ -109,7 +109,7 @@ def contenders(shape: DecoderShape, layers: int) -> list[Contender]:
 
 
 def compare(
-    shape: DecoderShape, layers: int, rows: Sequence[int], rounds: int, speed: MemorySpeed
+    shape: Sizes, layers: int, rows: Sequence[int], rounds: int, speed: MemorySpeed
 ) -> None:
     """Prints the median of the rounds for each kind of weights and number of rows."""
     kinds = contenders(shape, layers)
@@ -140,7 +140,7 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="1b")
+    parser.add_argument("--shape", choices=sorted(SIZES), default="1b")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--rounds", type=int, default=9)
@@ -149,9 +149,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     speed = MemorySpeed()
-    compare(
-        SHAPES[arguments.shape].target, arguments.layers, arguments.rows, arguments.rounds, speed
-    )
+    compare(SIZES[arguments.shape], arguments.layers, arguments.rows, arguments.rounds, speed)
     print(
         f"{arguments.threads} threads, {torch.ops.trtspec._get_isa()}, {speed.best / 1e9:.1f} GB/s"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +36,15 @@ from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
 
 
-def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path:
+def build_engine(
+    plan: BuildPlan,
+    output_dir: Path,
+    force: bool = False,
+    write_weights: Callable[[BuildPlan, Path], None] | None = None,
+) -> Path:
     """Build ``plan`` into ``output_dir``, atomically; a finished equal build is left as it is.
+    ``write_weights``: makes the folders of the networks, and what is in them beside their graphs;
+    None: the checkpoints' weights.
 
     Raises:
         BuildError: ``output_dir`` holds something else and ``force`` is not set, or a step failed.
@@ -54,6 +61,7 @@ def build_engine(plan: BuildPlan, output_dir: Path, force: bool = False) -> Path
         )
     try:
         with scratch_folder(output_dir) as scratch:
+            (write_weights or _write_weights)(plan, scratch)
             _write_engine(plan, scratch)
             _move_into_place(scratch, output_dir, plan)
     except (OSError, SafetensorError) as error:
@@ -66,7 +74,7 @@ def cached_engine(plan: BuildPlan) -> Path:
     return build_engine(plan, cache_root() / "engines" / plan.fingerprint, force=True)
 
 
-def _write_engine(plan: BuildPlan, folder: Path) -> None:
+def _write_weights(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     (folder / TARGET).mkdir()
     checkpoint = load_target(plan.target_dir)
@@ -89,13 +97,19 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
             _write_draft(engine, draft, found, checkpoint, folder / draft.folder)
+
+
+def _write_engine(plan: BuildPlan, folder: Path) -> None:
+    """All but the weights, which are there already if they are in files."""
+    engine = plan.engine
     if engine.backend.makes_artifacts:
         place_graphs(engine, graph_names(engine), folder)
     engine.backend.finish(engine_shape(engine), folder)
     (folder / TOKENIZER_FOLDER).mkdir()
     save_tokenizer(plan.target_dir, folder / TOKENIZER_FOLDER)
-    names = ("target", *(draft.folder for draft in engine.drafts))
-    weights = {name: record_weights(folder / name / WEIGHTS_NAME) for name in names}
+    names = (TARGET, *(draft.folder for draft in engine.drafts))
+    files = {name: folder / name / WEIGHTS_NAME for name in names}
+    weights = {name: record_weights(file) for name, file in files.items() if file.is_file()}
     replace(engine, weights=weights).write(folder)
 
 

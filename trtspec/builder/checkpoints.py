@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoint_converters import (
-    PLAIN_LATENTS,
-    PLAIN_MIXTURE,
     Checkpoint,
     DraftCheckpoint,
     DraftFolder,
@@ -25,8 +23,6 @@ from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.registry import methods
 
 __all__ = [
-    "PLAIN_LATENTS",
-    "PLAIN_MIXTURE",
     "Checkpoint",
     "QuantisedLayer",
     "config_as_said",

@@ -1,5 +1,5 @@
-"""trtspec-bench: methods side by side, single engine calls, acceptance over data, load on a server,
-data sets, fixtures that cost like large models."""
+"""trtspec-bench: methods side by side, other engines, single engine calls, acceptance over data,
+data sets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.bench.acceptance import measure
-from trtspec.bench.fixture import make_fixture, widened_drafts
-from trtspec.bench.fixture_shapes import SHAPES
-from trtspec.bench.result_file import check_output, save
+from trtspec.bench.result_file import check_output, make_result, save
 from trtspec.builder.locate import find_model
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
@@ -26,10 +24,8 @@ from trtspec.commands.bench_prompts import (
     add_prompt_flags,
     add_text_flags,
 )
-from trtspec.commands.bench_serve import add_serve_commands
 from trtspec.commands.json_flag import read_json
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.model import DTYPES
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError, TrtspecError
@@ -39,6 +35,7 @@ from trtspec.llmapi.llm import LLM
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
+FORMAT, FORMAT_VERSION = "trtspec-bench acceptance", 1
 DRAFT_FLAGS = {
     "method": "method",
     "draft": "model",
@@ -83,31 +80,10 @@ def make_parser() -> argparse.ArgumentParser:
     add_engine_flags(acceptance)
     add("--output", type=Path, help="write everything measured to this file, as JSON")
 
-    fixture = commands.add_parser(
-        "make-fixture",
-        help="widen a small model, and its drafts, to the cost of a large one: same text, same "
-        "acceptance",
-    )
-    fixture.set_defaults(run=run_make_fixture)
-    add = fixture.add_argument
-    add("--like", required=True, choices=SHAPES, help="whose cost to copy")
-    add("--from", dest="source", default="trtspec-tiny", help="target to widen")
-    add(
-        "--drafts",
-        nargs="*",
-        default=[],
-        help=f"draft models or {widened_drafts()} of that target",
-    )
-    add("--output", type=Path, required=True, help="folder to write the checkpoints into")
-    add("--dtype", help=f"{one_of(DTYPES)} (default: the source's own)")
-    add("--vocab_size", type=int, help="also widen the vocabulary; new ids never win")
-    add("--seed", type=int, default=0, help="of the weights that only cost")
-
     add_compare_command(commands)
     add_forward_command(commands)
     add_peers_command(commands)
     add_prepare_command(commands)
-    add_serve_commands(commands)
     return parser
 
 
@@ -170,15 +146,8 @@ def run_acceptance(args: argparse.Namespace) -> None:
         names = ("model", "dataset", "max_tokens", "temperature", "batch_size", "seed", "dtype")
         settings = {name: getattr(args, name) for name in names}
         settings["speculative_config"] = speculative_to_dict(config) if config else None
-        save(args.output, {**settings, **report.to_dict()})
-
-
-def run_make_fixture(args: argparse.Namespace) -> None:
-    shape = SHAPES[args.like]
-    for line in make_fixture(
-        shape, args.source, args.drafts, args.output, args.dtype, args.vocab_size, args.seed
-    ):
-        print(line, flush=True)
+        body = {**settings, **report.to_dict()}
+        save(args.output, make_result(FORMAT, FORMAT_VERSION, args.argv, ("torch",), body))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

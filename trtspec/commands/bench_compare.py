@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.bench.by_category import by_category, print_categories
 from trtspec.bench.compare import Entrant, run_rounds, set_floor, summarize
 from trtspec.bench.compare_report import __doc__ as REPORT
@@ -20,9 +18,14 @@ from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import save
+from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker, open_llm
 from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
-from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
+from trtspec.commands.bench_methods import (
+    add_method_flags,
+    build_methods,
+    check_method_flags,
+)
 from trtspec.commands.bench_prompts import (
     SETTINGS,
     PromptSource,
@@ -51,6 +54,7 @@ def add_compare_command(commands: Any) -> None:
     compare.set_defaults(run=run_compare)
     add = compare.add_argument
     add_method_flags(compare)
+    add_synthetic_flag(compare)
     add_prompt_flags(compare, max_tokens=128)
     add_text_flags(compare)
     add_engine_flags(compare)
@@ -60,7 +64,7 @@ def add_compare_command(commands: Any) -> None:
 def run_compare(args: argparse.Namespace) -> int:
     source = _check(args)
     drafts = available_drafts(args.model, args.drafts)
-    methods, built, left_out = build_methods(args, drafts)
+    methods, built, left_out = build_methods(args, drafts, engine_maker(args))
     engine = EngineConfig.read(built[methods[0].name])
     prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
     texts = [prompt.token_ids for prompt in prompts]
@@ -73,8 +77,7 @@ def run_compare(args: argparse.Namespace) -> int:
     folders = [built[method.name] for method in methods]
     if engine.build.device == "cpu":
         folders = list(set(folders))  # engines of a folder share their weights
-    files = (file for folder in folders for file in folder.glob(f"*/{WEIGHTS_NAME}"))
-    fit = fit_together(sum(file.stat().st_size for file in files), engine.build.device)
+    fit = fit_together(sum(map(_weight_bytes, folders)), engine.build.device)
 
     points: list[dict[str, Any]] = []
     for batch_size in args.batch_sizes:
@@ -94,9 +97,8 @@ def run_compare(args: argparse.Namespace) -> int:
             print_point(points[-1])
             print_categories(points[-1]["methods"])
             if args.output is not None:  # at once: a later point may never come
-                command = shlex.join(["trtspec-bench", *args.argv])
                 report = make_report(
-                    command,
+                    args.argv,
                     args.model,
                     engine.build.to_dict(),
                     settings,
@@ -117,13 +119,19 @@ def run_compare(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> PromptSource:
     """Everything that can be wrong, before anything is built; ConfigError names it."""
     check_method_flags(args)
+    engine_maker(args)
     if args.plot is not None:
         check_picture(args.plot)
     return PromptSource(args)
 
 
+def _weight_bytes(folder: Path) -> int:
+    engine = EngineConfig.read(folder)
+    return engine.weight_bytes() + sum(map(engine.weight_bytes, engine.drafts))
+
+
 def _open(method: BenchMethod, folder: Path, batch_size: int) -> LLM:
-    return LLM(
+    return open_llm(
         folder,
         method.config or False,
         max_batch_size=batch_size,

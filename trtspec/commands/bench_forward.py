@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine, ms_text, share_text
 from trtspec.bench.forward import FIRST_STEP, ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
-from trtspec.bench.machine import commit, machine, versions
 from trtspec.bench.methods import read_methods
-from trtspec.bench.result_file import check_output, save
+from trtspec.bench.result_file import check_output, make_result, save
+from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker
 from trtspec.bench.table import print_table
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS, add_engine_flags
 from trtspec.errors import ConfigError
-from trtspec.llmapi.engines import build
 
 FORMAT, FORMAT_VERSION = "trtspec-bench forward", 2
 HEADERS = (
@@ -47,6 +44,7 @@ def add_forward_command(commands: Any) -> None:
     add = forward.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
     add("--drafts", nargs="*", default=[], help="draft for --method (default: what is embedded)")
+    add_synthetic_flag(forward)
     add("--method", help="time its rollout as well: eagle3:5, eagle3:4,5,24 or JSON")
     add("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="default: 1 ... 32")
     add("--rollout_rows", type=int, nargs="+", default=[1, 4], help="default: 1 4")
@@ -79,12 +77,13 @@ def run_forward(args: argparse.Namespace) -> None:
     method = None
     if args.method is not None:
         method = read_methods([args.method], available_drafts(args.model, args.drafts))[-1].config
+    make = engine_maker(args)
     rates: dict[tuple[str, str], MachineRates] = {}
     engines, measured, calls, lines = [], [], [], []
     options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     options |= {"dtype": args.dtype, "max_batch_size": max(args.batch_sizes)}
     for backend in args.backend or [None]:
-        folder = build(args.model, method, **options | {"backend": backend})
+        folder = make(args.model, method, **options | {"backend": backend})
         bench = ForwardBench(folder, method, shapes)
         built = bench.engine.build
         key = built.device, built.dtype
@@ -106,19 +105,18 @@ def run_forward(args: argparse.Namespace) -> None:
     if args.output is not None:
         save(
             args.output,
-            {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": shlex.join(["trtspec-bench", *args.argv]),
-                "commit": commit(),
-                "machine": machine(),
-                "versions": versions("torch"),
-                "model": args.model,
-                "engines": engines,
-                "rates": [found.to_dict() for found in rates.values()],
-                "calls": calls,
-            },
+            make_result(
+                FORMAT,
+                FORMAT_VERSION,
+                args.argv,
+                ("torch",),
+                {
+                    "model": args.model,
+                    "engines": engines,
+                    "rates": [found.to_dict() for found in rates.values()],
+                    "calls": calls,
+                },
+            ),
         )
 
 

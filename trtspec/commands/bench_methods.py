@@ -4,7 +4,7 @@ that compare."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,10 @@ def check_method_flags(args: argparse.Namespace) -> None:
 
 
 def build_methods(
-    args: argparse.Namespace, drafts: list[FoundDraft]
+    args: argparse.Namespace, drafts: list[FoundDraft], make: Callable[..., Path] = build
 ) -> tuple[list[BenchMethod], dict[str, Path], dict[str, str]]:
     """The methods that were asked for, else all that fit; the engine folder of each by its name;
-    and why others that could fit have none."""
+    and why others that could fit have none. ``make``: see `engine_maker`."""
     # Nothing may be left out of what was asked for.
     is_given = args.methods is not None
     methods = read_methods(args.methods, drafts) if is_given else fitting_methods(drafts)
@@ -71,7 +71,7 @@ def build_methods(
     left_out: dict[str, str] = {}
     for method in methods:
         try:
-            built[method.name] = build(args.model, method.config, **options)
+            built[method.name] = make(args.model, method.config, **options)
         except ConfigError as error:
             if method.config is None or is_given:
                 raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,9 @@ from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.graphs import MODEL, draft_shape, engine_shape, with_borrowed
 from trtspec.engine.weight_record import check_weights
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
+
+WeightReader = Callable[[str, str], dict[str, Tensor]]
+"""Gives the weights of a network, by its folder in the engine's, on a device."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +50,24 @@ def open_sessions(
     engine: EngineConfig,
     drafts: Sequence[EngineDraft],
     graph_batches: Sequence[int] = (),
+    read: WeightReader | None = None,
 ) -> OpenSessions:
     """The target of an engine folder and the given ``drafts`` of it, in their order. What drafts
     borrow of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
+    ``read``: in place of the folder's weight files.
 
     Raises:
         EngineError: weights or artifacts are missing, damaged or do not fit.
     """
     names = (TARGET, *(draft.folder for draft in drafts))
-    for name in names:
-        check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
+    if read is None:
+        for name in names:
+            check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
+        read = partial(_read_file, folder)
     # Where engines hold the weights themselves, the few tensors that are needed beside them are
     # copied.
     home = "cpu" if engine.backend.keeps_weights else engine.build.device
-    weights, *own = (read_weights(folder / name / WEIGHTS_NAME, home) for name in names)
+    weights, *own = (read(name, home) for name in names)
     shape = engine_shape(engine)
     target = engine.backend.open(folder, shape, shape.target, weights, graph_batches)[MODEL]
     opened = (
@@ -67,6 +75,10 @@ def open_sessions(
         for draft, tensors in zip(drafts, own, strict=True)
     )
     return OpenSessions(target, tuple(opened))
+
+
+def _read_file(folder: Path, name: str, device: str) -> dict[str, Tensor]:
+    return read_weights(folder / name / WEIGHTS_NAME, device)
 
 
 def _open_draft(

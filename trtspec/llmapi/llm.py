@@ -18,8 +18,10 @@ from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import further_ends
 from trtspec.config.decoding import DecodingConfig
+from trtspec.config.model import ModelConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.engine.open import WeightReader
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.admission import admission_order
 from trtspec.executor.request import Request
@@ -76,7 +78,7 @@ class LLM:
             built = built_speculation(engine)
             if wanted is None and not drafts_nothing:
                 wanted = built
-            at_hand = TargetDrafts(engine.target, built=built)
+            at_hand = TargetDrafts(self._source(folder, engine), built=built)
             if wanted is not None:
                 wanted = wanted.resolve(at_hand)
                 check_draft_depth(engine.target, wanted)
@@ -117,12 +119,21 @@ class LLM:
             graphs,
             config.async_scheduling,
             order=order,
+            weights=self._weights(folder, engine),
         )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
         self._worker = Worker(self._executor, self._runtime.close)
         # Also runs when the object is collected, and at exit before the interpreter tears down.
         self._finalizer = weakref.finalize(self, self._worker.close)
+
+    def _source(self, folder: Path, engine: EngineConfig) -> ModelConfig:
+        """The target that an engine folder's drafts were made for."""
+        return engine.target
+
+    def _weights(self, folder: Path, engine: EngineConfig) -> WeightReader | None:
+        """What makes the engine's weights; None: they are in the folder's files."""
+        return None
 
     @property
     def tokenizer(self) -> Any:

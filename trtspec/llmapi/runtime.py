@@ -17,7 +17,7 @@ from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.open import OpenDraft, judges, open_sessions
+from trtspec.engine.open import OpenDraft, WeightReader, judges, open_sessions
 from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
@@ -72,6 +72,7 @@ def open_runtime(
     async_scheduling: bool = False,
     wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
     order: Order | None = None,
+    weights: WeightReader | None = None,
 ) -> Runtime:
     """Load an engine folder.
 
@@ -79,7 +80,7 @@ def open_runtime(
     sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
     ``async_scheduling``: the executor can do other work while the engines run.
     ``wrap_drafter``: what the executor shall ask in place of the drafter. ``order``: the policy of
-    admission; None: first come, first served.
+    admission; None: first come, first served. ``weights``: see `open_sessions`.
 
     Raises:
         ConfigError: the drafts need more rows than the engine was built for.
@@ -87,7 +88,7 @@ def open_runtime(
     """
     needs = _needs(engine, drafts, speculation)
     padding = _Padding.of(graphs, limits, needs)
-    sessions = open_sessions(folder, engine, drafts, padding.inner_sizes)
+    sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights)
     # The weights are loaded by now: the caches get memory that they leave.
     resources = open_resources(engine, drafts, limits, needs, kv)
     target = _target(engine, resources.target.num_blocks, sessions.target, padding.target)

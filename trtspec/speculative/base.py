@@ -12,7 +12,6 @@ from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.recipe import TrainingRecipe
-from trtspec.speculative.widener import Widener
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class DraftMethod:
 
     usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. forgetful:
     options by which it keeps nothing of requests that have ended, for benchmarks that ask the same
-    in every round. widener: how its checkpoints grow with their target, for cost fixtures; None:
-    they do not. any_draft: it takes a draft for any method, which the draft's files tell.
+    in every round. any_draft: it takes a draft for any method, which the draft's files tell.
     """
 
     options: type[DecodingConfig]
@@ -68,7 +66,6 @@ class DraftMethod:
     recipe: TrainingRecipe | None = None
     usual: Sequence[str] = ()
     forgetful: Mapping[str, Any] = field(default_factory=dict)
-    widener: Widener | None = None
     any_draft: bool = False
 
     @property

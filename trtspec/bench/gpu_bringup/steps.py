@@ -1,8 +1,8 @@
 """Parts about whole steps: an engine with an 8B model's cost, its calls, and steps by what they
 are made of; with the default backend, and with those of libraries that run on a GPU.
 
-The target and its head are the embedded ones, widened to an 8B model's sizes (see
-`trtspec.bench.fixture`): real acceptance at real cost. One engine is for chains, and one for the
+The target and its head are the embedded ones, at an 8B model's sizes (see
+`trtspec.bench.synthetic`): real acceptance at real cost. One engine is for chains, and one for the
 largest tree, of which a smaller one with as many children of a node is a cut.
 """
 
@@ -16,15 +16,14 @@ from typing import Any
 
 from trtspec.backends.base import Backend
 from trtspec.backends.registry import DEFAULT, backends
-from trtspec.bench.fixture import make_fixture
-from trtspec.bench.fixture_shapes import SHAPES
 from trtspec.bench.floor import measure_machine
 from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
 from trtspec.bench.gpu_bringup.part import PartFailed, PartSkipped, Place
 from trtspec.bench.methods import BenchMethod, read_methods
 from trtspec.bench.rival import Rival
+from trtspec.bench.synthetic.engine import open_llm, synthetic_engine
+from trtspec.bench.synthetic.sizes import SIZES
 from trtspec.builder.available_drafts import available_drafts
-from trtspec.builder.locate import find_model
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import TrtspecError
@@ -37,7 +36,7 @@ _PROMPT = "def main(argv):\n    "
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a run is. like: the fixture's shape; None: the embedded models themselves.
+    """How large a run is. like: sizes by name; None: those of the embedded models themselves.
     methods: a chain, and trees, the largest one last."""
 
     like: str | None
@@ -68,7 +67,7 @@ class Scale:
 
 
 def fixture(place: Place) -> Mapping[str, Any]:
-    """Make the checkpoints and compile the engines, which later parts find."""
+    """Compile the engines, which later parts find."""
     return {"engines": _engines(place, _default(place))}
 
 
@@ -123,43 +122,30 @@ def _libraries(place: Place) -> dict[str, Backend]:
     return found
 
 
-def models_of(place: Place) -> tuple[Path, Path]:
-    """The target and its head, widened if they are to cost more than they are."""
-    scale, target, head = Scale.of(place), find_model(_TARGET), find_model(_HEAD)
-    if scale.like is None:
-        return target, head
-    output = place.output / "fixture"
-    paths = [output / f"{source.name}-{scale.like}" for source in (target, head)]
-    if not all(path.is_dir() for path in paths):
-        for line in make_fixture(SHAPES[scale.like], target, [head], output, scale.dtype):
-            print(line, flush=True)
-    return paths[0], paths[1]
-
-
-def methods_of(place: Place) -> tuple[Path, list[BenchMethod]]:
-    """The target, and all methods, no speculation among them."""
-    target, head = models_of(place)
-    drafts = available_drafts(str(target), [str(head)])
-    return target, read_methods(Scale.of(place).methods, drafts)
+def methods_of(place: Place) -> list[BenchMethod]:
+    """All methods, no speculation among them."""
+    drafts = available_drafts(_TARGET, [_HEAD])
+    return read_methods(Scale.of(place).methods, drafts)
 
 
 def engine_of(place: Place, backend: Backend, method: BenchMethod) -> Path:
     """The engine folder that a method runs on, which is built if it is not there."""
     scale = Scale.of(place)
-    target, methods = methods_of(place)
+    methods = methods_of(place)
     alike = [each for each in methods if _children(each) == _children(method)]
     largest = (alike if method.config is not None else methods)[-1]
     rows = max(scale.batches) * max(scale.rows)
-    return build(
-        target,
-        largest.config,
-        backend=backend.name,
-        device=place.device,
-        dtype=scale.dtype,
-        max_batch_size=max(scale.batches),
-        max_seq_len=2 * scale.context,
-        max_num_tokens=max(rows, 2 * scale.context),
-    )
+    options: dict[str, Any] = {
+        "backend": backend.name,
+        "device": place.device,
+        "dtype": scale.dtype,
+        "max_batch_size": max(scale.batches),
+        "max_seq_len": 2 * scale.context,
+        "max_num_tokens": max(rows, 2 * scale.context),
+    }
+    if scale.like is None:
+        return build(_TARGET, largest.config, **options)
+    return synthetic_engine(_TARGET, SIZES[scale.like], largest.config, **options)
 
 
 def _children(method: BenchMethod) -> int:
@@ -169,13 +155,13 @@ def _children(method: BenchMethod) -> int:
 
 
 def _engines(place: Place, backend: Backend) -> list[str]:
-    methods = methods_of(place)[1]
+    methods = methods_of(place)
     return sorted({str(engine_of(place, backend, method)) for method in methods})
 
 
 def _calls(place: Place, backend: Backend) -> list[dict[str, Any]]:
     """Of the engine with the largest tree."""
-    scale, largest = Scale.of(place), methods_of(place)[1][-1]
+    scale, largest = Scale.of(place), methods_of(place)[-1]
     folder, config = engine_of(place, backend, largest), largest.config
     shapes = [
         CallShape(kind, count, batch, scale.context)
@@ -192,9 +178,9 @@ def _calls(place: Place, backend: Backend) -> list[dict[str, Any]]:
 def _steps(place: Place, backend: Backend) -> list[dict[str, Any]]:
     scale = Scale.of(place)
     rows: list[dict[str, Any]] = []
-    for method in methods_of(place)[1]:
+    for method in methods_of(place):
         config = False if method.config is None else method.config
-        with LLM(engine_of(place, backend, method), config) as llm:
+        with open_llm(engine_of(place, backend, method), config) as llm:
             prompt = llm.tokenizer.encode(_PROMPT)
             for batch in scale.batches:
                 rows.append(_step_row(method.name, llm, [prompt] * batch, scale.tokens))

@@ -7,7 +7,6 @@ from trtspec.speculative.eagle.checkpoint import EAGLE_READER
 from trtspec.speculative.eagle.graphs import EAGLE_NETWORK
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.speculative.eagle.recipe import EAGLE3_RECIPE
-from trtspec.speculative.eagle.widening import EAGLE3_WIDENER
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
 EAGLE = DraftMethod(
@@ -27,5 +26,4 @@ EAGLE3 = DraftMethod(
     StateDrafter.of,
     recipe=EAGLE3_RECIPE,
     usual=("eagle3:5", "eagle3:4,5,24"),
-    widener=EAGLE3_WIDENER,
 )

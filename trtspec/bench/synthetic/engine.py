@@ -1,0 +1,179 @@
+"""Engines of synthetic checkpoints: compiled as all are, with weights that are made on the device
+when they are opened, and lie in no file."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from trtspec.backends.shape import TARGET, WEIGHTS_NAME
+from trtspec.bench.synthetic.network import Synthetic, SyntheticTensors
+from trtspec.bench.synthetic.sizes import SIZES, Sizes
+from trtspec.builder.build_engine import build_engine
+from trtspec.builder.checkpoints import load_target, read_draft, target_config
+from trtspec.builder.locate import cache_root, find_model
+from trtspec.builder.plan import BuildPlan
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.model import ModelConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import (
+    built_dtype,
+    draft_constants,
+    draft_module,
+    own_state,
+    target_module,
+)
+from trtspec.engine.memory import in_large_pages
+from trtspec.engine.open import WeightReader
+from trtspec.errors import EngineError
+from trtspec.llmapi.engines import build, plan_engine
+from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.options import LLMConfig
+from trtspec.speculative.options import parse_speculative_config
+
+RECIPE = "synthetic.json"
+
+
+def add_synthetic_flag(parser: argparse.ArgumentParser) -> None:
+    """For benchmarks of engines, which build them by `engine_maker`."""
+    parser.add_argument(
+        "--synthetic",
+        help=f"the cost of a larger model with the text of --model: {', '.join(SIZES)}, or JSON of "
+        f"{', '.join(field.name for field in fields(Sizes))}; dense targets and heads such as "
+        "EAGLE-3's",
+    )
+
+
+def engine_maker(args: argparse.Namespace) -> Callable[..., Path]:
+    """`build`, or what the flag says in its place; ConfigError for sizes that are none."""
+    if args.synthetic is None:
+        return build
+    sizes = Sizes.read(args.synthetic)
+    return lambda model, config, **options: synthetic_engine(model, sizes, config, **options)
+
+
+def synthetic_engine(
+    model: str | Path,
+    sizes: Sizes,
+    speculation: Mapping[str, Any] | DecodingConfig | None,
+    **options: Any,
+) -> Path:
+    """The engine folder of a model at other sizes, and of its drafts, in the user's cache folder;
+    built if it is not there. ``options``: those of `LLM`.
+
+    Raises:
+        ConfigError: the model does not fit into the sizes, or is none of `Synthetic`'s kind.
+        CheckpointError, BuildError: see `build`.
+    """
+    wanted = parse_speculative_config(speculation)
+    small = plan_engine(find_model(model), LLMConfig(**options), wanted)
+    wide, own = Synthetic(small.engine.target, sizes), small.engine.drafts
+    drafts = tuple(replace(draft, network=wide.head_over(draft.network)) for draft in own)
+    paths = {d.folder: str(c.path) for d, c in zip(drafts, small.drafts, strict=True)}
+    recipe = {"target": str(small.target_dir), "drafts": paths, "sizes": asdict(sizes)}
+    code = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("*.py")))
+    key = json.dumps([small.fingerprint, asdict(sizes), code])
+    fingerprint = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    known = {**small.engine.fingerprints, "engine": fingerprint}
+    engine = replace(small.engine, target=wide.config, drafts=drafts, fingerprints=known)
+    folder, write = cache_root() / "engines" / fingerprint, partial(_write, recipe)
+    return build_engine(replace(small, engine=engine), folder, force=True, write_weights=write)
+
+
+class SyntheticLLM(LLM):
+    """An `LLM` of `synthetic_engine`'s folder."""
+
+    def _source(self, folder: Path, engine: EngineConfig) -> ModelConfig:
+        return source_of(folder, engine)
+
+    def _weights(self, folder: Path, engine: EngineConfig) -> WeightReader | None:
+        return weights_of(folder, engine)
+
+
+def open_llm(folder: Path, speculation: Any, **options: Any) -> LLM:
+    """An engine folder of either kind, opened."""
+    return (SyntheticLLM if _recipe(folder) else LLM)(folder, speculation, **options)
+
+
+def source_of(folder: Path, engine: EngineConfig) -> ModelConfig:
+    """The target that an engine's drafts were made for; of a synthetic one it is the small one."""
+    recipe = _recipe(folder)
+    return target_config(Path(recipe["target"])) if recipe else engine.target
+
+
+def weights_of(folder: Path, engine: EngineConfig) -> WeightReader | None:
+    """What makes the weights of a synthetic engine; None for a folder that has them in files."""
+    recipe = _recipe(folder)
+
+    def read(name: str, device: str) -> dict[str, Tensor]:
+        made = _made(engine, recipe, name, device)
+        return in_large_pages(made, (str(folder), name)) if device == "cpu" else made
+
+    return read if recipe and not engine.weights else None
+
+
+def _recipe(folder: Path) -> dict[str, Any]:
+    """What a synthetic engine's weights are made of; nothing for another."""
+    file = folder / RECIPE
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+
+def _write(recipe: Mapping[str, Any], plan: BuildPlan, folder: Path) -> None:
+    """The recipe, and weight files where a backend finishes its artifacts over these."""
+    engine = plan.engine
+    for name in (TARGET, *(draft.folder for draft in engine.drafts)):
+        (folder / name).mkdir()
+        if engine.backend.has_slots:
+            made = _made(engine, recipe, name, "cpu")
+            files = {key: tensor.contiguous() for key, tensor in made.items()}
+            save_file(files, folder / name / WEIGHTS_NAME)
+    (folder / RECIPE).write_text(json.dumps(recipe) + "\n")
+
+
+@torch.no_grad()
+def _made(
+    engine: EngineConfig, recipe: Mapping[str, Any], name: str, device: str
+) -> dict[str, Tensor]:
+    """The weights of a network of the engine, as a weight file has them."""
+    sizes = Sizes(**recipe["sizes"])
+    source = load_target(Path(recipe["target"]))
+    _require_same(source, engine.fingerprints[TARGET])
+    wide = Synthetic(source.config, sizes)
+    dtype = built_dtype(engine)
+    target = SyntheticTensors(wide, source.tensors, dtype, device)
+    if name == TARGET:
+        with torch.device(device):
+            model = target_module(engine)
+        filled: Any = replace(source, config=engine.target, tensors=cast(Any, target))
+        model.load_weights(filled)
+        return model.state_dict()
+    draft = next(each for each in engine.drafts if each.folder == name)
+    found = read_draft(Path(recipe["drafts"][name]), source.config)
+    _require_same(found, engine.fingerprints[name])
+    tensors = SyntheticTensors(
+        wide.beside(found.config), found.tensors, dtype, device, is_head=True
+    )
+    with torch.device(device):
+        module = draft_module(engine, draft)
+        constants = draft_constants(draft)
+    filled = replace(found, config=draft.network, tensors=cast(Any, tensors))
+    draft.kind.load(module, filled, target)
+    return {**own_state(module), **constants}
+
+
+def _require_same(source: Any, fingerprint: str) -> None:
+    if source.fingerprint != fingerprint:
+        raise EngineError(
+            f"{source.path} has fingerprint {source.fingerprint}, the synthetic engine was made of "
+            f"{fingerprint}; make the engine again"
+        )
