@@ -30,7 +30,6 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi import help_texts
-from trtspec.llmapi.help_texts import one_of
 from trtspec.llmapi.llm import LLM
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict

@@ -65,8 +65,9 @@ class DraftCache:
 
     def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
         """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the
-        last block which they fill is offered for reuse; 0 where they fill none, nobody is to find it
-        or the request has no blocks for them. Behind a kept row ``beyond`` others must be fed."""
+        last block which they fill is offered for reuse; 0 where they fill none, nobody is to find
+        it or the request has no blocks for them. Behind a kept row ``beyond`` others must be fed.
+        """
         if not self._manager.enable_reuse:
             return 0
         size, first = self._manager.block_size, start - self.absent(request)
