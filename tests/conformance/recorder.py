@@ -215,8 +215,8 @@ class Recorder:
         names = (
             "acceptance_length", "acceptance_rate", "num_steps", "num_drafts", "num_draft_tokens",
             "num_accepted_tokens", "num_emitted_tokens", "num_accepted_tokens_per_pos",
-            "acceptance_rate_per_pos", "histogram", "num_engine_calls", "num_target_calls",
-            "num_draft_calls", "num_engine_steps",
+            "num_drafts_per_pos", "acceptance_rate_per_pos", "histogram", "num_engine_calls",
+            "num_target_calls", "num_draft_calls", "num_engine_steps",
         )  # fmt: skip
         own = {str(id): metrics.of(id).histogram for id in self.requests}
         return {**{name: figures[name] for name in names}, "of": own}

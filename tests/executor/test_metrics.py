@@ -41,6 +41,7 @@ def test_worked_example() -> None:
         "num_accepted_tokens": 5,
         "num_emitted_tokens": 9,
         "num_accepted_tokens_per_pos": [2, 2, 1],
+        "num_drafts_per_pos": [3, 3, 3],
         "acceptance_rate_per_pos": [2 / 3, 2 / 3, 1 / 3],
         "histogram": [2, 0, 1, 1],
     }
@@ -57,6 +58,8 @@ def test_full_acceptance_is_one() -> None:
     for drafted in (4, 4, 2, 0):
         metrics.record(drafted + 1, drafted)
     assert metrics.acceptance_rate == 1.0
+    assert metrics.num_drafts_per_pos == [3, 3, 2, 2]
+    assert metrics.acceptance_rate_per_pos == [1.0] * 4
 
 
 @given(

@@ -65,10 +65,10 @@ class AcceptanceReport:
             f"({m['num_accepted_tokens']} of {m['num_draft_tokens']} draft tokens)",
             RULE,
         ]
-        counts = m["num_accepted_tokens_per_pos"]
+        counts, drafts = m["num_accepted_tokens_per_pos"], m["num_drafts_per_pos"]
         for i, rate in enumerate(m["acceptance_rate_per_pos"]):
             lines.append(
-                f"acceptance at token {i}: {rate:.2f} ({counts[i]} of {m['num_drafts']} drafts)"
+                f"acceptance at token {i}: {rate:.2f} ({counts[i]} of {drafts[i]} drafts)"
             )
         groups = self.by_category()
         if len(groups) > 1:

@@ -75,14 +75,19 @@ class SpeculativeMetrics:
     @property
     def num_accepted_tokens_per_pos(self) -> list[int]:
         """[i]: steps that accepted a draft at depth i + 1, up to the deepest ever drafted."""
-        depth = max(len(self._drafted_depths), len(self.histogram)) - 1
-        return [sum(self.histogram[i + 1 :]) for i in range(depth)]
+        return [sum(self.histogram[i + 1 :]) for i in range(len(self._drafted_depths) - 1)]
+
+    @property
+    def num_drafts_per_pos(self) -> list[int]:
+        """[i]: steps that had a draft at depth i + 1. Steps near the end of a text draft less."""
+        depth = len(self._drafted_depths) - 1
+        return [sum(self._drafted_depths[i + 1 :]) for i in range(depth)]
 
     @property
     def acceptance_rate_per_pos(self) -> list[float]:
-        """Unconditional: accepted at that depth per step that had any draft."""
-        drafts = self.num_drafts
-        return [n / drafts for n in self.num_accepted_tokens_per_pos] if drafts else []
+        """Unconditional: accepted at that depth per step that drafted so deep."""
+        pairs = zip(self.num_accepted_tokens_per_pos, self.num_drafts_per_pos, strict=True)
+        return [accepted / drafts for accepted, drafts in pairs]
 
     @property
     def acceptance_length(self) -> float:
@@ -105,6 +110,7 @@ class SpeculativeMetrics:
             "num_accepted_tokens": self.num_accepted_tokens,
             "num_emitted_tokens": self.num_emitted_tokens,
             "num_accepted_tokens_per_pos": self.num_accepted_tokens_per_pos,
+            "num_drafts_per_pos": self.num_drafts_per_pos,
             "acceptance_rate_per_pos": self.acceptance_rate_per_pos,
             "histogram": list(self.histogram),
         }

@@ -160,6 +160,12 @@ class _EngineCollector(Collector):
             figures["num_accepted_tokens_per_pos"],
         )
         yield self._by(
+            "spec_decode_num_drafts_per_pos",
+            "Verify steps that drafted so deep, the first depth being 0",
+            "position",
+            figures["num_drafts_per_pos"],
+        )
+        yield self._by(
             "spec_decode_steps",
             "Verify steps by the number of draft tokens they accepted",
             "accepted",

@@ -15,6 +15,18 @@ void count(std::vector<std::int64_t>& bins, std::size_t index, std::int64_t by =
 
 double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
 
+// [i]: the steps of `bins`, one bin a depth from 0 on, that came to depth i + 1, for each depth but
+// 0 of `depths`.
+std::vector<std::int64_t> steps_so_deep(const std::vector<std::int64_t>& bins, std::size_t depths) {
+  std::vector<std::int64_t> steps(depths > 0 ? depths - 1 : 0, 0);
+  std::int64_t sum = 0;
+  for (std::size_t i = steps.size(); i-- > 0;) {
+    if (i + 1 < bins.size()) sum += bins[i + 1];
+    steps[i] = sum;
+  }
+  return steps;
+}
+
 }  // namespace
 
 void SpeculativeMetrics::record(std::int64_t emitted, std::int64_t drafted_nodes,
@@ -54,21 +66,18 @@ std::int64_t SpeculativeMetrics::num_accepted_tokens() const {
 }
 
 std::vector<std::int64_t> SpeculativeMetrics::num_accepted_tokens_per_pos() const {
-  const std::size_t lengths = std::max(drafted_depths_.size(), histogram_.size());
-  std::vector<std::int64_t> accepted(lengths > 0 ? lengths - 1 : 0, 0);
-  std::int64_t sum = 0;
-  for (std::size_t i = accepted.size(); i-- > 0;) {
-    if (i + 1 < histogram_.size()) sum += histogram_[i + 1];
-    accepted[i] = sum;
-  }
-  return accepted;
+  return steps_so_deep(histogram_, drafted_depths_.size());
+}
+
+std::vector<std::int64_t> SpeculativeMetrics::num_drafts_per_pos() const {
+  return steps_so_deep(drafted_depths_, drafted_depths_.size());
 }
 
 std::vector<double> SpeculativeMetrics::acceptance_rate_per_pos() const {
+  const auto accepted = num_accepted_tokens_per_pos(), drafts = num_drafts_per_pos();
   std::vector<double> rates;
-  if (num_drafts() == 0) return rates;
-  for (const std::int64_t accepted : num_accepted_tokens_per_pos()) {
-    rates.push_back(static_cast<double>(accepted) / static_cast<double>(num_drafts()));
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    rates.push_back(ratio(static_cast<double>(accepted[i]), static_cast<double>(drafts[i])));
   }
   return rates;
 }
@@ -90,6 +99,7 @@ void SpeculativeMetrics::write(JsonWriter& out) const {
   out.key("num_accepted_tokens").value(num_accepted_tokens());
   out.key("num_emitted_tokens").value(num_emitted_tokens());
   out.key("num_accepted_tokens_per_pos").value(num_accepted_tokens_per_pos());
+  out.key("num_drafts_per_pos").value(num_drafts_per_pos());
   out.key("acceptance_rate_per_pos").value(acceptance_rate_per_pos());
   out.key("histogram").value(histogram_);
 }

@@ -142,6 +142,7 @@ class Replay {
     expect(line, "num_accepted_tokens", total.num_accepted_tokens());
     expect(line, "num_emitted_tokens", total.num_emitted_tokens());
     expect(line, "num_accepted_tokens_per_pos", Value::of(total.num_accepted_tokens_per_pos()));
+    expect(line, "num_drafts_per_pos", Value::of(total.num_drafts_per_pos()));
     expect(line, "acceptance_rate_per_pos", Value::of(total.acceptance_rate_per_pos()));
     expect(line, "acceptance_length", total.acceptance_length());
     expect(line, "acceptance_rate", total.acceptance_rate());

@@ -100,6 +100,7 @@ void test_figures() {
   CHECK_EQ(metrics.num_accepted_tokens(), 2);
   CHECK_EQ(metrics.num_emitted_tokens(), 5);
   CHECK(metrics.num_accepted_tokens_per_pos() == (Tokens{1, 1, 0}));
+  CHECK(metrics.num_drafts_per_pos() == (Tokens{2, 2, 2}));
   CHECK(metrics.acceptance_rate_per_pos() == (Rates{0.5, 0.5, 0.0}));
   CHECK_EQ(metrics.acceptance_length(), 5.0 / 3.0);
   CHECK_EQ(metrics.acceptance_rate(), 0.25);

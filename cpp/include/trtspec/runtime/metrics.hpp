@@ -33,7 +33,9 @@ class SpeculativeMetrics {
   std::int64_t num_emitted_tokens() const { return num_accepted_tokens() + num_steps(); }
   // [i]: steps that accepted a draft at depth i + 1, up to the deepest ever drafted.
   std::vector<std::int64_t> num_accepted_tokens_per_pos() const;
-  // Unconditional: accepted at that depth per step that had any draft; empty without such a step.
+  // [i]: steps that had a draft at depth i + 1. Steps near the end of a text draft less.
+  std::vector<std::int64_t> num_drafts_per_pos() const;
+  // Unconditional: accepted at that depth per step that drafted so deep.
   std::vector<double> acceptance_rate_per_pos() const;
   // Emitted tokens per step (accepted + 1); 0 before the first step.
   double acceptance_length() const;
