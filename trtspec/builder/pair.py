@@ -13,9 +13,9 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
 from trtspec.engine.engine_draft import FIRST_DRAFT, EngineDraft
-from trtspec.engine.folder import EngineConfig
+from trtspec.engine.folder import DEFAULT_TREE_ROWS, EngineConfig
 from trtspec.errors import ConfigError
-from trtspec.speculative.registry import method_of
+from trtspec.speculative.registry import drafter_needs, method_of
 
 OWN_DRAFT = FIRST_DRAFT
 """By this name a speculative config means the draft inside an engine folder: the only one, or the
@@ -113,6 +113,21 @@ def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
         raise ConfigError(
             f"max_draft_len={speculative.max_draft_len} reaches past the target's sliding window "
             f"of {min(windows)} tokens; lower it to {min(windows) - 1} or less"
+        )
+
+
+def check_rows_without_draft(speculative: DecodingConfig) -> None:
+    """Refuse more drafts a step than an engine without a draft network has rows for.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    most = drafter_needs(speculative).max_nodes
+    if most + 1 > DEFAULT_TREE_ROWS:
+        raise ConfigError(
+            f"method {speculative.method!r} would draft up to {most} tokens a step, "
+            f"{most + 1} rows with the root; beside no draft network at most {DEFAULT_TREE_ROWS} "
+            f"are verified: lower num_speculative_tokens to {DEFAULT_TREE_ROWS - 1}"
         )
 
 

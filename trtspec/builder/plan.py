@@ -19,7 +19,12 @@ from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
 from trtspec.builder.made_for import made_for_another
-from trtspec.builder.pair import check_draft_depth, check_draft_kind, check_pair
+from trtspec.builder.pair import (
+    check_draft_depth,
+    check_draft_kind,
+    check_pair,
+    check_rows_without_draft,
+)
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -195,6 +200,8 @@ def plan_build(
         together = speculative.built([draft.folder for draft in drafts])
     extract_layers: tuple[int, ...] = ()
     if speculative is not None:
+        if not drafts:
+            check_rows_without_draft(speculative)
         extract_layers = speculative.captured_layers(target.num_layers)
         reasons += [speculative.note] if speculative.note else []
     if backend.runs_ops:

@@ -16,8 +16,9 @@ from trtspec.errors import ConfigError
 
 OWN_MODULES = "[target]"
 """The name by which a config means networks in the target's own checkpoint."""
-LEFT_OUT = -1
-"""Stands for a number that was not given; every config holds the resolved one once it is made."""
+LEFT_OUT = -(1 << 31)
+"""Stands for a number that was not given, and is none that anybody gives; every config holds the
+resolved one once it is made."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,8 @@ def _needs(
     if needs.max_nodes + 1 > engine.speculative_rows:
         raise ConfigError(
             f"the drafts need {needs.max_nodes + 1} rows a step, the engine was built for "
-            f"{engine.speculative_rows}; lower the draft length or rebuild the engine for it"
+            f"{engine.speculative_rows}; lower the draft length to {engine.speculative_rows - 1}"
+            + (" or rebuild the engine for it" if drafts else "")
         )
     return needs
 

@@ -107,7 +107,7 @@ void Speculation::check(const EngineFolder& folder) const {
     if (nodes + 1 <= rows) return;
     throw Error(length + " needs " + std::to_string(nodes + 1) +
                 " rows a step, the engine was built for " + std::to_string(rows) +
-                "; lower it or rebuild the engine for it");
+                "; lower it to " + std::to_string(rows - 1));
   };
   if (source == Source::suffix) return check_rows(suffix_decoding().needs().max_nodes);
   if (source == Source::ngram) {

@@ -10,6 +10,7 @@ from typing import ClassVar
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN
 from trtspec.config.strict import Foreign, strict_config
+from trtspec.config.tree_decoding import LEFT_OUT
 from trtspec.errors import ConfigError
 
 MAX_TREE_DEPTH = 1024
@@ -69,7 +70,7 @@ class SuffixDecodingConfig(DecodingConfig):
 
     method: ClassVar[str] = "suffix"
 
-    max_draft_len: int = 0
+    max_draft_len: int = LEFT_OUT
     suffix_decoding_max_tree_depth: int = 24
     suffix_decoding_max_cached_requests: int = 10000
     suffix_decoding_max_cached_tokens: int = 1 << 22
@@ -85,7 +86,7 @@ class SuffixDecodingConfig(DecodingConfig):
                 f"suffix_decoding_max_tree_depth={depth} must be between 2 (a token matched and a "
                 f"token drafted) and {MAX_TREE_DEPTH}"
             )
-        if self.max_draft_len == 0:
+        if self.max_draft_len == LEFT_OUT:
             self._set("max_draft_len", depth)
         self._check_common()
         self._check_low("suffix_decoding_max_cached_requests", UNLIMITED)
