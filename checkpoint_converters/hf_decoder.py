@@ -7,7 +7,7 @@ from typing import Any
 
 from checkpoint_converters.hf_config import HfConfig, read_eos
 from checkpoint_converters.names import NameMap
-from checkpoint_converters.rope import read_rope
+from checkpoint_converters.rope import read_length, read_rope
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.ffn_spec import DenseSpec
@@ -132,13 +132,15 @@ def model_fields(hf: HfConfig, layers: Layers, **fields: Any) -> dict[str, Any]:
 
     Raises CheckpointError for rope types not supported, ConfigError for values that cannot be.
     """
+    length = hf.require("max_position_embeddings")
+    ropes = fields["ropes"] if "ropes" in fields else (read_rope(hf.values, hf.refuse),)
     return {
         "vocab_size": hf.require("vocab_size"),
         "hidden_size": hf.require("hidden_size"),
         "layers": layers,
         "norm": layers[0].norm,
-        "max_position_embeddings": hf.require("max_position_embeddings"),
-        "ropes": fields["ropes"] if "ropes" in fields else (read_rope(hf.values, hf.refuse),),
+        "max_position_embeddings": read_length(hf.values, ropes, length),
+        "ropes": ropes,
         "head": HeadSpec(tied=hf.get("tie_word_embeddings", False)),
         "bos_token_id": hf.get("bos_token_id", hf.generation.get("bos_token_id")),
         "eos_token_ids": read_eos(hf),

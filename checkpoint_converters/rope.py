@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trtspec.config.rope import ROPE_TYPES, RopeConfig
 from trtspec.errors import CheckpointError
 
 _DEFAULT_THETA = 10000.0
+_ORIGINAL = "original_max_position_embeddings"
 
 _USED = {
     "default": (),
@@ -99,6 +100,26 @@ def read_rope(
         if fields.get(name) == 0:
             del fields[name]
     return RopeConfig(type=kind, **fields)
+
+
+def read_length(config: Mapping[str, Any], ropes: Sequence[RopeConfig], length: Any) -> Any:
+    """Tokens of the sequences that a model was made for, with ``length`` max_position_embeddings:
+    as many, or more where yarn says what it stretched. A factor alone does not say whether it is
+    part of ``length`` already, as of linear ropes it mostly is, and transformers stretches none."""
+    if not isinstance(length, int) or not _says_original(config):
+        return length
+    return min(
+        (rope.stretched(length) if rope.type == "yarn" else length for rope in ropes),
+        default=length,
+    )
+
+
+def _says_original(config: Mapping[str, Any]) -> bool:
+    """Whether the length before a stretch stands in a config, or in one of its ropes."""
+    given = [config.get("rope_scaling"), config.get("rope_parameters")]
+    ropes = [rope for rope in given if isinstance(rope, dict)]
+    ropes += [part for rope in ropes for part in rope.values() if isinstance(part, dict)]
+    return any(each.get(_ORIGINAL) is not None for each in (config, *ropes))
 
 
 def read_ropes_by_kind(

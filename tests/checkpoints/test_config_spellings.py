@@ -64,6 +64,22 @@ def test_rope_scaling(tmp_path: Path, scaling: Any, rope: dict[str, Any]) -> Non
     assert config_of(tmp_path, rope_scaling=scaling).ropes[0] == RopeConfig(theta=500.0, **rope)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "usual"),
+    [
+        ({"type": "linear", "factor": 8.0}, 64),  # LLaMA-2-7B-32K says 32768, the length after it
+        ({"type": "yarn", "factor": 4.0}, 64),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"type": "yarn", "factor": 2.5, "original_max_position_embeddings": 40}, 100),
+        ({"rope_type": "llama3", **LLAMA3}, 64),
+    ],
+)
+def test_nothing_is_stretched_twice(tmp_path: Path, scaling: Any, usual: int) -> None:
+    """Only a length that is said to be that before the stretch is stretched."""
+    assert config_of(tmp_path, rope_scaling=scaling).usual_sequence == usual
+
+
 def test_rope_theta_defaults(tmp_path: Path) -> None:
     assert config_of(tmp_path, drop=("rope_theta",)).ropes[0].theta == 10000.0
 

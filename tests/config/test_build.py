@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -120,14 +121,28 @@ def test_defaults_are_resolved_with_reasons() -> None:
     assert wide.max_num_tokens == 256 and "8 x 32 rows" in reasons[-1]
 
 
+LONG = {"type": "longrope", "factor": 4.0, "short_factor": [1.0], "long_factor": [2.0]}
+
+
 @pytest.mark.parametrize(
-    ("rope", "longest"),
+    ("rope", "usual", "longest", "why"),
     [
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
-        ({"type": "yarn", "factor": 2.5, "original_max_position_embeddings": 300}, 750),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
-        ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}, 512),
-        ({"type": "linear", "factor": 3.0}, 1536),
+        (
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+            *(512, 512, r"what the model's yarn rope \(factor 4\) makes of 128"),
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+            *(512, 2048, r"counted before its yarn rope \(factor 4\) stretches it, up to 2048"),
+        ),
+        (
+            {"type": "linear", "factor": 3.0},
+            *(512, 1536, r"counted before its linear rope \(factor 3\) stretches it, up to 1536"),
+        ),
+        (
+            {**LONG, "original_max_position_embeddings": 128},
+            *(128, 512, r"short longrope factors for; of its max_position_embeddings=512 more can"),
+        ),
         (
             {
                 "type": "llama3",
@@ -136,27 +151,24 @@ def test_defaults_are_resolved_with_reasons() -> None:
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
             },
-            512,
+            *(512, 512, "the model's max_position_embeddings$"),
         ),
-        ({}, 512),
+        ({}, 512, 512, "the model's max_position_embeddings$"),
     ],
 )
-def test_sequences_are_as_long_as_the_rope_was_stretched_for(
-    rope: dict[str, Any], longest: int
+def test_sequences_are_as_long_as_the_rope_was_made_for(
+    rope: dict[str, Any], usual: int, longest: int, why: str
 ) -> None:
-    """As vLLM derives it, and never shorter than max_position_embeddings. llama3's factor is part
-    of those."""
+    """A factor that may be part of max_position_embeddings stretches it only where that is asked
+    for."""
     model = replace(MODEL, ropes=(RopeConfig(**rope),))
     resolved, reasons = resolve_build(BuildConfig(), model)
-    assert resolved.max_seq_len == longest
+    assert resolved.max_seq_len == usual
     (reason,) = [reason for reason in reasons if "max_seq_len" in reason.split(":")[0]]
-    assert reason.startswith(f"max_seq_len {longest}: the model's max_position_embeddings")
-    stretched = longest > 512
-    words = f"=512, which its {rope.get('type')} rope (factor {rope.get('factor')}) makes {longest}"
-    assert (words in reason) == stretched
+    assert re.search(rf"^max_seq_len {usual}: .*{why}", reason)
     asked, reasons = resolve_build(BuildConfig(max_seq_len=longest), model)
     assert asked.max_seq_len == longest
-    assert any(words in reason for reason in reasons) == stretched
+    assert any(r.startswith(f"max_seq_len {longest}: past") for r in reasons) == (longest > usual)
     with pytest.raises(ConfigError, match=f"max_seq_len={longest + 1} exceeds .* to {longest}$"):
         resolve_build(BuildConfig(max_seq_len=longest + 1), model)
 

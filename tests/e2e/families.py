@@ -52,8 +52,9 @@ class Made:
 
 def _phi3(original: int) -> Made:
     """Longrope in its short or its long form: all prompts are longer than 8 tokens."""
-    rope = {**_LONG, "original_max_position_embeddings": original}
-    says = {"rope_parameters": rope, "sliding_window": 20}
+    # transformers takes the length from beside the rope, where its default would be 4096.
+    long = {"original_max_position_embeddings": original}
+    says = {"rope_parameters": {**_LONG, **long}, **long, "sliding_window": 20}
     return Made(hf.Phi3Config, hf.Phi3ForCausalLM, says)
 
 

@@ -12,16 +12,19 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from checkpoint_converters import read_config
 from trtspec import LLM, SamplingParams
+from trtspec.models.rope import RotaryEmbedding
 
 from .dflash_heads import dflash, random_dflash
 from .eagle_heads import eagle, random_eagle3
-from .families import FAMILIES, VOCAB, family_model
+from .families import FAMILIES, SIZES, VOCAB, family_model
 from .helpers import (
     TinyModels,
     assert_no_leak,
@@ -54,6 +57,11 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return models
 
 
+def open_family(folder: Path, draft: Any = None, **options: Any) -> LLM:
+    """For sequences of all the lengths that the models are made for, longrope's long ones too."""
+    return open_llm(folder, draft, **{"max_seq_len": SIZES["max_position_embeddings"], **options})
+
+
 def text(llm: LLM, params: SamplingParams) -> list[list[int]]:
     return tokens(llm.generate(PROMPTS, params, use_tqdm=False))
 
@@ -65,7 +73,7 @@ def texts(llm: LLM) -> list[list[list[int]]]:
 
 @cache
 def plain_texts(models: TinyModels, case: str) -> list[list[list[int]]]:
-    with open_llm(models.folder(case)) as llm:
+    with open_family(models.folder(case)) as llm:
         return texts(llm)
 
 
@@ -121,13 +129,13 @@ def in_turn(turn: int, case: str) -> Any:
 def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int) -> None:
     folder = families.folder(case)
     expected = [families.greedy(case, prompt, 24) for prompt in PROMPTS]
-    with open_llm(folder) as llm:
+    with open_family(folder) as llm:
         greedy, sampled = texts(llm)
         assert greedy == expected
         assert tokens(llm.generate(PROMPTS[:1], GREEDY)) == expected[:1]  # alone, on kept blocks
     assert sampled != [tokens[:12] for tokens in greedy]
     slides = all(layer.window for layer in read_config(folder).layers)
-    with open_llm(folder, drafts(families, case, "tree"), **TIGHT) as llm:
+    with open_family(folder, drafts(families, case, "tree"), **TIGHT) as llm:
         steps = watch(llm)
         assert texts(llm) == [greedy, sampled]
         # Where all blocks behind the windows are let go, there is room (see below).
@@ -143,10 +151,23 @@ def test_text_is_that_of_transformers(families: TinyModels, case: str, turn: int
         assert steps[0].items[0].start >= 28
         assert_no_leak(llm)
     for method, options in (("eagle3", TIGHT), ("ngram", {}), (IN_TURN[turn % 4], {})):
-        with open_llm(folder, drafts(families, case, method), **options) as llm:
+        with open_family(folder, drafts(families, case, method), **options) as llm:
             assert text(llm, SHORT) == [tokens[:12] for tokens in greedy], method
             assert llm.get_metrics()["num_draft_tokens"] > 0, method
             assert_no_leak(llm)
+
+
+def test_longrope_turns_as_in_transformers(families: TinyModels) -> None:
+    """By short factors for a length that they are made for, which an engine has where nobody asks
+    for more, else by long ones."""
+    config = read_config(families.folder("phi3_long"))
+    theirs = families.hf("phi3_long").model.rotary_emb
+    assert config.usual_sequence == 8 and config.max_sequence == 128
+    for length in (8, 9):
+        positions = torch.arange(length)
+        cos, _ = theirs(torch.zeros(1, length, 64), positions[None])
+        ours = RotaryEmbedding(config.ropes[0].for_length(length), 12)(positions)
+        torch.testing.assert_close(ours.cos[:, 0], cos[0, :, :6])
 
 
 @pytest.mark.parametrize(("case", "method"), [("starcoder2", "tree"), ("phi3", "ngram")])
@@ -156,7 +177,7 @@ def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: s
     params = SamplingParams(max_tokens=60)
     draft, folder = drafts(families, case, method), families.folder(case)
     small: dict[str, Any] = {"max_num_tokens": 8, "tokens_per_block": 4}
-    with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 60}) as llm:
+    with open_family(folder, draft, **small, kv_cache_config={"max_tokens": 60}) as llm:
         expected = families.greedy(case, prompt, 60)
         target, steps = llm._executor._resources.target, watch(llm)
         for text_again in (prompt, prompt, prompt + expected[:40]):
@@ -167,7 +188,7 @@ def test_a_text_longer_than_the_cache(families: TinyModels, case: str, method: s
             assert tokens(llm.generate([text_again], left)) == [expected[-left.max_tokens :]]
             assert steps[0].items[0].start <= held
         assert_no_leak(llm)
-    with open_llm(folder, draft, **small, kv_cache_config={"max_tokens": 24}) as llm:
+    with open_family(folder, draft, **small, kv_cache_config={"max_tokens": 24}) as llm:
         (output,) = llm.generate([prompt], params)
         assert re.search(r"= \d+ tokens, \d+ of them at once, but the \w+ KV", str(output.error))
 
@@ -182,7 +203,7 @@ def test_preemption_where_blocks_are_let_go(
     prompts = [random_prompt(20 + i, 5, VOCAB) for i in range(6)]
     expected = [families.greedy(case, prompt, 24) for prompt in prompts]
     options = {**TIGHT, "kv_cache_config": {"max_tokens": room}}
-    with open_llm(families.folder(case), drafts(families, case, method), **options) as llm:
+    with open_family(families.folder(case), drafts(families, case, method), **options) as llm:
         steps = watch(llm)
         assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
         assert sum(step.num_preempted for step in steps) > 0
@@ -205,7 +226,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", FAMILIES)
 def test_every_method_and_way(families: TinyModels, case: str, method: str, way: str) -> None:
     expected = plain_texts(families, case)
-    with open_llm(families.folder(case), drafts(families, case, method), **WAYS[way]) as llm:
+    with open_family(families.folder(case), drafts(families, case, method), **WAYS[way]) as llm:
         for _ in range(2):
             assert texts(llm) == expected
         assert llm.get_metrics()["num_draft_tokens"] > 0
@@ -225,10 +246,10 @@ def test_preemption_gives_the_same_bits_again(families: TinyModels, case: str) -
         return [(o.outputs[0].token_ids, repr(o.outputs[0].logprobs)) for o in outputs]
 
     folder = families.folder(case)
-    with open_llm(folder, dtype="bfloat16") as llm:
+    with open_family(folder, dtype="bfloat16") as llm:
         alone = [found for prompt in PROMPTS for found in bits(llm, [prompt])]
     for draft in (None, drafts(families, case, "tree")):
-        with open_llm(folder, draft, dtype="bfloat16", **tight) as llm:
+        with open_family(folder, draft, dtype="bfloat16", **tight) as llm:
             steps = watch(llm)
             assert bits(llm, PROMPTS) == alone
             assert sum(step.num_preempted for step in steps) > 0

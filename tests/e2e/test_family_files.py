@@ -37,7 +37,8 @@ def test_text_of_a_file(case: str, kind: str, changes: dict[str, Any], tmp_path:
     file = write_family(case, models.hf(case), tmp_path / "model.gguf", kind)
     assert_same_shape(read_config(file), read_config(models.folder(case)))
     expected = [models.greedy(case, prompt, 24) for prompt in PROMPTS]
-    with open_llm(file, ngram(4), weight_dtype="float32") as llm:
+    length = models.hf(case).config.max_position_embeddings
+    with open_llm(file, ngram(4), weight_dtype="float32", max_seq_len=length) as llm:
         assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == expected
 
 

@@ -82,7 +82,9 @@ def text_report(
         )
     dtype = built_dtype(engine)
     source = checkpoint if floats is None else load_target(floats)
-    exact = CausalLM(source.config if floats else engine.target, dtype, engine.capture_layers)
+    # Rows turn by the engine's tables, which its length decides.
+    config = replace(source.config, ropes=engine.target.ropes)
+    exact = CausalLM(config if floats else engine.target, dtype, engine.capture_layers)
     exact.load_weights(source)
     ids, what = fixed_ids(checkpoint.path, engine.target)
     ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
@@ -95,7 +97,7 @@ def text_report(
     build, kept = engine.build, engine.target.storage
     if kept is not None:
         build = replace(build, weight_group_size=kept.usual.group_size)
-    plain = CausalLM(source.config, dtype, formats=network_formats(build, None))
+    plain = CausalLM(config, dtype, formats=network_formats(build, None))
     plain.load_weights(source)
     nearest = log_probabilities(plain, ids)
     return (
@@ -123,7 +125,7 @@ def _perplexity(log_probabilities: Tensor, ids: Tensor) -> float:
 def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
     """The same ids for a model each time, ``[T] i64``, and what they are: tokens of a text where
     the checkpoint has a tokenizer, random ones otherwise."""
-    count = min(NUM_TOKENS, model.max_position_embeddings)
+    count = min(NUM_TOKENS, model.usual_sequence)
     if has_tokenizer(folder):
         try:
             ids = read_tokenizer(folder)(_TEXT)["input_ids"][:count]

@@ -36,6 +36,7 @@ from trtspec.builder.tokenizer import (
 )
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
@@ -281,10 +282,19 @@ def _plan_draft(
     _require_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     if isinstance(network, ModelConfig):
         check_pair(target_dir, target, found.path, network, skip_damaged)
-        assert build.max_seq_len is not None, "a resolved build says it"
-        network = network.for_length(build.max_seq_len)
+    assert build.max_seq_len is not None, "a resolved build says it"
+    network = _for_length(network, build.max_seq_len)
     contract = SpeculationContract.of(speculative.method, speculative.tree)
     return EngineDraft(network, contract, folder), choice
+
+
+def _for_length(network: DraftConfig, length: int) -> DraftConfig:
+    """See `ModelConfig.for_length`; of a feature drafter its layers."""
+    if isinstance(network, ModelConfig):
+        return network.for_length(length)
+    if isinstance(network.decoder, ModelConfig) and "decoder" in vars(network):
+        return replace(network, decoder=network.decoder.for_length(length))  # type: ignore[type-var]
+    return network
 
 
 def _require_caches(

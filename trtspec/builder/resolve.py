@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trtspec.backends.base import Backend
 from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
+from trtspec.builder.sequence_length import check_length, usual_length
 from trtspec.builder.slot_lengths import SlotLengths
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
@@ -63,24 +64,14 @@ def resolve_build(
         chosen = replace(config, dtype=dtype, device=device, backend=backend.name)
         memory = backend.memory_to_build_for(device, options)
         slots = SlotLengths.of(replace(model, storage=kept), chosen, memory, rows)
-    limit, max_seq_len = model.max_sequence, config.max_seq_len
-    named = f"max_position_embeddings={model.max_position_embeddings}"
-    if limit > model.max_position_embeddings:
-        rope = next(r for r in model.ropes if r.stretched(model.max_position_embeddings) == limit)
-        named += f", which its {rope.type} rope (factor {rope.factor}) makes {limit}"
+    max_seq_len = config.max_seq_len
     if max_seq_len is None:
-        max_seq_len, why = limit, None
+        max_seq_len, why = model.usual_sequence, None
         if slots is not None:
-            max_seq_len, why = slots.default(limit, config.max_batch_size)
-        stretched = limit > model.max_position_embeddings
-        what = named if stretched else "max_position_embeddings"
-        reasons.append(why or f"max_seq_len {limit}: the model's {what}")
-    elif max_seq_len > limit:
-        raise ConfigError(
-            f"max_seq_len={max_seq_len} exceeds the model's {named}; lower max_seq_len to {limit}"
-        )
-    elif max_seq_len > model.max_position_embeddings:
-        reasons.append(f"max_seq_len {max_seq_len}: within the model's {named}")
+            max_seq_len, why = slots.default(max_seq_len, config.max_batch_size)
+        reasons.append(why or f"max_seq_len {max_seq_len}: {usual_length(model)}")
+    else:
+        reasons += check_length(model, max_seq_len)
     if slots is not None:
         slots.check(max_seq_len)
     draft_limit = speculative.max_model_len if speculative else None

@@ -26,8 +26,9 @@ class ModelConfig:
     """A decoder, layer by layer; what a family does differently is in its layers' specs, never in
     the architecture's name.
 
-    Sizes are in elements. layers: a `LayerSpec` for each. norm: behind the last one. ropes: tables
-    of rotary embedding, which the layers name by index. ``dtype`` is that of the checkpoint, not of
+    Sizes are in elements. layers: a `LayerSpec` for each. norm: behind the last one.
+    max_position_embeddings: tokens of the sequences that it was made for. ropes: tables of rotary
+    embedding, which the layers name by index. ``dtype`` is that of the checkpoint, not of
     the engine. storage: how weights are quantised, in a checkpoint, or in an engine that keeps
     them so; None: they are floats. Raises ConfigError when fields contradict each other.
 
@@ -103,9 +104,16 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def usual_sequence(self) -> int:
+        """Tokens of the longest sequence where nobody names a number: what all its rope tables are
+        made for."""
+        limit = self.max_position_embeddings
+        return min((rope.usual(limit) for rope in self.ropes), default=limit)
+
+    @property
     def max_sequence(self) -> int:
-        """Tokens of the longest sequence: ``max_position_embeddings``, or what the rope tables
-        stretch positions to, all of them, where that is more."""
+        """Tokens of the longest sequence that may be asked for: ``max_position_embeddings``, or
+        what the rope tables may stretch positions to, all of them, where that is more."""
         limit = self.max_position_embeddings
         return min((rope.stretched(limit) for rope in self.ropes), default=limit)
 

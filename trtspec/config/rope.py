@@ -104,9 +104,15 @@ class RopeConfig:
         """Itself where no sequence has more tokens; only longrope's frequencies depend on it."""
         return replace(self, length=length) if self.type == "longrope" else self
 
+    def usual(self, length: int) -> int:
+        """Of a model that was made for ``length`` tokens, those that it does best with: as many, or
+        as many as longrope has its short factors for."""
+        original = self.original_max_position_embeddings
+        return min(length, original) if self.type == "longrope" and original else length
+
     def stretched(self, length: int) -> int:
-        """Tokens of the longest sequence of a model that was made for ``length``: as many, or what
-        positions are stretched to where that is more, as vLLM derives it."""
+        """Tokens of the longest sequence of a model that says it was made for ``length``: as many,
+        or what positions are stretched to if that is more, and ``length`` was counted before."""
         if self.type == "linear":
             return max(length, int(length * self.factor))
         if self.type == "yarn" and self.original_max_position_embeddings is not None:

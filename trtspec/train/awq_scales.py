@@ -71,7 +71,8 @@ def search_scales(
     quantization = require_modelopt()
     named = checkpoint.config.dtype
     dtype = product_dtype("cpu") if named == "bfloat16" else torch.float32
-    model = CausalLM(checkpoint.config, dtype, formats=IN_ROWS)
+    config = checkpoint.config.for_length(checkpoint.config.usual_sequence)
+    model = CausalLM(config, dtype, formats=IN_ROWS)
     model.load_weights(checkpoint)
     searched: dict[str, Searched] = {}
     for name, module in list(model.named_modules()):

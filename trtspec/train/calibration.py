@@ -82,6 +82,6 @@ def require_tokenizer(checkpoint: Checkpoint) -> None:
 
 
 def _in_windows(texts: Sequence[Sequence[int]], checkpoint: Checkpoint) -> list[Tensor]:
-    length = min(WINDOW, checkpoint.config.max_position_embeddings)
+    length = min(WINDOW, checkpoint.config.usual_sequence)
     windows = [part for text in texts for part in torch.split(torch.tensor(text), length)]
     return [window for window in windows if len(window) > 1]

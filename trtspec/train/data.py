@@ -168,7 +168,7 @@ def write_texts(
         "capture_layers": [*layers, target.config.num_layers],
         "shared_storage_path": str(store.folder),
     }
-    length = min(options.max_text_tokens, target.config.max_sequence)
+    length = min(options.max_text_tokens, target.config.usual_sequence)
     with LLM(
         options.model,
         speculative_config=config,
