@@ -117,7 +117,7 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
     values["rope_parameters"] = _rope(file, architecture, head_dim, keys) | part
     values |= layer_windows(file, architecture, keys, layers)
     values["dtype"] = _dtype(file)
-    values["bos_token_id"] = file.integer("tokenizer.ggml.bos_token_id", None)
+    values["bos_token_id"] = file.token_id("bos")
     values["eos_token_id"] = end_tokens(file, values["vocab_size"])
     for theirs, ours in keys.reads.items():
         number = file.number(key(theirs), None)

@@ -17,22 +17,31 @@ from checkpoint_converters.containers.gguf_header import (
     FLOATS,
     GgufHeader,
     TensorPlace,
+    read_general,
     read_header,
 )
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
 SUFFIX = ".gguf"
-_PART = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_PART = re.compile(
+    r"(?P<model>.+)-(?P<number>\d{5})(?P<of>-of-)(?P<count>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE
+)
 _PARTS = "split.count"
 _REMEMBERED = 4  # models: a target and its drafts
+_NO_ID = (0xFFFF_FFFF, -1)
+"""As ids of tokens these say that there is none."""
+_TYPE, _NO_MODELS = "general.type", ("mmproj", "imatrix", "adapter")
+_ARCHITECTURE, _OF_IMAGES = "general.architecture", "clip"
+"""The architecture of files beside a model's that read images, old ones of which say no type."""
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _REQUIRED: Any = object()
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a path means: itself if it is a file, or the one in a folder that has no
-    safetensors; of a model in parts the first. None for every other folder.
+    """The GGUF file that a path means: itself if it is a file, or the one model in a folder that
+    has no safetensors, whatever files for images, adapters or importance matrices lie beside it; of
+    a model in parts the first. None for every other folder.
 
     Raises:
         CheckpointError: the folder holds several models.
@@ -43,14 +52,23 @@ def find_gguf(path: Path) -> Path | None:
     if not path.is_dir() or any(path.glob("*.safetensors*")):
         return None
     found = {}
-    for file in sorted(path.glob(f"*{SUFFIX}")):
-        part = _PART.fullmatch(file.name)
-        found[_part_name(part, 1) if part else file.name] = file
+    for file in sorted(path.iterdir()):
+        if file.suffix.lower() == SUFFIX and file.is_file():
+            part = _PART.fullmatch(file.name)
+            found[_part_name(part, 1) if part else file.name] = file
+    if len(found) > 1:
+        models = {name: file for name, file in found.items() if _may_be_model(file, _facts(file))}
+        found = models or found
     if len(found) > 1:
         raise CheckpointError(
             f"{path} holds {len(found)} GGUF models ({', '.join(found)}); give the path of one file"
         )
     return next((path / name for name in found), None)
+
+
+def token_key(name: str) -> str:
+    """The key of the token that has a part such as ``eos``."""
+    return f"tokenizer.ggml.{name}_token_id"
 
 
 def open_gguf(file: Path) -> GgufFile:
@@ -137,6 +155,11 @@ class GgufFile:
         """A whole number, as `text`."""
         return self._of(int, "a whole number", key, default)
 
+    def token_id(self, name: str) -> int | None:
+        """The id of the token that has a part such as ``eos``; None if no token has it."""
+        token: int | None = self.integer(token_key(name), None)
+        return None if token in _NO_ID else token
+
     def number(self, key: str, default: Any = _REQUIRED) -> Any:
         """A number, as `text`."""
         return self._of((int, float), "a number", key, default)
@@ -161,8 +184,18 @@ class GgufFile:
         raise self.refuse(f"{key} is {value!r:.60}, not {what}")
 
 
+@lru_cache
+def _may_be_model(file: Path, facts: tuple[int, int, int]) -> bool:
+    """Whether a file does not say that it is something else; ``facts``: see `_facts`."""
+    try:
+        said = read_general(file)
+    except CheckpointError:
+        return True  # opening it will say what is wrong
+    return said.get(_TYPE) not in _NO_MODELS and said.get(_ARCHITECTURE) != _OF_IMAGES
+
+
 def _part_name(part: re.Match[str], number: int) -> str:
-    return f"{part['model']}-{number:05}-of-{part['count']}{SUFFIX}"
+    return f"{part['model']}-{number:05}{part['of']}{part['count']}{part['suffix']}"
 
 
 def _facts(file: Path) -> tuple[int, int, int]:

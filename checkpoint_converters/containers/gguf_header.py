@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ _SCALARS = {
 _TEXT, _ARRAY = 8, 9
 _ALIGNMENT = "general.alignment"
 _MAX_DIMENSIONS = 4
+_GENERAL = "general."
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,22 @@ def read_header(file: Path) -> GgufHeader:
         CheckpointError: the file is none, truncated or damaged, or has tensors of a type that is
             not read.
     """
+    with _reading(file) as reader:
+        return reader.header()
+
+
+def read_general(file: Path) -> Mapping[str, Any]:
+    """What a file says of itself as a whole, with which its metadata begin: its type, say.
+
+    Raises:
+        CheckpointError: the file is none, or its header is truncated or damaged.
+    """
+    with _reading(file) as reader:
+        return reader.general()
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[_Reader]:
     try:
         with file.open("rb") as stream:
             begins = stream.read(len(MAGIC))
@@ -87,7 +105,7 @@ def read_header(file: Path) -> GgufHeader:
                     "a folder with a config.json, or a GGUF file"
                 )
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _Reader(file, content).header()
+                yield _Reader(file, content)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
 
@@ -115,13 +133,7 @@ class _Reader:
         self._file, self._content, self._at = file, content, len(MAGIC)
 
     def header(self) -> GgufHeader:
-        version = self._number("<I")
-        if version not in VERSIONS:
-            raise self._damaged(
-                f"is of version {version}; versions {' and '.join(map(str, VERSIONS))}, little-"
-                "endian, are read: convert the model anew"
-            )
-        num_tensors, num_keys = self._number("<Q"), self._number("<Q")
+        num_tensors, num_keys = self._begin()
         metadata: dict[str, Any] = {}
         spans = {}
         for _ in range(num_keys):
@@ -137,6 +149,26 @@ class _Reader:
             raise self._damaged(f"has {_ALIGNMENT} {alignment!r}")
         places = self._placed(found, -(-self._at // alignment) * alignment)
         return GgufHeader(metadata, spans, places)
+
+    def general(self) -> dict[str, Any]:
+        _, num_keys = self._begin()
+        found: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._text()
+            if not key.startswith(_GENERAL):
+                break
+            found[key] = self._value(self._number("<I"))
+        return found
+
+    def _begin(self) -> tuple[int, int]:
+        """Its numbers of tensors and of metadata; CheckpointError for another version."""
+        version = self._number("<I")
+        if version not in VERSIONS:
+            raise self._damaged(
+                f"is of version {version}; versions {' and '.join(map(str, VERSIONS))}, little-"
+                "endian, are read: convert the model anew"
+            )
+        return self._number("<Q"), self._number("<Q")
 
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
         """Name, number of the type, shape, and where it begins among the tensors."""

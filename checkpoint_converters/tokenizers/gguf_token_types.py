@@ -40,7 +40,7 @@ def token_types(file: GgufFile) -> list[int]:
     """
     tokens = file.texts(TOKENS)
     types = as_many(file, "token_type", len(tokens)) or [NORMAL] * len(tokens)
-    named = {file.integer(f"tokenizer.ggml.{name}_token_id", None) for name in _NAMED}
+    named = {file.token_id(name) for name in _NAMED}
     known = _UNMARKED.union(ends_among(dict.fromkeys(tokens)))
     looks_so = {
         i: token
@@ -57,8 +57,7 @@ def token_types(file: GgufFile) -> list[int]:
 def end_tokens(file: GgufFile, vocab_size: int) -> list[int]:
     """The tokens that end a text: those that the file gives as one, the end of the whole first, and
     control tokens that are known for it. Of a vocabulary that cannot be read, the former alone."""
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in _ENDS)
-    named = [token for key in keys if (token := file.integer(key, None)) is not None]
+    named = [token for name in _ENDS if (token := file.token_id(name)) is not None]
     try:
         types, tokens = token_types(file), file.texts(TOKENS)
     except CheckpointError:  # none, or damaged, for which the tokenizer is refused

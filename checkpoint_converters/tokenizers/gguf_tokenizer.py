@@ -21,7 +21,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from checkpoint_converters.containers.gguf_file import GgufFile
+from checkpoint_converters.containers.gguf_file import GgufFile, token_key
 from checkpoint_converters.containers.gguf_header import copy_metadata
 from checkpoint_converters.tokenizers.gguf_token_types import (
     BYTE,
@@ -152,10 +152,11 @@ class _Vocabulary:
 
     def token(self, name: str) -> str | None:
         """The token that ``{name}_token_id`` names; None without that."""
-        key = f"tokenizer.ggml.{name}_token_id"
-        token = self.file.integer(key, None)
+        token = self.file.token_id(name)
         if token is not None and not 0 <= token < len(self.tokens):
-            raise self.file.refuse(f"{key} is {token}; the file has {len(self.tokens)} tokens")
+            raise self.file.refuse(
+                f"{token_key(name)} is {token}; the file has {len(self.tokens)} tokens"
+            )
         return None if token is None else self.tokens[token]
 
     def named_tokens(self) -> dict[str, str]:

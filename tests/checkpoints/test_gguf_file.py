@@ -23,6 +23,7 @@ from checkpoint_converters import (
 )
 from checkpoint_converters.containers.gguf_file import open_gguf
 from trtspec.builder.checkpoints import read_draft
+from trtspec.builder.locate import find_model
 from trtspec.commands.inspect_checkpoint import main
 from trtspec.errors import CheckpointError, TrtspecError
 
@@ -36,6 +37,9 @@ from .tiny_gguf import (
     random_tensor,
     tiny,
 )
+
+
+NO_TOKEN = 0xFFFF_FFFF
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,7 @@ def test_dtype(kinds: tuple[str, ...], dtype: str, noted: bool, tmp_path: Path) 
         ({"eos": 7, "eot": 8}, (7, 8)),
         ({"eos": 7, "eot": 7, "eom": 9}, (7, 9)),
         ({"eot": 0, "bos": 3}, (0,)),
+        ({"eos": 7, "eot": NO_TOKEN}, (7,)),
     ],
 )
 def test_ends(ids: dict[str, int], ends: tuple[int, ...], tmp_path: Path) -> None:
@@ -154,6 +159,25 @@ def test_several_models(written: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"2 GGUF models \(a\.gguf, b\.gguf\); give the path"):
         load_checkpoint(tmp_path)
     assert load_checkpoint(tmp_path / "b.gguf").config == read_config(written)
+
+
+@pytest.mark.parametrize("name", ["MODEL.GGUF", "Model.gguf"])
+def test_what_lies_beside_a_model(name: str, written: Path, tmp_path: Path) -> None:
+    """Projectors of images, by their type or their architecture, and importance matrices."""
+    model = tmp_path / name
+    shutil.copy(written, model)
+    types = {"mmproj-model-f16.gguf": "mmproj", "imatrix.gguf": "imatrix", "old.gguf": "model"}
+    for other, kind in types.items():
+        architecture = "clip" if kind == "model" else "llama"
+        TinyGguf({"general.type": kind}, tiny().tensors, architecture).write(tmp_path / other)
+    assert load_checkpoint(tmp_path).files == (model,)
+    with pytest.raises(CheckpointError, match=r"no model 'no/where\.GGUF': not a folder"):
+        find_model("no/where.GGUF")
+
+
+def test_parts_in_capitals(parts: list[Path], tmp_path: Path) -> None:
+    names = [part.rename(part.with_name(part.name.upper())) for part in parts]
+    assert content_of(tmp_path) == content_of(names[1]) == names
 
 
 def test_a_file_that_changes(tmp_path: Path) -> None:

@@ -309,3 +309,12 @@ def test_refused_by_name(metadata: dict[str, Any], message: str, tmp_path: Path)
     assert find_tokenizer(file, skip_damaged=True) is None
     save_tokenizer(file, tmp_path)  # leaves it out
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("vocabulary", [byte_level, sentence_piece])
+def test_no_token_is_no_token(vocabulary: Any, tmp_path: Path) -> None:
+    """Some files write the largest number for parts that no token has."""
+    none = dict.fromkeys(("bos_token_id", "padding_token_id", "unknown_token_id"), 0xFFFF_FFFF)
+    tokenizer = read_tokenizer(write(tmp_path, vocabulary(**none)))
+    assert tokenizer.bos_token is tokenizer.pad_token is None
+    assert tokenizer.eos_token is not None

@@ -64,7 +64,7 @@ def find_model(model: str | Path) -> Path:
     if packaged is not None:
         return packaged
     names = ", ".join((*embedded_checkpoints(), *PACKAGED))
-    is_path = path.is_absolute() or str(model).startswith(".") or path.suffix == GGUF
+    is_path = path.is_absolute() or str(model).startswith(".") or path.suffix.lower() == GGUF
     if is_path or str(model).count("/") != 1:
         raise CheckpointError(
             f"no model {str(model)!r}: not a folder, not an embedded checkpoint ({names}) "
