@@ -16,7 +16,6 @@ from checkpoint_converters.containers.safetensors_files import (
     LazyTensors,
     TensorHeader,
     read_headers,
-    read_tensor,
     weight_files,
 )
 from checkpoint_converters.containers.tensor_sources import RotaryHalves, Shifted
@@ -28,10 +27,15 @@ from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import by_usual_names, resolve, split_fused
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
-from checkpoint_converters.quantised.registry import HF_QUANTIZATION
+from checkpoint_converters.quantised.registry import QUANTIZATION_FILES
 from checkpoint_converters.stacked import split_stacked
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
+
+
+_ROUNDED = 0.25
+"""Rounding to four bits moves a matrix by a tenth of its norm; two that have nothing to do with each
+other are further apart than either is long."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def config_files(path: Path) -> list[Path]:
     """The configs that a folder has; none for a GGUF file."""
     if find_gguf(path) is not None:
         return []
-    configs = (path / CONFIG, path / GENERATION_CONFIG, path / HF_QUANTIZATION)
-    return [file for file in configs if file.is_file()]
+    configs = (CONFIG, GENERATION_CONFIG, *QUANTIZATION_FILES)
+    return [path / name for name in configs if (path / name).is_file()]
 
 
 def fingerprint(path: Path) -> str:
@@ -109,8 +113,8 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     besides the model, which is ignored.
 
     A model that ties its head to its embedding may store either. One that stores both has them
-    compared here, and so read: equal, the head is ignored; different, the checkpoint contradicts
-    its config and is refused. Names: see `checkpoint_converters.base_names`. Raises
+    compared here, and so read: equal, or as near as rounding a quantised one leaves them, the head
+    is ignored; different, the checkpoint contradicts its config and is refused. Names: see `checkpoint_converters.base_names`. Raises
     CheckpointError naming file, tensor, expected and found.
     """
     family, hf = _detect(path, guests)
@@ -226,10 +230,19 @@ def _dtype_of(family: Family, headers: Mapping[str, TensorHeader]) -> str:
 
 
 def _require_equal(embedding: TensorHeader, head: TensorHeader) -> None:
-    if head.shape == embedding.shape and torch.equal(read_tensor(head), read_tensor(embedding)):
+    if head.shape == embedding.shape and _agree(embedding, head):
         return
     raise CheckpointError(
         f"{head.file}: config.json says tie_word_embeddings, yet {head.name} "
         f"{list(head.shape)} differs from {embedding.name} {list(embedding.shape)}; "
         "set tie_word_embeddings to false to use both, or remove the head"
     )
+
+
+def _agree(embedding: TensorHeader, head: TensorHeader) -> bool:
+    """Whether two matrices are one; of which a quantised one was rounded."""
+    ours, theirs = embedding.read(), head.read()
+    if embedding.scheme is None and head.scheme is None:
+        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    ours, theirs = ours.float(), theirs.float()
+    return bool((ours - theirs).norm() <= _ROUNDED * ours.norm())

@@ -15,6 +15,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
 
+CACHE_SCALES = r".*\.(k|v|kv|q|prob)_(scale|zero_point)"
+"""Numbers by which others round K and V, whether or not the config says so. They are not rounded
+here, so nothing needs them, in any checkpoint."""
+
+
 @dataclass(frozen=True)
 class NameMap:
     """What a format calls its tensors: ``names`` by internal names (see `model_tensors`), ``{i}``
@@ -149,7 +154,8 @@ def differences(
 ) -> tuple[list[str], list[str]]:
     """Names that are missing, in the order of ``expected``, and names without a use, sorted."""
     extra = sorted(set(headers) - set(expected))
-    unused = [n for n in extra if not any(re.fullmatch(pattern, n) for pattern in ignored)]
+    none = (CACHE_SCALES, *ignored)
+    unused = [n for n in extra if not any(re.fullmatch(pattern, n) for pattern in none)]
     return [name for name in expected if name not in headers], unused
 
 

@@ -181,6 +181,8 @@ def _nothing_found(folder: Path) -> str:
         )
     others = sorted(f.name for f in folder.glob("*.safetensors"))
     found = f"; it has {', '.join(others)}" if others else ""
+    if len(others) == 1:
+        found += f", to be renamed to {SINGLE} if it is the whole model"
     return f"{folder} has neither {SINGLE} nor {INDEX}{found}"
 
 

@@ -28,7 +28,7 @@ def read_awq(said: Said) -> Scheme:
     """Raises:
     CheckpointError: bits or a version that is not read.
     """
-    said.choice("bits", (BITS,))
+    said.choice("bits" if said.get("w_bit") is None else "w_bit", (BITS,))
     for name in ("version", "format", "checkpoint_format"):
         said.choice(name, ("gemm", "GEMM"), "gemm")
     size = said.group_size("group_size", "q_group_size")

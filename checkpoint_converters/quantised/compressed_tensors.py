@@ -3,7 +3,7 @@
 A layer has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized`` and
 ``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of numbers to
 which ``2^(bits - 1)`` was added (``pack-quantized``). ``weight_zero_point [N, G]``, packed along N
-there, is subtracted from the numbers. ``weight_g_idx [K]`` is the group of each input feature.
+there, is subtracted from the numbers; a layer that lacks it has zeros. ``weight_g_idx [K]`` is the group of each input feature.
 ``config_groups`` say which layers are of how many bits, by name, pattern or class.
 """
 
@@ -97,7 +97,7 @@ def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
     if scale.shape not in ((n, count), (n,), (1,), ()):
         raise module.refuse(_SCALE, f"shape {list(scale.shape)}", f"have {n} rows, or be one value")
     groups = module.groups(_SCALE, k, count, weights.group_size)
-    if not weights.symmetric:
+    if not weights.symmetric and module.has(_ZERO):
         module.part(_ZERO, ("I32",) if packed else ("I8", "I32"), 2)
         rows = -(-n * bits // WORD_BITS) if packed else n
         module.require_shape(_ZERO, (rows, count))
@@ -122,7 +122,9 @@ def _unpack(module: Module, weights: _Weights, n: int, groups: Groups, ordered: 
         if said != tuple(values.shape):
             raise module.refuse("weight_shape", str(list(said)), f"be {list(values.shape)}")
     scales = module.finite(_SCALE).reshape(-1, groups.count).expand(n, groups.count).contiguous()
-    zeros = _zeros(module, bits, n) if module.has(_ZERO) else None
+    zeros = None if weights.symmetric else torch.zeros(n, groups.count, dtype=torch.int8)
+    if module.has(_ZERO):
+        zeros = _zeros(module, bits, n)
     if weights.symmetric and zeros is not None:
         # Some writers keep them, packed or not.
         if zeros.any() and module.parts[_ZERO].read().any():

@@ -5,7 +5,8 @@ first), ``qzeros [G, N bits / 32] i32`` (side by side), ``scales [G, N] f16`` an
 the group of each input feature, which rises in steps unless ``desc_act`` sorted the features:
 ``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. Format ``gptq`` holds
 ``z - 1``, ``gptq_v2`` holds z. Writers say which as ``checkpoint_format``, ``format`` or both; and
-some that say ``gptq`` hold z, which shows where all z are the middle (``sym``).
+some that say ``gptq`` hold z, which shows where all z are the middle (``sym``); then ``qzeros`` may
+be left out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ METHOD = "gptq"
 BITS = (4, 8)
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
 """What is to be added to stored zeros, by format."""
+_EXCLUDED = "-:"
 _FORMAT_KEYS = ("checkpoint_format", "format")
 
 
@@ -35,7 +37,12 @@ def read_gptq(said: Said) -> Scheme:
     CheckpointError: bits, format or a key that is not read.
     """
     bits = said.choice("bits", BITS)
-    said.refuse_set("dynamic", "layers that differ from the others")
+    for pattern in said.get("dynamic") or {}:
+        if not pattern.startswith(_EXCLUDED):
+            raise said.refuse(
+                f"dynamic {pattern!r} (layers that differ from the others) is not supported; "
+                f"supported: layers that are left out, {_EXCLUDED!r} before their names"
+            )
     said.refuse_set("is_marlin_format", "another order of the numbers")
     settings = _Settings(
         bits,
@@ -77,8 +84,9 @@ class _Settings:
         k, count = words * in_word, module.part("scales", FLOATS, 2).shape[0]
         groups = module.groups("scales", k, count, self.group_size)
         module.require_shape("scales", (count, n))
-        module.part("qzeros", ("I32",), 2)
-        module.require_shape("qzeros", (count, n // in_word))
+        if not self.symmetric or module.has("qzeros"):
+            module.part("qzeros", ("I32",), 2)
+            module.require_shape("qzeros", (count, n // in_word))
         if self.sorted or module.has("g_idx"):
             module.part("g_idx", ("I32", "I64"), 1)
             module.require_shape("g_idx", (k,))
@@ -103,6 +111,8 @@ class _Settings:
 
     def _zeros(self, module: Module) -> Tensor | None:
         """Zero points ``[N, G] i8`` less the middle; None where all are the middle."""
+        if not module.has("qzeros"):
+            return None
         stored = unpack_words(module.parts["qzeros"].read(), self.bits).t().to(torch.int16)
         middle = 1 << (self.bits - 1)
         zeros = stored + self.added - middle

@@ -13,8 +13,14 @@ from checkpoint_converters.quantised.scheme import Folds
 from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
+_ALONE = {"quantize_config.json": gptq.METHOD, "quant_config.json": awq.METHOD}
+"""What AutoGPTQ and AutoAWQ write beside a config.json that says nothing of it, as one object."""
+_BITS = ("bits", "w_bit")
+QUANTIZATION_FILES = (HF_QUANTIZATION, *_ALONE)
+"""Files beside config.json that say how weights are quantised."""
 _CONFIG_KEY, _FILE_KEY = "quantization_config", "quantization"
-_WHAT = ("quant_algo", "kv_cache_quant_algo")
+_CACHES = ("kv_cache_quant_algo", "kv_cache_scheme")
+_WHAT = ("quant_algo", *_CACHES)
 _GROUP_SIZE = "group_size"
 
 _READERS: Mapping[str, Callable[[Said], Folds]] = {
@@ -28,7 +34,8 @@ _READERS: Mapping[str, Callable[[Said], Folds]] = {
 
 
 def read_scheme(hf: HfConfig) -> Folds | None:
-    """That of config.json or hf_quant_config.json, None for weights that are not quantised.
+    """That of config.json, hf_quant_config.json or, where neither says any, of a file that is there
+    for it alone; None for weights that are not quantised.
 
     Raises:
         CheckpointError: a scheme, or a setting of one, that is not read; or a quantised K/V cache.
@@ -43,8 +50,21 @@ def read_scheme(hf: HfConfig) -> Folds | None:
         if isinstance(own, dict) and isinstance(fields, dict) and _GROUP_SIZE in fields:
             # config.json says less of the same: how many features share a scale it may leave out.
             given[0] = (CONFIG, _CONFIG_KEY, {_GROUP_SIZE: fields[_GROUP_SIZE], **own})
-    schemes = [_scheme(hf, *entry) for entry in given if entry[2] is not None]
+    given = [entry for entry in given if entry[2] is not None]
+    schemes = [_scheme(hf, *entry) for entry in given or _said_alone(hf)]
     return schemes[0] if schemes else None
+
+
+def _said_alone(hf: HfConfig) -> list[tuple[str, str, Any]]:
+    """Of each file of `_ALONE` that there is, its name, its key for messages, and what it says. A
+    file that names no bits is another program's."""
+    found = []
+    for name, method in _ALONE.items():
+        fields = read_json(hf.folder / name) if (hf.folder / name).is_file() else {}
+        if any(fields.get(bits) is not None for bits in _BITS):
+            said = {key: value for key, value in fields.items() if value is not None}
+            found.append((name, "quantization", {"quant_method": method, **said}))
+    return found
 
 
 def _scheme(hf: HfConfig, name: str, key: str, values: Any) -> Folds:
@@ -58,10 +78,10 @@ def _scheme(hf: HfConfig, name: str, key: str, values: Any) -> Folds:
             f"not quantised, and quant_method {', '.join(_READERS)}"
         )
     said = Said(file, key, fields)
-    cache = said.get("kv_cache_quant_algo", said.get("kv_cache_scheme"))
-    if cache is not None:
-        raise said.refuse(
-            f"asks for a quantised K/V cache ({cache}), which is not supported; supported: "
-            "quantised weights without one"
-        )
+    for cache in _CACHES:
+        if said.get(cache) is not None:
+            raise said.refuse(
+                f"asks for a quantised K/V cache ({said.get(cache)}), which is not supported; "
+                f"remove {cache} to have K and V in floats"
+            )
     return _READERS[method](said)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from checkpoint_converters import load_checkpoint, read_config
+from checkpoint_converters import content_of, load_checkpoint, read_config
 from checkpoint_converters.checkpoint import Checkpoint
 from checkpoint_converters.quantised.numbers import QuantisedTensor
 from trtspec.config.storage import NetworkStorage
@@ -131,7 +131,6 @@ BAD: list[tuple[str, Callable[[TinyFolder], Any], str]] = [
     ("awq", without("qzeros"), "its tensor DOWN.qzeros is missing"),
     ("awq", change("scales", with_value(torch.inf)), "scales .* NaN or infinite"),
     ("pack-quantized", without("weight_scale"), "no use: .*weight_packed"),
-    ("pack-quantized-zeros", without("weight_zero_point"), "DOWN.weight_zero_point is missing"),
     ("pack-quantized", change("weight_shape", lambda t: t + 1), "weight_shape .* be .16, 24."),
     ("int-quantized", without("weight_scale"), "DOWN.weight_scale is missing"),
     ("modelopt-awq", change("pre_quant_scale", with_value(torch.nan)), "pre_quant_scale .* NaN"),
@@ -150,11 +149,11 @@ def test_layers_that_do_not_fit(
 SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("gptq", {"bits": 3}, "bits 3 is not supported; supported: 4, 8"),
     ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin' .* gptq, gptq_v2"),
-    ("gptq", {"dynamic": {"+:a": {"bits": 8}}}, "dynamic .* is not supported"),
+    ("gptq", {"dynamic": {"-:b": {}, "+:a": {"bits": 8}}}, r"dynamic '\+:a' .*supported: .* '-:'"),
     ("awq", {"bits": 8}, "bits 8 is not supported; supported: 4"),
     ("awq", {"version": "gemv"}, "version 'gemv' is not supported"),
     ("pack-quantized", {"format": "nvfp4-pack-quantized"}, "format 'nvfp4-pack-quantized'"),
-    ("pack-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "a quantised K/V cache"),
+    ("pack-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "K/V cache .*remove kv_cache_scheme"),
     ("pack-quantized", {"config_groups": {}}, "no config_groups with targets"),
     ("pack-quantized", {"sparsity_config": {"format": "sparse-24"}}, "sparse weights"),
     ("modelopt-awq", {"quant_algo": "NVFP4"}, "quant_algo 'NVFP4' is not supported"),
@@ -191,3 +190,93 @@ def test_groups_of_layers(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config group for layer model\.layers\.0"):
         only = four.config | {"config_groups": {"second": groups["second"]}}
         load_checkpoint(folder.write(quantization_config=only))
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("gptq-symmetric", "qzeros"),
+        ("pack-quantized-zeros", "weight_zero_point"),
+        ("int-quantized-zeros", "weight_zero_point"),
+    ],
+)
+def test_zero_points_that_are_left_out(tmp_path: Path, name: str, role: str) -> None:
+    """They are the middle of the numbers, in one layer or in all; of one part of a fused one."""
+    folder = TinyFolder(tmp_path)
+    quantised(folder, CASES[name])
+    layer, size = "model.layers.1.self_attn.k_proj", (8, 16)
+    del folder.tensors[f"{layer}.{role}"]
+    checkpoint = load_checkpoint(folder.write(quantization_config=CASES[name].config))
+    expected = CASES[name].codes(*size).symmetric().floats
+    assert torch.equal(checkpoint.tensors["layers.1.attn.k.weight"], expected)
+    model = CausalLM(checkpoint.config, torch.float32)
+    model.load_weights(checkpoint)
+    assert torch.equal(unpack_linear(model.layers[1].attn.qkv.packed, 32)[16:24], expected)
+
+
+def test_what_is_said_beside_config_json(tmp_path: Path) -> None:
+    """AutoGPTQ and AutoAWQ write a file of their own; another program's of that name says no bits.
+    It is part of what a checkpoint is known by."""
+    awq = CASES["awq"].config
+    spelled = {"w_bit": awq["bits"], "q_group_size": awq["group_size"], "version": "GEMM"}
+    gptq = CASES["gptq"].config | {"quant_method": None, "is_marlin_format": False}
+    for name, file, said in (
+        ("gptq", "quantize_config.json", gptq),
+        ("awq", "quant_config.json", spelled | {"zero_point": True}),
+    ):
+        folder = TinyFolder(tmp_path / name)
+        floats = quantised(folder, CASES[name])
+        path = folder.write()
+        (path / file).write_text(json.dumps(said))
+        checkpoint = load_checkpoint(path)
+        assert read_config(path) == checkpoint.config and checkpoint.config.storage is not None
+        assert torch.equal(checkpoint.tensors["layers.1.mlp.down.weight"], floats[DOWN])
+        assert path / file in content_of(path)
+        (path / file).write_text(json.dumps(said | {"bits": 3, "w_bit": None}))
+        with pytest.raises(CheckpointError, match=f"{file}: quantization bits 3 is not supported"):
+            load_checkpoint(path)
+    plain = TinyFolder(tmp_path / "plain").write()
+    (plain / "quant_config.json").write_text(json.dumps({"model": "another program's"}))
+    assert load_checkpoint(plain).config.storage is None
+
+
+def test_layers_that_gptq_leaves_out(tmp_path: Path) -> None:
+    left_out = {f"-:{layer}": {} for layer in WHOLE}
+    case = replace(CASES["gptq"], settings=lambda: CASES["gptq"].config | {"dynamic": left_out})
+    found = opened(tmp_path, case).config.storage
+    assert found is not None and found.scheme("layers.0.mlp.up") is None
+
+
+@pytest.mark.parametrize("stored", ["embedding", "head", "both"])
+def test_a_tied_checkpoint_with_a_quantised_head(tmp_path: Path, stored: str) -> None:
+    """One that was rounded from the embedding is left out; one of another model is refused."""
+    case, folder = CASES["int-quantized"], TinyFolder(tmp_path)
+    embedding = folder.tensors["model.embed_tokens.weight"]
+    folder.tensors["lm_head.weight"] = embedding.clone()
+    layers = {"embedding": ("model.embed_tokens",), "head": ("lm_head",)}
+    for layer in layers.get(stored, ("model.embed_tokens", "lm_head")):
+        parts, _ = case.rounded(folder.tensors.pop(f"{layer}.weight").float())
+        folder.tensors |= {f"{layer}.{role}": part for role, part in parts.items()}
+    tied = {"tie_word_embeddings": True, "quantization_config": case.config}
+    checkpoint = load_checkpoint(folder.write(**tied))
+    assert "lm_head.weight" in checkpoint.ignored and "head.weight" not in checkpoint.tensors
+    if stored == "head":
+        assert torch.equal(checkpoint.tensors["embed.weight"], embedding)
+    embedding.copy_(embedding.roll(1, 0))
+    for name in [n for n in folder.tensors if n.startswith("model.embed_tokens")]:
+        folder.tensors[name] = folder.tensors[name].roll(1, 0).contiguous()
+    with pytest.raises(CheckpointError, match=r"says tie_word_embeddings, yet lm_head\.weight"):
+        load_checkpoint(folder.write(**tied))
+
+
+@pytest.mark.parametrize("layer", ["self_attn.", "self_attn.k_proj."])
+def test_scales_of_a_cache_have_no_use(tmp_path: Path, layer: str) -> None:
+    """Of quantised checkpoints, and of plain ones."""
+    names = [f"model.layers.0.{layer}{role}" for role in ("k_scale", "v_scale", "kv_zero_point")]
+    scales = {name: torch.ones(1) for name in names}
+    case = CASES["pack-quantized"]
+    checkpoint = opened(tmp_path / "a", case, lambda f: f.tensors.update(scales))
+    assert set(names) <= set(checkpoint.ignored)
+    plain = TinyFolder(tmp_path / "b")
+    plain.tensors |= scales
+    assert set(load_checkpoint(plain.write()).ignored) == set(names)
