@@ -121,6 +121,21 @@ def test_defaults_are_resolved_with_reasons() -> None:
     assert wide.max_num_tokens == 256 and "8 x 32 rows" in reasons[-1]
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype", "why"),
+    [
+        ("aoti", "bfloat16", "the checkpoint's float16 overflows above 65504, .* ask for float16"),
+        ("onnx", "float32", "ONNX Runtime has no bfloat16 .* ask for float16"),
+    ],
+)
+def test_float16_is_not_chosen_for_a_cpu(backend: str, dtype: str, why: str) -> None:
+    model, build = replace(MODEL, dtype="float16"), BuildConfig(backend=backend, device="cpu")
+    resolved, reasons = resolve_build(build, model)
+    assert resolved.dtype == dtype and re.match(f"dtype {dtype}: {why}", reasons[0])
+    asked, reasons = resolve_build(replace(build, dtype="float16"), model)
+    assert asked.dtype == "float16" and not any(r.startswith("dtype") for r in reasons)
+
+
 LONG = {"type": "longrope", "factor": 4.0, "short_factor": [1.0], "long_factor": [2.0]}
 
 

@@ -35,18 +35,15 @@ def resolve_build(
     backend = backend_named(config.backend)
     options = options_of(backend, config.backend_options)
     dtype = config.dtype
+    device, reason = backend.resolve_device(config.device)
     if dtype == "auto":
-        dtype = model.dtype
-        reasons.append(f"dtype {dtype}: that of the checkpoint")
-        if dtype not in backend.dtypes:
-            dtype = backend.dtypes[0]
-            reasons[-1] = f"dtype {dtype}: {backend.no_dtype}"
+        dtype, why = _usual_dtype(model.dtype, backend, device)
+        reasons.append(f"dtype {dtype}: {why}")
     elif dtype not in backend.dtypes:
         raise ConfigError(
             f"dtype {dtype!r} is not available on backend {backend.name!r}: {backend.no_dtype}; "
             f"use {' or '.join(backend.dtypes)}, or backend {DEFAULT!r}"
         )
-    device, reason = backend.resolve_device(config.device)
     if reason is not None:
         reasons.append(f"device {device}: {reason}")
     backend.check_options(options, dtype)
@@ -114,3 +111,20 @@ def resolve_build(
         backend_options=to_dict(options),
     )
     return resolved, reasons
+
+
+def _usual_dtype(stored: str, backend: Backend, device: str) -> tuple[str, str]:
+    """The dtype of engines for a checkpoint of dtype ``stored``, and why."""
+    if stored == "float16" and device == "cpu":
+        # Models that were trained in bfloat16 are often published in float16, where Gemma's
+        # residual stream overflows. CPUs turn either into float32 first, so they take as long.
+        dtype, lacks = "bfloat16", ""
+        if dtype not in backend.dtypes:
+            dtype, lacks = backend.dtypes[0], f"{backend.no_dtype}, and "
+        return dtype, (
+            f"{lacks}the checkpoint's float16 overflows above 65504, as activations of some models "
+            "do; ask for float16 to have it all the same"
+        )
+    if stored in backend.dtypes:
+        return stored, "that of the checkpoint"
+    return backend.dtypes[0], backend.no_dtype

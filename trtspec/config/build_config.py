@@ -48,10 +48,11 @@ _DTYPE_ALIASES = {
 class BuildConfig:
     """What an engine is built for; ConfigError names a value and its limit.
 
-    dtype: auto (the checkpoint's), float32, bfloat16 or float16 (also fp32, bf16, fp16, half).
+    dtype: auto (the checkpoint's, but on CPUs bfloat16 in place of float16), float32, bfloat16 or
+    float16 (also fp32, bf16, fp16, half).
     max_batch_size: requests in one step. max_seq_len: prompt and output of one request, in tokens;
-    None: what the model was made for, or less, where slots of that many would not fit into the
-    memory. max_num_tokens: rows in one step, prefill chunks and draft
+    None: what the model was made for, with longrope as many as it has short factors for, or less,
+    where slots of that many would not fit into the memory. max_num_tokens: rows in one step, prefill chunks and draft
     nodes included; None: chosen from the two and the drafts. tokens_per_block: tokens of one block
     of the KV cache, a power of two; it does not count where a sequence has one slot in place of
     blocks. backend: one of `trtspec.backends` by name, or auto, its default. backend_options: of
