@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -157,6 +159,22 @@ std::int64_t available_memory(const std::string& root) {
 int usable_cpus(const std::string& root) {
   const std::int64_t quota = least_allowed(root, "cpu", group_cpus);
   return static_cast<int>(std::min<std::int64_t>(omp_get_num_procs(), quota));
+}
+
+std::string missing_instructions(const std::string& names, const std::string& root) {
+  std::ifstream file(root + "/proc/cpuinfo");
+  std::set<std::string, std::less<>> here;
+  for (std::string line; here.empty() && std::getline(file, line);) {
+    if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    for (std::string word; words >> word;) here.insert(word);
+  }
+  std::string missing;
+  std::istringstream wanted(here.empty() ? "" : names);
+  for (std::string word; wanted >> word;) {
+    if (!here.contains(word)) missing += (missing.empty() ? "" : " ") + word;
+  }
+  return missing;
 }
 
 int default_threads(int threads) {

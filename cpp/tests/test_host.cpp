@@ -39,6 +39,10 @@ class Machine {
   ~Machine() { fs::remove_all(root_); }
 
   std::int64_t memory() const { return available_memory(root_.string()); }
+  std::string lacks(const std::string& names) const {
+    return trtspec::missing_instructions(names, root_.string());
+  }
+  void says(const std::string& cpuinfo) { write("proc/cpuinfo", cpuinfo); }
   int cpus() const { return usable_cpus(root_.string()); }
 
  private:
@@ -143,6 +147,16 @@ void test_quotas() {
   CHECK_EQ(cpus("junk"), all);
 }
 
+void test_instructions() {
+  Machine machine("", "", {});
+  CHECK_EQ(machine.lacks("avx2 amx_tile"), std::string());  // nothing is known
+  machine.says("processor\t: 0\nflags\t\t: fpu avx2 fma\nvmx flags\t: amx_tile\n");
+  CHECK_EQ(machine.lacks("avx2 fma"), std::string());
+  CHECK_EQ(machine.lacks("amx_tile avx2 avx"), std::string("amx_tile avx"));
+  machine.says("Features\t: asimd sve\n");
+  CHECK_EQ(machine.lacks("asimd sve2"), std::string("sve2"));
+}
+
 void test_default_threads() {
   ::unsetenv("OMP_NUM_THREADS");
   ::unsetenv("MKL_NUM_THREADS");
@@ -161,6 +175,7 @@ int main() {
   test_a_mount_of_a_part();
   test_version_1();
   test_quotas();
+  test_instructions();
   test_default_threads();
   return check_result();
 }

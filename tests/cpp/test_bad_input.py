@@ -259,6 +259,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     ),
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
+    "instructions": (
+        edited(environment__instructions="pni avx9_x"),
+        ("instructions avx9_x (here missing)", "trtspec-build"),
+    ),
     "ops": (edited(environment__ops=99), ("ops 99 (here ", "trtspec-build")),
     "python_only": (
         edited(facts__draft__rollout=None),

@@ -17,7 +17,7 @@ import trtspec.backends.base as base
 import trtspec.backends.environment as environments
 import trtspec.backends.tensorrt.backend as tensorrt
 from trtspec import LLM
-from trtspec.backends.environment import Environment
+from trtspec.backends.environment import Environment, cpu_instructions
 from trtspec.backends.registry import backend_named
 from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import plan_build
@@ -109,6 +109,31 @@ def test_another_environment(folder: Path, name: str, other: object) -> None:
         open_folder(folder)
 
 
+def test_instructions_that_are_not_here(folder: Path) -> None:
+    """Code that was compiled on a processor with more of them would be killed by the first; one
+    with less does not matter, nor folders that say nothing."""
+    edit(folder, lambda data: data["build"].update(backend="aoti"))
+    here = Environment.here().instructions
+    assert here is not None
+    refused = r"compiled for instructions avx9_x amx_y \(here missing\); rebuild"
+    edit(folder, lambda data: data["environment"].update(instructions=f"{here} avx9_x amx_y"))
+    with pytest.raises(EngineError, match=refused):
+        EngineConfig.read(folder)
+    for fewer in (here.split()[0], None):
+        edit(folder, lambda data, said=fewer: data["environment"].update(instructions=said))
+        EngineConfig.read(folder)
+
+
+def test_what_a_kernel_says_of_a_processor(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    assert cpu_instructions(tmp_path) is None
+    info = tmp_path / "proc" / "cpuinfo"
+    info.write_text("processor: 0\nflags\t\t: fpu ibrs avx512_bf16 fma avx2 amx_tile\nflags: sse\n")
+    assert cpu_instructions(tmp_path) == "amx_tile avx2 avx512_bf16 fma"
+    info.write_text("Features : fp asimd sve\n")
+    assert cpu_instructions(tmp_path) == "asimd fp sve"
+
+
 def test_a_device_that_is_not_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before a weight is read, whatever the backend."""
     gpu = {"gpu": "NVIDIA H200", "compute_capability": "9.0"}
@@ -178,7 +203,9 @@ def test_a_tensorrt_engine_of_another_gpu(folder: Path, monkeypatch: pytest.Monk
 def test_a_cpu_folder_names_no_gpu(built: Path) -> None:
     data = json.loads((built / "config.json").read_text())
     assert data["build"]["device"] == "cpu"
-    assert data["environment"].keys() == {"torch", "machine", "vector_isa", "ops"}
+    assert data["environment"].keys() == {
+        *("torch", "machine", "vector_isa", "instructions", "ops")
+    }
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])

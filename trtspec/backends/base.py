@@ -126,12 +126,14 @@ class Backend:
 
     def misfits(self, built: Environment, device: str) -> list[str]:
         """The facts in which this machine differs from the one that built an engine, with both
-        values."""
-        was, here = built.facts, self.environment_here(device).facts
+        values; of a processor's instructions those that it lacks."""
+        here = self.environment_here(device)
+        was, now = built.facts, here.facts
+        was["instructions"], now["instructions"] = " ".join(here.lacks(built)), ""
         return [
-            f"{key} {value} (here {here.get(key)})"
+            f"{key} {value} (here {now.get(key) or 'missing'})"
             for key, value in was.items()
-            if (self.matched is None or key in self.matched) and value != here.get(key)
+            if (self.matched is None or key in self.matched) and value != now.get(key)
         ]
 
     # Graphs.

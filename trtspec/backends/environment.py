@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +16,35 @@ from trtspec.config.strict import from_dict
 from trtspec.ops import OPS_VERSION
 
 
+_EXTENSION = re.compile(
+    r"(avx|sse|amx_|fma|bmi|sha_|v?aes$|gfni|v?pclmul).*|ssse3|pni|popcnt|abm|f16c|movbe|adx|xop|tbm"
+)
+"""What a Linux kernel calls the extensions of x86 that a compiler makes use of, of all that it says
+of a processor."""
+
+
+def cpu_instructions(root: Path = Path("/")) -> str | None:
+    """The extensions of its instruction set that the processor has, by the kernel's names, sorted.
+    Code that is compiled for this very processor may use all of them. None: not known. ``root``:
+    the folder that holds ``proc``."""
+    try:
+        lines = (root / "proc" / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, words = line.partition(":")
+        if name.strip() == "flags":
+            return " ".join(sorted(filter(_EXTENSION.fullmatch, words.split())))
+        if name.strip() == "Features":  # ARM's are all of that kind
+            return " ".join(sorted(words.split()))
+    return None
+
+
 @dataclass(frozen=True)
 class Environment:
     """Facts of the place where an engine was built. compute_capability and gpu are None for an
-    engine that runs on the CPU. own: facts for its backend alone, by name."""
+    engine that runs on the CPU. instructions: see `cpu_instructions`. own: facts for its backend
+    alone, by name."""
 
     torch: str
     machine: str
@@ -25,6 +52,7 @@ class Environment:
     ops: int
     compute_capability: str | None = None
     gpu: str | None = None
+    instructions: str | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -38,7 +66,16 @@ class Environment:
             ops=OPS_VERSION,
             compute_capability=compute_capability() if on_gpu else None,
             gpu=gpu_name() if on_gpu else None,
+            instructions=cpu_instructions(),
         )
+
+    def lacks(self, built: Environment) -> list[str]:
+        """The instructions that code which was ``built`` may use and that are missing here, as far
+        as is known of both places."""
+        if built.instructions is None or self.instructions is None:
+            return []
+        here = self.instructions.split()
+        return [name for name in built.instructions.split() if name not in here]
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -16,6 +16,10 @@ std::int64_t available_memory(const std::string& root = "/");
 // quota of processor time allows fewer; of a quota of 2.5 processors, 2.
 int usable_cpus(const std::string& root = "/");
 
+// Of a processor's instruction set extensions, named as the kernel names them and separated by
+// spaces, those that this one lacks; "" where the kernel says nothing.
+std::string missing_instructions(const std::string& names, const std::string& root = "/");
+
 // Threads to use where nobody has chosen a number and OpenMP, or torch, would take `threads`: at
 // most `usable_cpus`, as threads beyond a quota stop all others once it is used up. What
 // OMP_NUM_THREADS or MKL_NUM_THREADS says is chosen.

@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <trtspec/files.hpp>
+#include <trtspec/host.hpp>
 #include <trtspec/json.hpp>
 #include <trtspec/ops_version.hpp>
 
@@ -184,11 +185,14 @@ void check_facts(const EngineFolder& folder, std::span<const Fact> facts) {
 void check_environment(const EngineFolder& folder) {
   const Environment& built = folder.environment;
   const Environment here = Environment::here();
-  check_facts(folder, std::array<Fact, 4>{{{"torch", built.torch, here.torch},
+  const std::string lacking = missing_instructions(built.instructions.value_or(""));
+  check_facts(folder, std::array<Fact, 5>{{{"torch", built.torch, here.torch},
                                            {"machine", built.machine, here.machine},
                                            {"vector_isa", built.vector_isa, here.vector_isa},
                                            {"ops", std::to_string(built.ops),
-                                            std::to_string(here.ops)}}});
+                                            std::to_string(here.ops)},
+                                           {"instructions", lacking,
+                                            lacking.empty() ? "" : "missing"}}});
 }
 
 std::optional<std::string> read_fact(const Json& environment, std::string_view key) {
@@ -234,7 +238,8 @@ EngineFolder read_config(const std::string& path, const Json& json) {
                                       .ops = environment.at("ops").as_int(),
                                       .compute_capability =
                                           read_fact(environment, "compute_capability"),
-                                      .tensorrt = read_fact(environment, "tensorrt")},
+                                      .tensorrt = read_fact(environment, "tensorrt"),
+                                      .instructions = read_fact(environment, "instructions")},
                       .target_record = read_record(json.at("weights").at("target")),
                       .draft_record = {}};
   if (draft) {
@@ -273,7 +278,8 @@ Environment Environment::here() {
           .vector_isa = at::get_cpu_capability(),
           .ops = kOpsVersion,
           .compute_capability = std::nullopt,
-          .tensorrt = std::nullopt};
+          .tensorrt = std::nullopt,
+          .instructions = std::nullopt};
 }
 
 EngineFolder EngineFolder::read(const std::string& path) {

@@ -87,8 +87,9 @@ struct SpeculationContract {
   std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
 };
 
-// What compiled code depends on. A package of backend aoti runs only where the first four match, an
-// engine of TensorRT where the other two do; a graph of backend onnx runs anywhere.
+// What compiled code depends on. A package of backend aoti runs only where the first four match and
+// the processor has the instructions, an engine of TensorRT where the other two do; a graph of
+// backend onnx runs anywhere.
 struct Environment {
   std::string torch;
   std::string machine;
@@ -96,6 +97,7 @@ struct Environment {
   std::int64_t ops;
   std::optional<std::string> compute_capability;  // of the GPU: "8.9"
   std::optional<std::string> tensorrt;            // see TensorRT::version
+  std::optional<std::string> instructions;        // see missing_instructions
 
   static Environment here();
 };
