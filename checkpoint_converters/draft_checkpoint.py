@@ -8,16 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from checkpoint_converters.checkpoint import config_files
 from checkpoint_converters.containers.pickle_files import read_any_headers
 from checkpoint_converters.containers.safetensors_files import LazyTensors, TensorHeader
+from checkpoint_converters.containers.tensor_sources import HeldTensor
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.quantised.folded import fold, storage_of
+from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.storage import NetworkStorage
 from trtspec.errors import CheckpointError
+
+
+_NEVER = -1e30
+"""Added to a logit: less than any other, and a finite number, as weights have to be."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,16 @@ class DraftCheckpoint:
         """Itself, of a causal language model, with floats in place of quantised weights."""
         config = replace(self.config, storage=None)
         return replace(self, config=config, tensors=self.tensors.in_floats())
+
+    def without(self, tokens: Sequence[int]) -> DraftCheckpoint:
+        """Itself, of a causal language model, with a bias by which it never drafts these tokens."""
+        config = self.config
+        bias = torch.zeros(config.vocab_size)
+        bias[torch.tensor(tokens)] = _NEVER
+        header = HeldTensor(HEAD_BIAS, self.files[0], "F32", tuple(bias.shape), bias)
+        headers = {**self.tensors.headers, HEAD_BIAS: header}
+        head = replace(config.head, bias=True)
+        return replace(self, config=replace(config, head=head), tensors=LazyTensors(headers))
 
     @property
     def content(self) -> list[Path]:

@@ -134,13 +134,16 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     given = None
     if size:
         rows, vocab = hf.get("vocab_size_per_layer_input", 262144), hf.require("vocab_size")
-        if rows != vocab:
-            raise hf.refuse(
-                f"vocab_size_per_layer_input is {rows}, vocab_size {vocab}; supported: the same"
-            )
         activation = read_activation(hf, "hidden_activation", "gelu_pytorch_tanh")
         layers = tuple(layer.with_per_layer(size, activation) for layer in layers)
-        given = PerLayerSpec(size, layers[0].norm, size**0.5, hidden**-0.5, 2**-0.5)
+        given = PerLayerSpec(
+            size,
+            layers[0].norm,
+            size**0.5,
+            hidden**-0.5,
+            2**-0.5,
+            rows=None if rows == vocab else rows,
+        )
     ropes = read_ropes_by_kind(hf.values, hf.refuse, 1000000.0, 10000.0)
     return model_fields(
         hf,
@@ -202,12 +205,18 @@ def _said_in_gguf(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": size,
         "global_head_dim": values["head_dim"],
         "hidden_size_per_layer_input": file.integer(key("embedding_length_per_layer_input"), 0),
-        "vocab_size_per_layer_input": values["vocab_size"],
+        "vocab_size_per_layer_input": _rows(file, values["vocab_size"]),
         "rope_parameters": {
             "full_attention": values["rope_parameters"],
             "sliding_attention": {"rope_type": "default", "rope_theta": theta},
         },
     }
+
+
+def _rows(file: GgufFile, vocab: int) -> int:
+    """Tokens that have per-layer embeddings."""
+    table = file.tensors.get(_IN_GGUF.names["per_layer.embed.weight"])
+    return vocab if table is None else table.shape[0]
 
 
 def _of_kinds(file: GgufFile, key: str, said: Any, kinds: Sequence[str]) -> dict[str, int]:

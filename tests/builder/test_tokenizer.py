@@ -12,7 +12,8 @@ import pytest
 
 import trtspec.llmapi.llm as llm_module
 from trtspec import LLM
-from trtspec.builder.pair import check_pair
+from trtspec.builder.checkpoints import read_draft
+from trtspec.builder.pair import fit_pair
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.tokenizer import read_tokenizer, save_tokenizer, tokenizer_files
 from trtspec.commands.build import main
@@ -181,10 +182,11 @@ def test_a_missing_tokenizer(
 def test_a_pair_with_a_damaged_tokenizer(folder: Path, tmp_path: Path) -> None:
     draft = Path(shutil.copytree(folder, tmp_path / "draft"))
     target = plan_of(folder).engine.target
+    found = read_draft(draft, target)
     (draft / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"the tokenizer in {draft} cannot be read"):
-        check_pair(folder, target, draft, target)
-    check_pair(folder, target, draft, target, skip_damaged=True)
+        fit_pair(folder, target, found)
+    assert fit_pair(folder, target, found, skip_damaged=True) == (found, [])
 
 
 RAG, TEXT = "{{ documents }}", "{{ messages }}"

@@ -22,11 +22,12 @@ _CORPUS = [
 ] * 4
 
 
-def save_words(folder: Path, words: Sequence[str]) -> None:
-    """A tokenizer whose i-th token is the i-th word."""
+def save_words(folder: Path, words: Sequence[str], *added: str) -> None:
+    """A tokenizer whose i-th token is the i-th word, and behind them those that are ``added``."""
     vocabulary = {word: i for i, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=words[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(list(added))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 

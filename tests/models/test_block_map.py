@@ -201,7 +201,6 @@ NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [
         {"layers": Layers.of([CONFIG.layers[0].with_mixer(rope=None)])},
         "no layer with rotary embedding",
     ),
-    ({"head": HeadSpec(bias=True)}, "a head with a bias"),
 ]
 
 

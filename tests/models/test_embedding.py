@@ -12,12 +12,15 @@ from transformers import PreTrainedModel
 
 from checkpoint_converters import load_checkpoint
 from trtspec.builder.accuracy import log_probabilities
+from trtspec.config.embedding_spec import PerLayerSpec
+from trtspec.config.norm_spec import NormSpec
 from trtspec.config.storage import WeightStorage
 from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.formats.registry import IN_PANELS
+from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.embedding import Embedding
+from trtspec.models.per_layer import PerLayerEmbedding
 from trtspec.models.vocabulary import TargetParts
 from trtspec.ops.linear_quantised import (
     GROUP_SIZES,
@@ -29,6 +32,7 @@ from trtspec.ops.linear_quantised import (
 )
 
 from ..e2e.helpers import random_prompt
+from ..tiny_config import tiny_config
 from .tiny_hf import tiny_model
 
 EIGHT, FOUR = IntegerFormat(WeightStorage(8)), IntegerFormat(WeightStorage(4, 16, "float16"))
@@ -121,3 +125,14 @@ def test_other_rows_are_not_read() -> None:
     kept[ids] = True
     scales.masked_fill_(~kept.view(13, 1, 16), float("nan"))
     assert torch.equal(table(ids), before)
+
+
+def test_tokens_that_have_no_per_layer_row() -> None:
+    """Padding of the vocabulary reads the first token's."""
+    config = tiny_config("Gemma4ForCausalLM", V, 16, 24, 2, 4, 2, 8, 1e-5, 64)
+    module = PerLayerEmbedding(config, PerLayerSpec(6, NormSpec(1e-5), rows=5), torch.float32, IN_ROWS)
+    assert module.embed.weight.shape == (5, 12)
+    for buffer in module.buffers():
+        buffer.uniform_(generator=torch.Generator().manual_seed(0))
+    first, last, none, other = torch.stack(module(torch.tensor([0, 4, 5, V - 1]), torch.ones(4, 16)), 1)
+    assert torch.equal(none, first) and torch.equal(other, first) and not torch.equal(last, first)

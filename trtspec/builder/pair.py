@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from checkpoint_converters import DraftCheckpoint
 from checkpoint_converters.content_hash import hash_files
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import find_tokenizer, read_tokenizer
+from trtspec.builder.tokenizer import find_tokenizer
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
@@ -22,37 +23,42 @@ OWN_DRAFT = FIRST_DRAFT
 first for its method. Each of several drafts goes by the name of its own folder as well."""
 
 
-def check_pair(
-    target_dir: Path,
-    target: ModelConfig,
-    draft_dir: Path,
-    draft: ModelConfig,
-    skip_damaged: bool = False,
-) -> None:
-    """Refuse a draft model that does not speak the target's tokens.
-
-    Equal vocabularies are wanted. A smaller draft vocabulary passes when both tokenizers hold the
-    very same tokens (families that pad their embedding to different sizes). ``skip_damaged``: see
-    `find_tokenizer`.
+def fit_pair(
+    target_dir: Path, target: ModelConfig, found: DraftCheckpoint, skip_damaged: bool = False
+) -> tuple[DraftCheckpoint, list[int]]:
+    """A draft model as it drafts for a target that speaks nearly the same tokens, and the ids that
+    it never drafts: those that are another token for the target, or none. As llama.cpp has it,
+    tokenizers may differ in tokens that one of them lacks, and in the names of such as no text
+    makes: added ones, those kept in reserve among them. Embeddings may be padded further.
+    ``skip_damaged``: see `find_tokenizer`.
 
     Raises:
-        ConfigError: the sizes or the tokenizers differ; both values are named.
+        ConfigError: the tokenizers differ, or, without both, the sizes; both values are named.
     """
-    same = None
-    tokenizers = [find_tokenizer(folder, skip_damaged) for folder in (target_dir, draft_dir)]
-    if None not in tokenizers:
-        same = tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
-    if same is False:
+    draft = found.config
+    tokenizers = [find_tokenizer(folder, skip_damaged) for folder in (target_dir, found.path)]
+    if None in tokenizers:
+        if draft.vocab_size != target.vocab_size:
+            raise ConfigError(
+                f"the target has a vocabulary of {target.vocab_size} tokens, the draft of "
+                f"{draft.vocab_size}; a draft model must share its target's vocabulary, or both "
+                "need a tokenizer to tell which tokens they share"
+            )
+        return found, []
+    theirs, ours = (_by_id(tokenizer) for tokenizer in tokenizers)
+    added = [getattr(tokenizer, "added_tokens_decoder", {}) for tokenizer in tokenizers]
+    others = {i for i in ours.keys() & theirs.keys() if ours[i] != theirs[i]}
+    wrong = sorted(i for i in others if not all(i in names for names in added))
+    if wrong or len(ours.keys() & theirs.keys()) <= len(others):
+        id = min(wrong, default=0)
         raise ConfigError(
-            "the draft's tokenizer differs from the target's: "
-            f"{_difference(target_dir, draft_dir)}; a draft model must share its target's tokenizer"
+            f"the draft's tokenizer differs from the target's: token {id} is {theirs.get(id)!r} "
+            f"there and {ours.get(id)!r} here ({len(wrong)} such of {len(theirs)} tokens there and "
+            f"{len(ours)} here); a draft model must share its target's tokenizer"
         )
-    padded = same and draft.vocab_size < target.vocab_size
-    if draft.vocab_size != target.vocab_size and not padded:
-        raise ConfigError(
-            f"the target has a vocabulary of {target.vocab_size} tokens, the draft of "
-            f"{draft.vocab_size}; a draft model must share its target's vocabulary"
-        )
+    others |= ours.keys() ^ theirs.keys()
+    never = [i for i in range(draft.vocab_size) if i in others or i >= target.vocab_size]
+    return found.without(never) if never else found, never
 
 
 def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) -> None:
@@ -131,9 +137,5 @@ def check_rows_without_draft(speculative: DecodingConfig) -> None:
         )
 
 
-def _difference(target_dir: Path, draft_dir: Path) -> str:
-    target, draft = (read_tokenizer(folder).get_vocab() for folder in (target_dir, draft_dir))
-    if len(target) != len(draft):
-        return f"{len(target)} tokens against {len(draft)}"
-    token = min(t for t in target if draft.get(t) != target[t])
-    return f"token {token!r} has id {target[token]} there and {draft.get(token)} here"
+def _by_id(tokenizer: Any) -> dict[int, str]:
+    return {i: text for text, i in tokenizer.get_vocab().items()}

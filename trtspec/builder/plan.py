@@ -22,8 +22,8 @@ from trtspec.builder.made_for import made_for_another
 from trtspec.builder.pair import (
     check_draft_depth,
     check_draft_kind,
-    check_pair,
     check_rows_without_draft,
+    fit_pair,
 )
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
@@ -171,6 +171,7 @@ def plan_build(
         "tokenizer": hash_files(tokenizer),
     }
     opened: list[DraftCheckpoint] = []
+    not_drafted: list[list[int]] = []  # which follow from the draft's tokenizer
     drafts: list[EngineDraft] = []
     for member in with_networks(speculative):
         folder = draft_folder_name(len(drafts))
@@ -185,9 +186,16 @@ def plan_build(
             elif found.storage is None:
                 weights, why = rounded_beside(target.storage, config, build, place)
                 because += why
-            draft, choice = _plan_draft(
-                member, found, folder, target_dir, target, skip_tokenizer_init, build
-            )
+            check_draft_kind(member, found)
+            if isinstance(found.config, ModelConfig):
+                found, never = fit_pair(target_dir, target, found, skip_tokenizer_init)
+                if never:
+                    not_drafted.append(never)
+                    because.append(
+                        f"{len(never)} of its {found.config.vocab_size} ids are never drafted: "
+                        "other tokens for the target, or none"
+                    )
+            draft, choice = _plan_draft(member, found, folder, target, build)
             another = made_for_another(found.path, fingerprints["target"])
             doubts = (*found.doubts, *another)
             draft = replace(draft, storage=kept(found.storage), weights=weights, doubts=doubts)
@@ -228,6 +236,7 @@ def plan_build(
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on trees, but engines do.
     facts += [asdict(draft.speculation) for draft in engine.drafts]
+    facts += not_drafted
     if together is not None:
         facts.append(speculative_to_dict(together))
     key = json.dumps(facts, sort_keys=True)
@@ -267,21 +276,16 @@ def _plan_draft(
     speculative: TreeDecodingConfig,
     found: DraftCheckpoint,
     folder: str,
-    target_dir: Path,
     target: ModelConfig,
-    skip_damaged: bool,
     build: BuildConfig,
 ) -> tuple[EngineDraft, tuple[str, ...]]:
     """The draft that the engine folder will hold in ``folder``, and lines about what was chosen of
     its checkpoint."""
-    check_draft_kind(speculative, found)
     network, choice = speculative.network(found.config)
     speculative.check_network(network)
     if network.decoder is not None:
         require_blocks(network.decoder)
     _require_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
-    if isinstance(network, ModelConfig):
-        check_pair(target_dir, target, found.path, network, skip_damaged)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)
     contract = SpeculationContract.of(speculative.method, speculative.tree)

@@ -14,17 +14,22 @@ from trtspec.errors import ConfigError
 class PerLayerSpec:
     """A second embedding of each token, of ``size`` elements for every layer. With e the token's
     row behind ``EmbeddingSpec.scale``, layer i is given ``sum_scale * (norm(projection_scale *
-    (projection e)_i) + scale * row_i)``. ConfigError for a value that is none."""
+    (projection e)_i) + scale * row_i)``. rows: tokens that have such rows, None: all; any others,
+    which are padding, read the first one's. ConfigError for a value that is none."""
 
     size: int
     norm: NormSpec
     scale: float = 1.0
     projection_scale: float = 1.0
     sum_scale: float = 1.0
+    rows: int | None = None
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"size of a per-layer embedding is {self.size}; it must be above 0")
+        for name, number in (("size", self.size), ("rows", self.rows)):
+            if number is not None and number < 1:
+                raise ConfigError(
+                    f"{name} of a per-layer embedding is {number}; it must be above 0"
+                )
         for name in ("scale", "projection_scale", "sum_scale"):
             if not getattr(self, name) > 0:
                 raise ConfigError(
@@ -52,8 +57,8 @@ class EmbeddingSpec:
 @dataclass(frozen=True)
 class HeadSpec:
     """tied: its matrix is the embedding's. scale: what logits are multiplied with. soft_cap: logits
-    l become ``cap * tanh(l / cap)``; None: they stay. bias: it adds one. ConfigError for a value
-    that is none."""
+    l become ``cap * tanh(l / cap)``; None: they stay. bias: it adds one to what comes of this.
+    ConfigError for a value that is none."""
 
     tied: bool = False
     scale: float = 1.0

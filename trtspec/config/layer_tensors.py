@@ -21,6 +21,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 EMBEDDING = "embed.weight"
 HEAD = "head.weight"
+HEAD_BIAS = "head.bias"
 EXPERTS = "mlp.experts."
 """Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
 LATENT_UP = "attn.kv_b.weight"
@@ -31,6 +32,7 @@ PER_LAYER = "per_layer."
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
     ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``;
+    ``head.bias [V]`` where there is one;
     with embeddings of P elements for every of L layers, ``per_layer.embed.weight [V, L * P]``,
     ``per_layer.projection.weight [L * P, H]`` and ``per_layer.norm.weight [P]``.
 
@@ -46,6 +48,8 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     tensors |= _norm("norm", config.norm, (hidden,))
     if not config.head.tied:
         tensors[HEAD] = (config.vocab_size, hidden)
+    if config.head.bias:
+        tensors[HEAD_BIAS] = (config.vocab_size,)
     return tensors
 
 
@@ -91,7 +95,7 @@ def _per_layer(config: ModelConfig) -> dict[str, Shape]:
         return {}
     rows = config.num_layers * given.size
     tensors: dict[str, Shape] = {
-        PER_LAYER + EMBEDDING: (config.vocab_size, rows),
+        PER_LAYER + EMBEDDING: (given.rows or config.vocab_size, rows),
         PER_LAYER + "projection.weight": (rows, config.hidden_size),
     }
     return tensors | _norm(PER_LAYER + "norm", given.norm, (given.size,))

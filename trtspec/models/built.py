@@ -122,11 +122,8 @@ def _refuse(missing: Iterable[str], what: str) -> None:
 
 
 def _of_model(config: ModelConfig) -> Iterator[str]:
-    head = config.head
     if all(isinstance(m, AttentionSpec) and m.rope is None for m in _mixers(config)):
         yield "no layer with rotary embedding"
-    if head.bias:
-        yield "a head with a bias"
 
 
 def _mixers(config: ModelConfig) -> list[Mixer]:

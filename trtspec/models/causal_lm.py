@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats, reads_head
@@ -62,14 +63,15 @@ class CausalLM(nn.Module):
     layers have other tables), of each layer ``layers.{i}.attn.qkv.P``, ``attn.o.P``,
     ``mlp.gate_up.P`` (without a gate ``mlp.up.P``), ``mlp.down.P`` and those of its norms that
     there are, ``input_norm.weight`` (and ``bias``), ``attn.q_norm``, ``attn.k_norm``,
-    ``attn_out_norm``, ``post_attention_norm``, ``mlp_out_norm``; ``norm.weight``, ``lm_head.P``.
+    ``attn_out_norm``, ``post_attention_norm``, ``mlp_out_norm``; ``norm.weight``, ``lm_head.P``,
+    and ``head_bias [V]`` (always float32) where the head has one.
     In place of ``attn.qkv`` stands ``attn.qk`` where the values are the keys, ``attn.q`` where
     both are an earlier layer's. With per-layer embeddings there are those of `PerLayerEmbedding`
     behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
-    but ``inv_freq`` and rounded weights with their scales have the model's dtype: choose it at
+    but ``inv_freq``, ``head_bias`` and rounded weights with their scales have the model's dtype: choose it at
     construction; ``.to(dtype)`` would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
@@ -77,6 +79,7 @@ class CausalLM(nn.Module):
     """
 
     token_map: Tensor | None = None  # ids are the target's: no map is needed
+    head_bias: Tensor | None
 
     def __init__(
         self,
@@ -107,6 +110,8 @@ class CausalLM(nn.Module):
         self.per_layer = None if given is None else PerLayerEmbedding(config, given, dtype, formats)
         self.cache_places = cache_places(config)
         self.lm_head = Linear(hidden, vocab, dtype, format=head_format)
+        bias = torch.empty(vocab, dtype=torch.float32) if config.head.bias else None
+        self.register_buffer("head_bias", bias)
 
     @staticmethod
     def matrices(config: ModelConfig) -> list[Read]:
@@ -169,7 +174,8 @@ class CausalLM(nn.Module):
         """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
         spec = self.config.head
-        return capped(logits if spec.scale == 1 else logits * spec.scale, spec.soft_cap)
+        found = capped(logits if spec.scale == 1 else logits * spec.scale, spec.soft_cap)
+        return found if self.head_bias is None else found + self.head_bias
 
     def forward(
         self,
@@ -200,6 +206,8 @@ class CausalLM(nn.Module):
         if self.embed is not None:
             self.embed.load(tensors, f"{EMBEDDING}.weight")
         load_linear(self.lm_head, tensors, [head_weight(self.config)])
+        if self.head_bias is not None:
+            self.head_bias.copy_(read_tensor(tensors, HEAD_BIAS))
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"norm.{name}"))
         if self.per_layer is not None:

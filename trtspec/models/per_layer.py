@@ -31,7 +31,8 @@ class PerLayerEmbedding(nn.Module):
         self.spec = spec
         rows = config.num_layers * spec.size
         table = formats.at("per_layer").of_embedding("embed")
-        self.embed = Embedding(config.vocab_size, rows, dtype, format=table)
+        self.embed = Embedding(spec.rows or config.vocab_size, rows, dtype, format=table)
+        self.lacks_rows = spec.rows is not None and spec.rows < config.vocab_size
         projected = formats.at("per_layer").of({"projection": rows})
         self.projection = Linear(config.hidden_size, rows, dtype, format=projected)
         self.norm = make_norm(spec.norm, spec.size, dtype)
@@ -40,6 +41,8 @@ class PerLayerEmbedding(nn.Module):
     def forward(self, input_ids: Tensor, x: Tensor) -> list[Tensor]:
         """For each layer ``[T, P]``, of ``input_ids [T] i64`` and their embeddings ``x [T, H]``."""
         size = self.spec.size
+        if self.lacks_rows:
+            input_ids = torch.where(input_ids < self.spec.rows, input_ids, 0)
         own = (self.embed(input_ids) * self.scale).view(x.shape[0], -1, size)
         projected = (self.projection(x) * self.spec.projection_scale).view(x.shape[0], -1, size)
         given = (self.norm(projected) + own) * self.spec.sum_scale

@@ -127,7 +127,7 @@ void test_executor_figures() {
   metrics.write(out);
   out.end_object();
   const trtspec::Json figures = trtspec::Json::parse(out.text(), "figures");
-  CHECK_EQ(figures.members().size(), 19u);
+  CHECK_EQ(figures.members().size(), 22u);
   CHECK_EQ(figures.at("acceptance_length").as_double(), 2.0);
   CHECK_EQ(figures.at("num_engine_calls").as_int(), 4);
   CHECK_EQ(figures.at("num_draft_calls").as_int(), 2);
