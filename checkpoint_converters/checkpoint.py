@@ -32,10 +32,9 @@ from checkpoint_converters.stacked import split_stacked
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
-
 _ROUNDED = 0.25
-"""Rounding to four bits moves a matrix by a tenth of its norm; two that have nothing to do with each
-other are further apart than either is long."""
+"""Rounding to four bits moves a matrix by a tenth of its norm; two that have nothing to do with
+each other are further apart than either is long."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,9 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
 
     A model that ties its head to its embedding may store either. One that stores both has them
     compared here, and so read: equal, or as near as rounding a quantised one leaves them, the head
-    is ignored; different, the checkpoint contradicts its config and is refused. Names: see `checkpoint_converters.base_names`. Raises
-    CheckpointError naming file, tensor, expected and found.
+    is ignored; different, the checkpoint contradicts its config and is refused. Names: see
+    `checkpoint_converters.base_names`. Raises CheckpointError naming file, tensor, expected and
+    found.
     """
     family, hf = _detect(path, guests)
     stored = read_model_headers(path)

@@ -23,7 +23,6 @@ from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.storage import NetworkStorage
 from trtspec.errors import CheckpointError
 
-
 _NEVER = -1e30
 """Added to a logit: less than any other, and a finite number, as weights have to be."""
 

@@ -14,7 +14,6 @@ from trtspec.config.layer_tensors import EXPERTS, model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
-
 CACHE_SCALES = r".*\.(k|v|kv|q|prob)_(scale|zero_point)"
 """Numbers by which others round K and V, whether or not the config says so. They are not rounded
 here, so nothing needs them, in any checkpoint."""

@@ -3,8 +3,9 @@
 A layer has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized`` and
 ``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of numbers to
 which ``2^(bits - 1)`` was added (``pack-quantized``). ``weight_zero_point [N, G]``, packed along N
-there, is subtracted from the numbers; a layer that lacks it has zeros. ``weight_g_idx [K]`` is the group of each input feature.
-``config_groups`` say which layers are of how many bits, by name, pattern or class.
+there, is subtracted from the numbers; a layer that lacks it has zeros. ``weight_g_idx [K]`` is the
+group of each input feature. ``config_groups`` say which layers are of how many bits, by name,
+pattern or class.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from .tiny_gguf import (
     tiny,
 )
 
-
 NO_TOKEN = 0xFFFF_FFFF
 
 

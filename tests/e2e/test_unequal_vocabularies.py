@@ -67,7 +67,9 @@ def drafted(llm: LLM) -> set[int]:
 
 
 NAMES = ("<a>", "<b>", "<c>")
-PAIRS: dict[str, tuple[Callable[[TinyModels], Path], tuple[list[str], Sequence[str]], Collection[int]]] = {
+PAIRS: dict[
+    str, tuple[Callable[[TinyModels], Path], tuple[list[str], Sequence[str]], Collection[int]]
+] = {
     "larger": (larger, (WORDS, NAMES), range(203, 290)),
     "smaller": (smaller, (WORDS[:150], ()), range(150, 203)),
     "prefix": (lambda models: models.folder("llama"), (WORDS[:100], ()), range(100, 203)),

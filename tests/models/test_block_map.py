@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec, PerLayerSpec
+from trtspec.config.embedding_spec import EmbeddingSpec, PerLayerSpec
 from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Layers, LayerSpec

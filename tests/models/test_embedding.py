@@ -130,9 +130,13 @@ def test_other_rows_are_not_read() -> None:
 def test_tokens_that_have_no_per_layer_row() -> None:
     """Padding of the vocabulary reads the first token's."""
     config = tiny_config("Gemma4ForCausalLM", V, 16, 24, 2, 4, 2, 8, 1e-5, 64)
-    module = PerLayerEmbedding(config, PerLayerSpec(6, NormSpec(1e-5), rows=5), torch.float32, IN_ROWS)
+    module = PerLayerEmbedding(
+        config, PerLayerSpec(6, NormSpec(1e-5), rows=5), torch.float32, IN_ROWS
+    )
     assert module.embed.weight.shape == (5, 12)
     for buffer in module.buffers():
         buffer.uniform_(generator=torch.Generator().manual_seed(0))
-    first, last, none, other = torch.stack(module(torch.tensor([0, 4, 5, V - 1]), torch.ones(4, 16)), 1)
+    first, last, none, other = torch.stack(
+        module(torch.tensor([0, 4, 5, V - 1]), torch.ones(4, 16)), 1
+    )
     assert torch.equal(none, first) and torch.equal(other, first) and not torch.equal(last, first)

@@ -15,7 +15,6 @@ from trtspec.backends.device import compute_capability, gpu_name
 from trtspec.config.strict import from_dict
 from trtspec.ops import OPS_VERSION
 
-
 _EXTENSION = re.compile(
     r"(avx|sse|amx_|fma|bmi|sha_|v?aes$|gfni|v?pclmul).*|ssse3|pni|popcnt|abm|f16c|movbe|adx|xop|tbm"
 )

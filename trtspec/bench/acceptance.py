@@ -67,9 +67,7 @@ class AcceptanceReport:
         ]
         counts, drafts = m["num_accepted_tokens_per_pos"], m["num_drafts_per_pos"]
         for i, rate in enumerate(m["acceptance_rate_per_pos"]):
-            lines.append(
-                f"acceptance at token {i}: {rate:.2f} ({counts[i]} of {drafts[i]} drafts)"
-            )
+            lines.append(f"acceptance at token {i}: {rate:.2f} ({counts[i]} of {drafts[i]} drafts)")
         groups = self.by_category()
         if len(groups) > 1:
             lines.append(RULE)

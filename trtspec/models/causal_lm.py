@@ -71,8 +71,8 @@ class CausalLM(nn.Module):
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
-    but ``inv_freq``, ``head_bias`` and rounded weights with their scales have the model's dtype: choose it at
-    construction; ``.to(dtype)`` would round the frequencies.
+    but ``inv_freq``, ``head_bias`` and rounded weights with their scales have the model's dtype:
+    choose it at construction; ``.to(dtype)`` would round the frequencies.
 
     ``capture_layers`` are the hidden states handed out for a draft network, in that order: i is the
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
