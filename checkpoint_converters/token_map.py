@@ -12,6 +12,12 @@ from checkpoint_converters.containers.safetensors_files import TensorHeader
 from trtspec.errors import CheckpointError
 
 _INTEGERS = ("I64", "I32")
+_RARE = 8
+"""A table is doubted if it has so many times fewer repeated offsets, or runs of neighbours, than
+one of tokens drawn by chance; those that occur often repeat more offsets, and still lie scattered.
+"""
+_ENOUGH = 2
+"""Repeated offsets that have to be expected before there is anything in their absence."""
 
 
 def read_d2t(d2t: TensorHeader, t2d: TensorHeader | None, vocab: int) -> Tensor:
@@ -66,10 +72,16 @@ def doubts_about(ids: Tensor, t2d: TensorHeader | None, vocab: int) -> tuple[str
             f"{vocab}, so the draft vocabulary was possibly never calibrated, and drafts are "
             "accepted seldom; save the d2t that the head was trained with (target id minus row)"
         )
-    elif covered is None and len(ids) > 1 and _problem(ids - torch.arange(len(ids)), vocab) is None:
-        # Offsets repeat wherever a token's neighbour is covered as well: in any real vocabulary.
+    elif covered is None and _is_block(ids, vocab):
         doubts.append(
-            f"d2t holds {len(ids)} different token ids of {vocab}, where offsets (target id minus "
+            f"the {len(ids)} rows of d2t are all but one block of the target's {vocab} tokens, "
+            f"{int(ids.min())} to {int(ids.max())}, where tokens chosen for how often they occur "
+            "lie scattered: if the head was trained for others, drafts are accepted seldom; "
+            "save the d2t that it was trained with (target id minus row)"
+        )
+    elif covered is None and (count := _as_ids(ids - torch.arange(len(ids)), vocab)):
+        doubts.append(
+            f"d2t holds {count} different token ids of {vocab}, where offsets (target id minus "
             "row) would repeat: if these are the ids that the rows stand for, drafts are accepted "
             "seldom; subtract the row number from each"
         )
@@ -133,6 +145,27 @@ def _problem(ids: Tensor, vocab: int) -> str | None:
         first, second = (int(order[int(again[0]) + step]) for step in (0, 1))
         return f"{second} gives token {int(ids[second])}, as row {first} does"
     return None
+
+
+def _is_block(ids: Tensor, vocab: int) -> bool:
+    """Whether ids ``[V_d]`` are one run of neighbours, or far fewer than there are by chance."""
+    count = len(ids)
+    runs = 1 + int((ids.sort().values.diff() > 1).sum())
+    return _RARE * runs <= count * (vocab - count + 1) / vocab
+
+
+def _as_ids(stored: Tensor, vocab: int) -> int:
+    """How many ids the values ``[V_d]`` of a table are, if they are ids; 0 if they are offsets,
+    which repeat wherever a token's neighbour is covered as well: in any real vocabulary. Values
+    that repeat at its end fill a table up."""
+    last = (stored != stored[-1:]).nonzero()
+    values = stored[: int(last[-1]) + 2] if len(last) else stored[:1]
+    if bool(((values < 0) | (values >= vocab)).any()):
+        return 0
+    count, different = len(values), len(torch.unique(values))
+    expected = count * (count - 1) / vocab
+    is_rare = expected >= _ENOUGH and _RARE * (count - different) < expected
+    return different if is_rare else 0
 
 
 def is_identity(ids: Tensor) -> bool:

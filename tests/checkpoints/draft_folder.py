@@ -60,8 +60,8 @@ def offsets(ids: list[int] = IDS) -> Tensor:
     return torch.tensor(ids) - torch.arange(len(ids))
 
 
-def covered(ids: list[int] = IDS) -> Tensor:
-    mask = torch.zeros(V, dtype=torch.bool)
+def covered(ids: list[int] = IDS, vocab: int = V) -> Tensor:
+    mask = torch.zeros(vocab, dtype=torch.bool)
     mask[ids] = True
     return mask
 

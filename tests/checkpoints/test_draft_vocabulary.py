@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from checkpoint_converters.containers.safetensors_files import read_file_header
-from checkpoint_converters.token_map import read_d2t, read_token_map, require_order
+from checkpoint_converters.containers.safetensors_files import TensorHeader, read_file_header
+from checkpoint_converters.token_map import doubts_about, read_d2t, read_token_map, require_order
 from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
 
@@ -23,10 +23,14 @@ from .draft_folder import IDS, TARGET, H, V, covered, offsets, speculators, yuhu
 from .tiny_folder import TinyFolder
 
 
-def table(path: Path, d2t: Tensor, t2d: Tensor | None, vocab: int) -> Tensor:
+def table_of(path: Path, d2t: Tensor, t2d: Tensor | None) -> dict[str, TensorHeader]:
     file = path / "table.safetensors"
     save_file({"d2t": d2t} | ({} if t2d is None else {"t2d": t2d}), file)
-    headers = read_file_header(file)
+    return read_file_header(file)
+
+
+def table(path: Path, d2t: Tensor, t2d: Tensor | None, vocab: int) -> Tensor:
+    headers = table_of(path, d2t, t2d)
     return read_d2t(headers["d2t"], headers.get("t2d"), vocab)
 
 
@@ -111,27 +115,62 @@ def test_the_mask_of_a_whole_head_does_not_matter(tmp_path: Path) -> None:
     assert len(table(tmp_path, torch.zeros(V).long(), covered([]), V)) == V
 
 
+def doubts(path: Path, d2t: Tensor, t2d: Tensor | None, vocab: int) -> tuple[str, ...]:
+    headers = table_of(path, d2t, t2d)
+    t2d_header = headers.get("t2d")
+    return doubts_about(read_d2t(headers["d2t"], t2d_header, vocab), t2d_header, vocab)
+
+
+NONE, BLOCK, AS_IDS = (
+    None,
+    "but one block of the target's 203 tokens, ",
+    " different token ids of 203",
+)
+SPARSE = [0, 1, 3, 4, 6, 9, *range(12, 48, 2)]
+"""Token ids, which are possible as offsets too."""
+
+
 @pytest.mark.parametrize(
     ("d2t", "t2d", "doubt"),
     [
-        (offsets(), None, None),
-        (offsets(), covered(), None),
-        (torch.zeros(6).long(), None, "first 6 tokens of 20.*never calibrated.*accepted seldom"),
-        # Ids in range as offsets too; a mask says that they are none.
-        (torch.tensor([0, 1, 3, 4, 6, 9]), None, "holds 6 different token ids.*subtract the row"),
-        (torch.tensor([0, 1, 3, 4, 6, 9]), covered([0, 2, 5, 7, 10, 14]), None),
-        (torch.tensor([2, 0, 5, 1, 7, 8]), None, "holds 6 different token ids"),
-        (torch.full((6,), 2), None, None),
-        (offsets(), torch.arange(V), "t2d is I64 with other values than 0 and 1"),
+        ([0] * 24, None, "first 24 tokens of 203.*never calibrated.*accepted seldom"),
+        ([0] * 24, covered(list(range(24)), 203), "never calibrated"),
+        ([5] * 24, None, f"{BLOCK}5 to 28.*save the d2t"),
+        ([5] * 24, covered(list(range(5, 29)), 203), NONE),
+        ([0] * 20 + [1] * 4, None, f"{BLOCK}0 to 24,"),
+        (SPARSE, None, f"holds 24{AS_IDS}.*subtract the row"),
+        ([*SPARSE[:-2], 60, 48], None, f"holds 24{AS_IDS}"),
+        # A mask says that they are none.
+        (SPARSE, covered([id + row for row, id in enumerate(SPARSE)], 203), NONE),
+        # Filled up at the end.
+        (SPARSE[:-1] + SPARSE[-2:-1], None, f"holds 23{AS_IDS}"),
+        ([*SPARSE[:-1], 160], torch.arange(203), "t2d is I64 with other values than 0 and 1"),
+        # All but two of the target's tokens.
+        ([2] * 201, None, NONE),
+        # So few offsets may well all differ.
+        (SPARSE[:12], None, NONE),
     ],
 )
-def test_doubts(tmp_path: Path, d2t: Tensor, t2d: Tensor | None, doubt: str | None) -> None:
+def test_doubts(tmp_path: Path, d2t: list[int], t2d: Tensor | None, doubt: str | None) -> None:
+    found = doubts(tmp_path, torch.tensor(d2t), t2d, 203)
+    assert re.search(str(doubt), found[0]) if doubt else found == ()
+
+
+@pytest.mark.parametrize(("count", "gap"), [(24, 4), (64, 4), (64, 2), (1000, 4), (2000, 12)])
+def test_tables_of_scattered_tokens_are_not_doubted(tmp_path: Path, count: int, gap: int) -> None:
+    noise = torch.Generator().manual_seed(count)
+    for _ in range(20):
+        ids = torch.randperm(count * gap, generator=noise)[:count].sort().values.tolist()
+        assert doubts(tmp_path, offsets(ids), None, count * gap) == ()
+
+
+def test_doubts_are_among_the_notes(tmp_path: Path) -> None:
     folder = yuhuili3(tmp_path)
-    folder.tensors |= {"d2t": d2t}
-    folder.tensors.pop("t2d") if t2d is None else folder.tensors.update(t2d=t2d)
+    assert read_draft(folder.write(), TARGET).doubts == ()
+    folder.tensors |= {"d2t": torch.zeros(6).long()}
+    folder.tensors.pop("t2d")
     draft = read_draft(folder.write(), TARGET)
-    assert len(draft.doubts) == (doubt is not None)
-    assert all(re.search(str(doubt), said) and said in draft.notes for said in draft.doubts)
+    assert len(draft.doubts) == 1 and draft.doubts[0] in draft.notes
 
 
 def test_a_table_that_reorders_a_full_head(tmp_path: Path) -> None:
