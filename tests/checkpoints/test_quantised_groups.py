@@ -142,12 +142,35 @@ def test_experts_of_one_layer_share_a_size() -> None:
     formats = replace(NetworkFormats.uniform(PANELS), storage=storage).at("experts")
     kind = formats.of_experts(2, PARTS)
     assert isinstance(kind, IntegerFormat) and kind.scheme == grouped
-    odd = NetworkStorage(grouped, (("experts.1.up", replace(whole, bits=8)),))
-    with pytest.raises(ConfigError, match="2 formats"):
-        replace(formats, storage=odd).of_experts(2, PARTS)
 
 
 PARTS = ("gate", "up", "down")
+ORDERED = "int4 with inputs in an order of their own (act-order)"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"bits": 8}, "int4, int8"),
+        ({"permuted": True}, f"int4, {ORDERED}"),
+        (
+            {"zeros": True, "permuted": True},
+            f"int4, {ORDERED.replace('inputs', 'zero points and inputs')}",
+        ),
+        ({"input_scales": True}, "int4, int4 with factors of the inputs"),
+        ({"scale_dtype": "float32"}, "int4 with float16 scales, int4 with float32 scales"),
+        (None, "int4, plain"),
+    ],
+)
+def test_experts_that_differ(change: dict[str, Any] | None, told: str) -> None:
+    """What differs is said, and what to do."""
+    usual = WeightStorage(4, 32, "float16")
+    odd = None if change is None else replace(usual, **change)
+    storage = NetworkStorage(usual, (("experts.1.up", odd),))
+    formats = replace(NetworkFormats.uniform(PANELS), storage=storage).at("experts")
+    message = f"of experts have weights of 2 formats ({told}), .* (weight_dtype bfloat16)"
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        formats.of_experts(2, PARTS)
 
 
 def test_runs_of_one_group_fit_its_format() -> None:

@@ -145,7 +145,9 @@ def test_what_does_not_fit_is_refused() -> None:
     assert part.permutation is not None
     half, other = read(stored(scheme, "a", 35), "a"), read(stored(scheme, "b", 35), "b")
     other = replace(other, permutation=part.permutation.flip(0))
-    with pytest.raises(CheckpointError, match="a and b are one layer's, but their permutation"):
+    with pytest.raises(
+        CheckpointError, match="a and b are one layer's, but the orders of their inputs"
+    ):
         loaded(kind, half, other)
     tensors["a_zero"] = tensors["a_zero"].float()
     tensors["a_zero"][0] = torch.nan

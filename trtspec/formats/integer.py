@@ -41,6 +41,10 @@ from trtspec.ops.moe import Coding
 
 ROUNDED_INPUTS = WeightStorage(8).name
 """The ``activation_dtype`` of products whose inputs are rounded."""
+_OF_INPUTS = {
+    "input_scales": "the factors of their inputs",
+    "permutation": "the orders of their inputs (act-order)",
+}
 _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
 
 
@@ -62,6 +66,18 @@ class IntegerFormat(WeightFormat):
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.scheme.name
+
+    @property
+    def traits(self) -> tuple[str, ...]:  # type: ignore[override]
+        scheme = self.scheme
+        told = {
+            f"{scheme.scale_dtype} scales": True,
+            "zero points": scheme.zeros,
+            "offsets": scheme.offsets,
+            "factors of the inputs": scheme.input_scales,
+            "inputs in an order of their own (act-order)": scheme.permuted,
+        }
+        return tuple(trait for trait, has in told.items() if has)
 
     @property
     def arranges_inputs(self) -> bool:
@@ -180,7 +196,8 @@ class IntegerFormat(WeightFormat):
             if not torch.equal(values, given[0]):
                 raise CheckpointError(
                     f"the checkpoint's tensors {next(iter(found))} and {source} are one layer's, "
-                    f"but their {name} differ; build with floats of them (weight_dtype bfloat16)"
+                    f"but {_OF_INPUTS[name]} differ; build with floats of them (weight_dtype "
+                    "bfloat16)"
                 )
         if name in buffers:
             buffers[name].copy_(given[0] if given else neutral)
@@ -228,8 +245,8 @@ class IntegerFormat(WeightFormat):
         scheme = self.scheme
         if scheme.input_scales or scheme.permuted:
             raise ConfigError(
-                f"experts in {self.name} with input scales or permuted inputs have no kernel; "
-                "build with floats of them (weight_dtype bfloat16)"
+                f"experts in {self.name} with input scales or permuted inputs (act-order) have no "
+                "kernel; build with floats of them (weight_dtype bfloat16)"
             )
         coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs)
         return experts.by_op(coding, x, chosen, weights, residual)
@@ -287,7 +304,7 @@ def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
         raise ConfigError(
             f"the checkpoint's {scheme.name} weights have a scale for each {scheme.group_size} "
             f"input features; kept are groups that {', '.join(map(str, GROUP_SIZES[1:]))} divide: "
-            "give a weight_dtype of floats"
+            "keep them in floats (weight_dtype bfloat16)"
         )
     return IntegerFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)
 

@@ -70,8 +70,8 @@ class NetworkFormats:
         if len(found) > 1:
             raise ConfigError(
                 f"the experts of {self.within.removesuffix('.')} have weights of "
-                f"{len(found)} formats ({', '.join(kind.name for kind in found)}), which are not "
-                "multiplied together; give a weight_dtype of floats"
+                f"{len(found)} formats ({_differences(list(found))}), which are not multiplied "
+                "together; keep them in floats (weight_dtype bfloat16)"
             )
         return next(iter(found))
 
@@ -117,3 +117,13 @@ def reads_head(tied: bool, head: WeightFormat, embedding: WeightFormat | None) -
     """Whether rows of an embedding are read out of the head that it is tied to: where these are
     floats, or rounded as the embedding is to be."""
     return tied and (not head.is_rounded or head == embedding)
+
+
+def _differences(kinds: Sequence[WeightFormat]) -> str:
+    """Formats by their names, and by what not all of a name have."""
+    told = []
+    for kind in kinds:
+        others = [set(each.traits) for each in kinds if each.name == kind.name]
+        own = [trait for trait in kind.traits if trait not in set.intersection(*others)]
+        told.append(f"{kind.name} with {' and '.join(own)}" if own else kind.name)
+    return ", ".join(told)
