@@ -2,14 +2,16 @@
 
 A layer has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized`` and
 ``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of numbers to
-which ``2^(bits - 1)`` was added (``pack-quantized``). ``weight_zero_point [N, G]``, packed along N
-there, is subtracted from the numbers; a layer that lacks it has zeros. ``weight_g_idx [K]`` is the
-group of each input feature. ``config_groups`` say which layers are of how many bits, by name,
-pattern or class.
+which ``2^(bits - 1)`` was added (``pack-quantized``); ``weight_shape [2]`` says N and K there, as
+the last word may be filled up. ``weight_zero_point [N, G]``, packed along N there, is subtracted
+from the numbers; a layer that lacks it has zeros. Scales and zero points of one group may be
+``[N]``, and one value for all ``[1]`` or ``[]``. ``weight_g_idx [K]`` is the group of each input
+feature. ``config_groups`` say which layers are of how many bits, by name, pattern or class.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,10 +33,10 @@ BITS = (4, 8)
 _MIXED = "mixed-precision"
 _GROUP, _STRATEGIES = "group", ("tensor", "channel", "group")
 _SCALE, _ZERO, _INDEX = "weight_scale", "weight_zero_point", "weight_g_idx"
-_PACKED = "weight_packed"
+_PACKED, _SHAPE = "weight_packed", "weight_shape"
 # What is said of inputs and outputs: they are not rounded by it here.
 _LEFT_OUT = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
-_ROLES = ("weight", _PACKED, "weight_shape", _ZERO, _INDEX, *_LEFT_OUT)
+_ROLES = ("weight", _PACKED, _SHAPE, _ZERO, _INDEX, *_LEFT_OUT)
 
 
 def read_compressed_tensors(said: Said) -> Scheme:
@@ -52,7 +54,8 @@ def read_compressed_tensors(said: Said) -> Scheme:
         found |= dict.fromkeys(fields.get("targets", []), weights)
     if not found:
         raise said.refuse("has no config_groups with targets; quantise the model anew")
-    return Scheme(METHOD, _SCALE, _ROLES, lambda module: _read(module, said, found))
+    inputs = _Inputs({})
+    return Scheme(METHOD, _SCALE, _ROLES, lambda module: _read(module, said, found, inputs))
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,31 @@ def _weights(group: Said) -> _Weights:
     return _Weights(bits, size, bool(said.get("symmetric", True)), order)
 
 
-def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of packed layers, as their files say. Layers that differ in their numbers alone
+    have as many, so one of them is read for all; `_unpack` compares each."""
+
+    known: dict[tuple[str, int, int], int]
+
+    def of(self, module: Module, bits: int) -> int:
+        n, words = module.part(_PACKED, ("I32",), 2).shape
+        in_word = WORD_BITS // bits
+        if not module.has(_SHAPE):
+            return words * in_word
+        module.part(_SHAPE, ("I64", "I32"), 1)
+        module.require_shape(_SHAPE, (2,))
+        kind = re.sub(r"\d+", "", module.name), n, words
+        if kind not in self.known:
+            rows, k = module.parts[_SHAPE].read().tolist()
+            if rows != n or -(-k // in_word) != words:
+                wanted = f"be [{n}, {words * in_word}], or up to {in_word - 1} inputs less"
+                raise module.refuse(_SHAPE, str([rows, k]), wanted)
+            self.known[kind] = k
+        return self.known[kind]
+
+
+def _read(module: Module, said: Said, found: Mapping[str, _Weights], inputs: _Inputs) -> Layer:
     weights = setting_of(module.name, found)
     if weights is None:
         raise said.refuse(
@@ -89,22 +116,19 @@ def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
         )
     bits, packed = weights.bits, module.has(_PACKED)
     if packed:
-        n, words = module.part(_PACKED, ("I32",), 2).shape
-        k = words * WORD_BITS // bits
+        n, k = module.part(_PACKED, ("I32",), 2).shape[0], inputs.of(module, bits)
     else:
         n, k = module.part("weight", ("I8",), 2).shape
     scale = module.part(_SCALE, FLOATS, len(module.parts[_SCALE].shape))
     count = scale.shape[1] if len(scale.shape) == 2 else 1
-    if scale.shape not in ((n, count), (n,), (1,), ()):
+    if scale.shape not in _shapes(n, count):
         raise module.refuse(_SCALE, f"shape {list(scale.shape)}", f"have {n} rows, or be one value")
     groups = module.groups(_SCALE, k, count, weights.group_size)
     if not weights.symmetric and module.has(_ZERO):
-        module.part(_ZERO, ("I32",) if packed else ("I8", "I32"), 2)
-        rows = -(-n * bits // WORD_BITS) if packed else n
-        module.require_shape(_ZERO, (rows, count))
+        _require_zeros(module, bits, n, count)
     ordered = weights.sorted and count > 1
     if ordered or module.has(_INDEX):
-        module.part(_INDEX, ("I32", "I64"), 1)
+        module.part(_INDEX, ("I32", "I64"), 1, "actorder")
         module.require_shape(_INDEX, (k,))
     storage = WeightStorage(
         bits, groups.size, scale_type(scale), zeros=not weights.symmetric, permuted=ordered
@@ -113,34 +137,61 @@ def _read(module: Module, said: Said, found: Mapping[str, _Weights]) -> Layer:
 
 
 def _unpack(module: Module, weights: _Weights, n: int, groups: Groups, ordered: bool) -> Numbers:
-    bits = weights.bits
+    bits, count, shape = weights.bits, groups.count, [n, groups.inputs]
     if module.has(_PACKED):
         values = centred(unpack_words(module.parts[_PACKED].read(), bits), bits)
+        values = values[:, : groups.inputs].contiguous()
     else:
         values = module.parts["weight"].read()
-    if module.has("weight_shape"):
-        said = tuple(module.parts["weight_shape"].read().tolist())
-        if said != tuple(values.shape):
-            raise module.refuse("weight_shape", str(list(said)), f"be {list(values.shape)}")
-    scales = module.finite(_SCALE).reshape(-1, groups.count).expand(n, groups.count).contiguous()
-    zeros = None if weights.symmetric else torch.zeros(n, groups.count, dtype=torch.int8)
-    if module.has(_ZERO):
-        zeros = _zeros(module, bits, n)
-    if weights.symmetric and zeros is not None:
+    if module.has(_SHAPE):
+        said = module.parts[_SHAPE].read().tolist()
+        if said != shape:
+            raise module.refuse(_SHAPE, str(said), f"be {shape}")
+    scales = module.finite(_SCALE).reshape(-1, count).expand(n, count).contiguous()
+    zeros = None if weights.symmetric else groups.even(_zeros(module, bits, n, count))
+    if weights.symmetric and module.has(_ZERO) and module.parts[_ZERO].read().any():
         # Some writers keep them, packed or not.
-        if zeros.any() and module.parts[_ZERO].read().any():
+        _require_zeros(module, bits, n, count)
+        if _zeros(module, bits, n, count).any():
             raise module.refuse(_ZERO, "zero points", "be zero, as symmetric says")
-        zeros = None
-    zeros = None if zeros is None else groups.even(zeros)
     order = _order(module, groups, ordered)
     return Numbers(values, groups.even(scales), zeros, permutation=order)
 
 
-def _zeros(module: Module, bits: int, n: int) -> Tensor:
-    stored = module.parts[_ZERO].read()
-    if module.has(_PACKED) and stored.dtype == torch.int32:
-        stored = centred(unpack_words(stored.t(), bits), bits).t()[:n]
-    return stored.to(torch.int8).contiguous()
+def _shapes(n: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Those of scales or zero points ``[N, G]``, of one group also without that dimension, or as
+    one value for all."""
+    return ((n, count), (n,), (1,), ()) if count == 1 else ((n, count),)
+
+
+def _packs_zeros(module: Module) -> bool:
+    """Whether they are packed as the numbers are; those of one value for all are not."""
+    return module.has(_PACKED) and module.parts[_ZERO].dtype == "I32"
+
+
+def _require_zeros(module: Module, bits: int, n: int, count: int) -> None:
+    """CheckpointError for zero points of another dtype or shape."""
+    found = module.part(_ZERO, ("I8", "I32"), len(module.parts[_ZERO].shape)).shape
+    rows = -(-n * bits // WORD_BITS) if _packs_zeros(module) else n
+    allowed = _shapes(rows, count)[: 2 if _packs_zeros(module) else None]
+    if found not in allowed:
+        shapes = " or ".join(str(list(shape)) for shape in allowed)
+        raise module.refuse(_ZERO, f"shape {list(found)}", f"have {shapes}")
+
+
+def _zeros(module: Module, bits: int, n: int, count: int) -> Tensor:
+    """Zero points ``[N, G] i8``."""
+    if not module.has(_ZERO):
+        return torch.zeros(n, count, dtype=torch.int8)
+    stored = module.parts[_ZERO].read().reshape(-1, count)
+    if _packs_zeros(module):
+        return centred(unpack_words(stored.t().contiguous(), bits), bits).t()[:n].contiguous()
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    outside = stored[(stored < low) | (stored > high)]
+    if len(outside):
+        wanted = f"be from {low} to {high}, as numbers of {bits} bits are"
+        raise module.refuse(_ZERO, f"a zero point of {int(outside[0])}", wanted)
+    return stored.to(torch.int8).expand(n, count).contiguous()
 
 
 def _order(module: Module, groups: Groups, ordered: bool) -> Tensor | None:

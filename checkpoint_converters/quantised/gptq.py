@@ -2,7 +2,8 @@
 
 A layer has ``qweight [K bits / 32, N] i32`` (numbers of an output below each other, lowest bits
 first), ``qzeros [G, N bits / 32] i32`` (side by side), ``scales [G, N] f16`` and ``g_idx [K] i32``,
-the group of each input feature, which rises in steps unless ``desc_act`` sorted the features:
+the group of each input feature, which rises in steps unless ``desc_act`` sorted the features, and
+may be left out where it does (``static_groups``, or one group):
 ``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. Format ``gptq`` holds
 ``z - 1``, ``gptq_v2`` holds z. Writers say which as ``checkpoint_format``, ``format`` or both; and
 some that say ``gptq`` hold z, which shows where all z are the middle (``sym``); then ``qzeros`` may
@@ -50,6 +51,7 @@ def read_gptq(said: Said) -> Scheme:
         _FORMATS[_format(said)],
         bool(said.get("sym", True)),
         bool(said.get("desc_act", False)),
+        bool(said.get("static_groups", False)),
     )
     return Scheme(f"GPTQ, {bits} bits", "qweight", ("qzeros", "scales", "g_idx"), settings.read)
 
@@ -77,6 +79,8 @@ class _Settings:
     added: int
     symmetric: bool
     sorted: bool
+    static: bool
+    """Groups were made before features were sorted, so that they rise; ``g_idx`` may be absent."""
 
     def read(self, module: Module) -> Layer:
         in_word = WORD_BITS // self.bits
@@ -87,10 +91,11 @@ class _Settings:
         if not self.symmetric or module.has("qzeros"):
             module.part("qzeros", ("I32",), 2)
             module.require_shape("qzeros", (count, n // in_word))
-        if self.sorted or module.has("g_idx"):
-            module.part("g_idx", ("I32", "I64"), 1)
+        ordered = self.sorted and count > 1 and (module.has("g_idx") or not self.static)
+        if ordered or module.has("g_idx"):
+            asked_by = "desc_act without static_groups"
+            module.part("g_idx", ("I32", "I64"), 1, asked_by)
             module.require_shape("g_idx", (k,))
-        ordered = self.sorted and count > 1
         storage = WeightStorage(
             self.bits,
             groups.size,

@@ -32,12 +32,16 @@ class Module:
     def has(self, role: str) -> bool:
         return role in self.parts
 
-    def part(self, role: str, dtypes: Collection[str], rank: int) -> TensorHeader:
-        """A part of so many dimensions; CheckpointError if it is missing or another thing."""
+    def part(
+        self, role: str, dtypes: Collection[str], rank: int, asked_by: str = ""
+    ) -> TensorHeader:
+        """A part of so many dimensions; CheckpointError if it is missing or another thing.
+        ``asked_by``: the setting without which it need not be there."""
         if role not in self.parts:
+            why = f", which {asked_by} asks for" if asked_by else ""
             raise CheckpointError(
                 f"{self.file}: layer {self.name} is quantised ({self.scheme}), but its tensor "
-                f"{self.name}.{role} is missing; {AGAIN}"
+                f"{self.name}.{role} is missing{why}; {AGAIN}"
             )
         header = self.parts[role]
         if header.dtype not in dtypes:

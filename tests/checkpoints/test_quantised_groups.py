@@ -258,3 +258,91 @@ def test_zero_points_that_symmetric_denies(tmp_path: Path, packed: bool) -> None
     parts = pack_quantized(codes, zeros=True) if packed else int_quantized(codes)
     with pytest.raises(CheckpointError, match=r"weight_zero_point .* be zero, as symmetric says"):
         down(opened(with_down(tmp_path, parts, 24), config))
+
+
+ZERO = "weight_zero_point"
+
+
+def one_group(codes: Codes, whole: bool) -> Codes:
+    """One scale and zero point for each output; whole: for all of them."""
+    scales, zeros = codes.scales[:, :1], codes.zeros[:, :1]
+    if whole:
+        scales, zeros = scales[:1].expand(scales.shape), zeros[:1].expand(zeros.shape)
+    return replace(codes, scales=scales, zeros=zeros, group=torch.zeros_like(codes.group))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("strategy", ["channel", "tensor"])
+def test_zero_points_of_one_group(tmp_path: Path, packed: bool, strategy: str) -> None:
+    """Shaped as the scales are: with or without the dimension of groups, one value for all, which
+    is not packed."""
+    whole = strategy == "tensor"
+    codes = one_group(Codes.random(16, 24), whole)
+    config = CASES["pack-quantized" if packed else "int-quantized"].config
+    said = {"num_bits": 4, "strategy": strategy, "symmetric": False}
+    config["config_groups"]["group_0"] = group(["Linear"], **said)
+    parts = pack_quantized(codes, zeros=True) if packed else int_quantized(codes)
+    plain = int_quantized(codes)[ZERO]
+    shapes: list[tuple[Tensor, Tensor]] = [
+        (parts["weight_scale"], parts[ZERO]),
+        (parts["weight_scale"].flatten(), parts[ZERO].flatten()),
+        (parts["weight_scale"].flatten(), plain.flatten()),
+    ]
+    if whole:
+        shapes += [(codes.scales[0], plain[0]), (codes.scales[0, 0], plain[0, 0])]
+    for scales, zeros in shapes:
+        changed = parts | {"weight_scale": scales, ZERO: zeros}
+        checkpoint = opened(with_down(tmp_path, changed, 24), config)
+        assert torch.equal(down(checkpoint), codes.floats)
+        assert torch.equal(kept(checkpoint), codes.floats)
+    for zeros, message in (
+        (plain[:5], r"shape \[5, 1\]; it must have \[16, 1\] or \[16\] or \[1\] or \[\]"),
+        (plain + 20, "a zero point of .*; it must be from -8 to 7, as numbers of 4 bits are"),
+        (plain.float(), "dtype F32; it must be I8 or I32"),
+    ):
+        with pytest.raises(CheckpointError, match=f"{ZERO} .* has {message}"):
+            down(opened(with_down(tmp_path, parts | {ZERO: zeros}, 24), config))
+
+
+@pytest.mark.parametrize("name", ["pack-quantized-zeros", "pack-quantized-8", "pack-quantized-act"])
+@pytest.mark.parametrize("k", [100, 97])
+def test_inputs_that_do_not_fill_the_last_word(tmp_path: Path, name: str, k: int) -> None:
+    case = CASES[name] if name.endswith("8") else in_groups(CASES[name], lambda: 32)
+    parts, floats = case.layer(16, k)
+    folder = with_down(tmp_path, parts, k)
+    checkpoint = opened(folder, case.config)
+    assert torch.equal(down(checkpoint), floats)
+    assert torch.equal(kept(checkpoint), floats)
+    assert checkpoint.config.storage is not None
+    full = k + -k % (32 // checkpoint.config.storage.usual.bits)
+    for said in ([16, k + 8], [12, k]):
+        folder.tensors[f"{DOWN}.weight_shape"] = torch.tensor(said)
+        message = rf"weight_shape .* has \[{said[0]}, {said[1]}\]; it must be \[16, {full}\]"
+        with pytest.raises(CheckpointError, match=message):
+            opened(folder, case.config)
+
+
+def test_sorted_inputs_whose_order_is_left_out(tmp_path: Path) -> None:
+    """Static groups rise, and one group has no order; any other order is lost."""
+    config, static = CASES["gptq-act"].config, {"static_groups": True}
+    codes = Codes.random(16, 24)
+    parts = {role: part for role, part in gptq(codes).items() if role != "g_idx"}
+    found = opened(with_down(tmp_path, parts, 24), config | static)
+    assert torch.equal(down(found), codes.floats)
+    assert found.config.storage is not None and not found.config.storage.usual.permuted
+    message = r"g_idx is missing, which desc_act without static_groups asks for"
+    with pytest.raises(CheckpointError, match=message):
+        opened(with_down(tmp_path, parts, 24), config)
+    single = Codes.random(16, 24, size=24)
+    parts = {role: part for role, part in gptq(single).items() if role != "g_idx"}
+    found = opened(with_down(tmp_path, parts, 24), config | {"group_size": 128})
+    assert torch.equal(down(found), single.floats)
+    # Where there is one, it counts.
+    ordered = Codes.random(16, 24, sorted_inputs=True)
+    found = opened(with_down(tmp_path, gptq(ordered), 24), config | static)
+    assert torch.equal(down(found), ordered.floats)
+    act = CASES["pack-quantized-act"]
+    parts, _ = act.layer(16, 24)
+    parts.pop("weight_g_idx")
+    with pytest.raises(CheckpointError, match="weight_g_idx is missing, which actorder asks for"):
+        opened(with_down(tmp_path, parts, 24), act.config)

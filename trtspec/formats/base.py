@@ -103,8 +103,8 @@ class WeightFormat(ABC):
     one serves all layers of a network.
 
     name: as users write it. is_rounded: whether weights are rounded to fewer bits than the
-    network's dtype has; the rows of an embedding are then kept beside a tied head. traits: what sets
-    it apart from others of its name, groups aside.
+    network's dtype has; the rows of an embedding are then kept beside a tied head. traits: what
+    sets it apart from others of its name, groups aside.
     """
 
     name: str
