@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from checkpoint_converters.containers.gguf_file import GgufFile
-from checkpoint_converters.tokenizers.turn_ends import ends_among
+from checkpoint_converters.tokenizers.turn_ends import ends_among, has_html
 from trtspec.errors import CheckpointError
 
 # llama.cpp's types of tokens.
@@ -20,6 +20,8 @@ _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _NAMED = (*_ENDS, "bos", "padding", "mask", "fim_pre", "fim_suf", "fim_mid")
 
 _MARKED = re.compile(r"<\|\S+\|>|<\uff5c\S+\uff5c>")
+_SPARE = re.compile(r"<(unused|reserved_|extra_id_|SPECIAL_|special_)\d+>|\[unused\d+\]")
+"""Rows that vocabularies keep for later."""
 _UNMARKED = frozenset({
     "<start_of_turn>", "<|turn>", "<bos>", "<pad>", "[INST]", "[/INST]",
     "<fim-prefix>", "<fim_prefix>", "<PRE>", "▁<PRE>",
@@ -27,6 +29,18 @@ _UNMARKED = frozenset({
     "<fim-middle>", "<fim_middle>", "<MID>", "▁<MID>",
 })  # fmt: skip
 """Further control tokens, which begin something and have no marks of control tokens."""
+_UNTYPED = frozenset({
+    "<unk>", "<UNK>", "[UNK]", "<mask>", "<MASK_TOKEN>", "[MASK]", "<cls>", "<CLS>", "[CLS]",
+    "<sep>", "<SEP>", "[SEP]", "<BOS_TOKEN>", "<EOS_TOKEN>", "<EOP_TOKEN>", "[BOS]",
+    "[gMASK]", "[sMASK]", "<sop>", "<eop>",  # GLM
+    "<2mass>", "[@BOS@]", "<start_of_image>", "<end_of_image>", "<image_soft_token>",  # Gemma
+    "<start_of_audio>", "<end_of_audio>", "<audio_soft_token>",
+    "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]",  # Mistral
+    "[/TOOL_RESULTS]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[CALL_ID]",
+    "[IMG_BREAK]", "[IMG_END]", "[BEGIN_AUDIO]",
+})  # fmt: skip
+"""Control tokens in the models' own tokenizers, which llama.cpp leaves as a file types them. None
+that may be a word, as ``<filename>`` and ``[IMG]``, or that users look for, as ``<think>``."""
 
 
 def token_types(file: GgufFile) -> list[int]:
@@ -41,14 +55,26 @@ def token_types(file: GgufFile) -> list[int]:
     tokens = file.texts(TOKENS)
     types = as_many(file, "token_type", len(tokens)) or [NORMAL] * len(tokens)
     named = {file.token_id(name) for name in _NAMED}
-    known = _UNMARKED.union(ends_among(dict.fromkeys(tokens)))
+    vocabulary = dict.fromkeys(tokens)
+    known = _UNMARKED.union(ends_among(vocabulary))
+    untyped = _UNTYPED if has_html(vocabulary) else _UNTYPED.union(("<s>",))
     looks_so = {
         i: token
         for i, token in enumerate(tokens)
         if types[i] not in (CONTROL, UNKNOWN, BYTE)
-        and (token in known or i in named or _MARKED.fullmatch(token))
+        and (
+            i in named
+            or token in known
+            or token in untyped
+            or _MARKED.fullmatch(token)
+            or _SPARE.fullmatch(token)
+        )
     }
-    unsure = {t for i, t in looks_so.items() if types[i] != USER_DEFINED and i not in named}
+    unsure = {
+        token
+        for i, token in looks_so.items()
+        if i not in named and (types[i] != USER_DEFINED or token in untyped)
+    }
     words = _made_by_merges(file, tokens, unsure) if unsure else set()
     wrong = {i for i, token in looks_so.items() if token not in words and len(token) > 1}
     return [CONTROL if i in wrong else kind for i, kind in enumerate(types)]

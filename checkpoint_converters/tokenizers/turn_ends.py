@@ -21,6 +21,7 @@ TURN_ENDS = frozenset({
     "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
 })  # fmt: skip
 
+_HTML_BESIDE = ("<eos>", "<|tool_response>")
 _NO_ENDS_BESIDE: dict[str, tuple[frozenset[str], ...]] = {
     # It ends one of several messages of a turn there.
     "<|end|>": tuple(
@@ -28,9 +29,13 @@ _NO_ENDS_BESIDE: dict[str, tuple[frozenset[str], ...]] = {
         for turn in ("<|return|>", "<|flush|>")
         for call in ("<|call|>", "<|calls|>")
     ),
-    # HTML there.
-    "</s>": (frozenset({"<eos>"}), frozenset({"<|tool_response>"})),
+    "</s>": tuple(frozenset({end}) for end in _HTML_BESIDE),
 }
+
+
+def has_html(texts: Collection[str]) -> bool:
+    """Whether ``<s>`` and ``</s>`` of a vocabulary are HTML, as its texts end otherwise."""
+    return any(end in texts for end in _HTML_BESIDE)
 
 
 def ends_among(texts: Collection[str]) -> list[str]:

@@ -92,10 +92,18 @@ def test_ends_by_their_texts(family: str, token_type: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("token_type", [NORMAL, USER])
-@pytest.mark.parametrize("text", ["<|im_start|>", "<|fim_prefix|>", "<start_of_turn>"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_start|>", "<|fim_prefix|>", "<start_of_turn>", "<unk>", "<s>", "<mask>", "[gMASK]",
+        "[CLS]", "[TOOL_CALLS]", "<start_of_image>", "<unused3>", "[unused12]", "<SPECIAL_20>",
+    ],
+)  # fmt: skip
 def test_other_control_tokens(text: str, token_type: int, tmp_path: Path) -> None:
     """As the user's own tokens are, one token; but not shown, and no ends."""
     for kind in (bytes_without_ends, pieces_without_ends, merged_characters):
+        if text in kind()["tokenizer.ggml.tokens"]:
+            continue
         metadata, (token,) = with_tokens(kind, [text], token_type)
         file = write(tmp_path, metadata)
         assert token not in read_config(file).eos_token_ids
@@ -133,6 +141,28 @@ def test_words_are_no_ends(tmp_path: Path) -> None:
     assert read_tokenizer(file).decode([ids[2]], skip_special_tokens=True) == "</s>"
     tokenizer = read_tokenizer(write(tmp_path, metadata, eos_token_id=ids[2]))
     assert tokenizer("cat</s>")["input_ids"][-1] == ids[2] == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("token_type", [NORMAL, USER])
+@pytest.mark.parametrize(
+    ("texts", "merges"),
+    [
+        (["<mask>", "<m", "ask>", "as", "k>"], ["< m", "a s", "k >", "as k>", "<m ask>"]),
+        (["<s>", "<eos>"], []),
+        (["<s>", "<|tool_response>"], []),
+        (["[IMG]"], []),
+        (["<filename>"], []),
+        (["<unused>"], []),
+    ],
+)
+def test_words_that_control_tokens_are_like(
+    texts: list[str], merges: list[str], token_type: int, tmp_path: Path
+) -> None:
+    """Made by merges, HTML, or what a text may well have: shown."""
+    metadata, ids = with_tokens(bytes_without_ends, texts, token_type)
+    own = [*metadata["tokenizer.ggml.merges"], *merges]
+    tokenizer = read_tokenizer(write(tmp_path, metadata, merges=own))
+    assert tokenizer.decode(ids[:1], skip_special_tokens=True) == texts[0]
 
 
 def test_a_word_that_the_file_gives_for_padding(tmp_path: Path) -> None:
