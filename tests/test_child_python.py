@@ -80,7 +80,7 @@ def test_the_compile_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "Popen", started)
     nothing: Any = SimpleNamespace(to_dict=dict)
-    graph_cache._run_worker(nothing, {})
+    graph_cache._run_worker(nothing, {}, {})
     assert [command[-1] for command in commands] == ["trtspec.builder.compile_worker"]
 
 

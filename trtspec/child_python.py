@@ -6,13 +6,16 @@ hold another copy of the package, as a source tree does that has never been buil
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
 PYTHON = sys.executable
 """The interpreter that runs this."""
 
+_PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -25,10 +28,17 @@ def python_command(*arguments: str) -> list[str]:
 def python_environment(**variables: str) -> dict[str, str]:
     """This process's environment with ``variables``, in which `PYTHON` imports what this process
     does, however its path was set."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(_path()), **variables}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(python_path()), **variables}
 
 
-def _path() -> list[str]:
+def end_with_parent() -> None:
+    """Have this process killed when the one that started it ends, however that comes about (Linux):
+    nobody would use what it makes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def python_path() -> list[str]:
     """Where this process imports from, without the folder that it stands in, which may have been
     another one when the package was imported."""
     path = [os.path.abspath(entry) for entry in sys.path if entry]

@@ -154,11 +154,13 @@ def killed_build(where: Path, suffix: str) -> Path:
 def test_leftovers_of_killed_builds(plan: BuildPlan, tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     dead = [killed_build(engine, suffix) for suffix in ("0badcafe", "0badcafe-old", "")]
-    elsewhere = killed_build(tmp_path / "other", "0badcafe")
+    dead.append(killed_build(tmp_path / "other", "0badcafe"))
+    mine = tmp_path / ".my.building-plans"
+    mine.mkdir()
     with scratch_folder(engine) as alive:  # whoever's, and wherever that process runs
         assert not any(path.exists() for path in dead)
         build_engine(plan, engine)
-        assert alive.exists() and elsewhere.exists()
+        assert alive.exists() and mine.exists()
     assert not alive.exists()
     assert EngineConfig.read(engine) == plan.engine
 

@@ -12,7 +12,7 @@ from .walk import WORKERS, SourceFile, Tree, is_optional
 
 # A folder may import only from folders before it; the single modules of the package come first.
 ORDER = [
-    "errors", "log", "version", "optional", "child_python", "writable", "config", "ops", "formats",
+    "errors", "log", "version", "optional", "child_python", "writable", "temporary", "config", "ops", "formats",
     "models", "backends",
     "distributed", "executor", "guided", "speculative", "engine", "builder", "llmapi", "train",
     "serve", "bench", "commands",

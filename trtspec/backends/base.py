@@ -142,8 +142,13 @@ class Backend:
         """The graphs to compile, or to run."""
         return [graph for network in engine.networks for graph in network.graphs]
 
-    def require_compiler(self) -> None:
-        """BuildError if what compiles graphs is missing."""
+    def compiler_variables(self) -> dict[str, str]:
+        """What the environment of the processes that compile has besides ours.
+
+        Raises:
+            BuildError: what compiles graphs is missing, or could not work here.
+        """
+        return {}
 
     def prepare_compiler(self) -> None:
         """Import the compiler and let it find out about this machine. The processes that compile

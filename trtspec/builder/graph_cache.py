@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,6 +19,7 @@ from pathlib import Path
 from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
 from trtspec.builder.locate import cache_root
+from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.sources import PACKAGE, hash_of, sources_of
 from trtspec.child_python import python_command, python_environment
 from trtspec.config.strict import to_dict
@@ -104,9 +105,8 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
         make_all = _compile_all if engine.backend.compiles_apart else _compile_here
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root) as scratch:
-            packages = {name: Path(scratch) / name.replace("/", "-") for name in missing}
+        with scratch_folder(root / "graphs") as scratch:
+            packages = {name: scratch / name.replace("/", "-") for name in missing}
             with progress(f"compile {', '.join(missing)}"):
                 make_all(engine, packages)
             for name, package in packages.items():
@@ -117,31 +117,30 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
 
 def _compile_here(engine: EngineConfig, packages: dict[str, Path]) -> None:
     graphs = engine_graphs(engine)
-    engine.backend.require_compiler()
+    engine.backend.compiler_variables()
     for name, package in packages.items():
         engine.backend.compile(graphs[name], package, engine.build.device)
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
     """Compile in processes of their own, side by side."""
-    engine.backend.require_compiler()
+    variables = engine.backend.compiler_variables()
     if engine.build.device == "cpu":
-        _run_worker(engine, packages)
+        _run_worker(engine, variables, packages)
         return
     with ThreadPoolExecutor(usable_cpus()) as pool:
         each = [{name: package} for name, package in packages.items()]
-        list(pool.map(partial(_run_worker, engine), each))
+        list(pool.map(partial(_run_worker, engine, variables), each))
 
 
-def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
+def _run_worker(
+    engine: EngineConfig, variables: Mapping[str, str], packages: dict[str, Path]
+) -> None:
     """Compile these graphs; the first failure stops the others."""
     job = {
         "engine": engine.to_dict(),
         "packages": {name: str(package) for name, package in packages.items()},
     }
-    # Torch shall start no compiler processes in the worker: forks of the worker could not share
-    # them.
-    environment = python_environment(TORCH_WARM_POOL="0")
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         worker = subprocess.Popen(
             python_command("-m", "trtspec.builder.compile_worker"),
@@ -149,7 +148,7 @@ def _run_worker(engine: EngineConfig, packages: dict[str, Path]) -> None:
             stdout=log,
             stderr=log,
             text=True,
-            env=environment,
+            env=python_environment(**variables),
             start_new_session=True,  # the worker and all that it starts are stopped together
         )
         try:

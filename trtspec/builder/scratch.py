@@ -4,44 +4,87 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+_LEFTOVER = re.compile(r"\..+\.building-[0-9a-f]*(-old)?")
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a program at once unless it listens to them."""
+
+_in_use: set[Path] = set()
+"""Of this process, for `remove_scratch`."""
 
 
 @contextmanager
 def scratch_folder(output_dir: Path) -> Iterator[Path]:
     """A new folder beside ``output_dir``. In the end it is removed unless it was renamed, and so
-    are those of its parents that were made for it and are empty.
+    are those of its parents that were made for it and are empty. That is also the end of a program
+    that is told to end meanwhile (SIGTERM, SIGHUP), if it lets signals do what they do.
 
     The folder is locked as long as its process runs, on whichever machine or in whichever container
-    that is. Folders without a lock are left from builds that were killed; they are removed first.
+    that is. Folders without a lock are left from builds that were killed; those that lie beside
+    ``output_dir``, whatever was built there, are removed first.
 
     Raises:
         OSError: the folder cannot be made.
     """
     parents = (output_dir.parent, *output_dir.parent.parents)
     missing = [parent for parent in parents if not parent.exists()]
-    prefix = f".{output_dir.name}.building-"
     if not missing:
-        _remove_leftovers(output_dir.parent, prefix)
-    folder, lock = _make(output_dir.parent, prefix)
-    try:
-        yield folder
-    finally:
+        _remove_leftovers(output_dir.parent)
+    with _signals_raise():
+        folder, lock = _make(output_dir)
+        _in_use.add(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            _in_use.discard(folder)
+            os.close(lock)
+            with suppress(OSError):  # the parent is not empty: it holds the result, or others'
+                for parent in missing:
+                    parent.rmdir()
+
+
+def remove_scratch() -> None:
+    """Remove what builds have made so far. For a process that ends at once while another of its
+    threads builds."""
+    for folder in tuple(_in_use):
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-        with suppress(OSError):  # the parent is not empty: it holds the result, or files of others
-            for parent in missing:
-                parent.rmdir()
 
 
-def _make(parent: Path, prefix: str) -> tuple[Path, int]:
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Have `_ENDING` raise SystemExit where they would end the program. Only the main thread can,
+    and need: it is the one that is interrupted."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [n for n in _ENDING if is_main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _make(output_dir: Path) -> tuple[Path, int]:
     """A folder and the descriptor that locks it."""
     while True:
-        folder = parent / f"{prefix}{secrets.token_hex(6)}"
+        name = f".{output_dir.name}.building-{secrets.token_hex(6)}"
+        folder = output_dir.with_name(name)
         folder.mkdir(parents=True)
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -50,9 +93,9 @@ def _make(parent: Path, prefix: str) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_leftovers(parent: Path, prefix: str) -> None:
+def _remove_leftovers(parent: Path) -> None:
     for path in parent.iterdir():
-        if not (path.name.startswith(prefix) and path.is_dir()):
+        if not (_LEFTOVER.fullmatch(path.name) and path.is_dir()):
             continue
         try:
             lock = os.open(path, os.O_RDONLY)

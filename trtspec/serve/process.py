@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from trtspec.builder.scratch import remove_scratch
 from trtspec.errors import ConfigError
 from trtspec.llmapi.llm import LLM
 from trtspec.log import logger
@@ -85,6 +86,7 @@ def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         _end_children()
+        remove_scratch()
         os._exit(lifecycle.exit_code)
     logger.info("stopped%s", "" if service.status is not Status.FAILED else " after a failure")
     return lifecycle.exit_code

@@ -15,7 +15,11 @@ from trtspec.backends.base import Backend
 from trtspec.backends.judging import judging
 from trtspec.backends.session import Session
 from trtspec.backends.shape import EngineShape, NetworkShape
+from trtspec.child_python import python_path
 from trtspec.errors import BuildError
+from trtspec.temporary import plain_folder, temporary_folder, temporary_trouble
+
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class AotiBackend(Backend):
@@ -23,13 +27,25 @@ class AotiBackend(Backend):
     title = "AOTInductor"
     compiler = "trtspec.backends.aoti.compile"
 
-    def require_compiler(self) -> None:
-        names = (os.environ.get("CXX", ""), "g++", "clang++")
-        if not any(shutil.which(name) for name in names if name):
-            raise BuildError(
-                "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example "
-                "the Debian package g++"
-            )
+    def compiler_variables(self) -> dict[str, str]:
+        """The C++ compiler, and names of folders that torch's command lines for it can hold."""
+        compiler = _compiler()
+        trouble = temporary_trouble()
+        if trouble is not None:
+            raise BuildError(trouble)
+        folders = [plain_folder(folder) for folder in python_path() if os.path.exists(folder)]
+        variables = {
+            # Torch shall start no compiler processes in the worker: forks of the worker could not
+            # share them.
+            "TORCH_WARM_POOL": "0",
+            "CXX": str(Path(plain_folder(str(compiler.parent)), compiler.name)),
+            "TMPDIR": plain_folder(str(temporary_folder())),
+            "PYTHONPATH": os.pathsep.join(folders),
+        }
+        kept = os.environ.get(_TORCH_CACHE)
+        if kept:
+            variables[_TORCH_CACHE] = plain_folder(os.path.abspath(kept))
+        return variables
 
     def prepare_compiler(self) -> None:
         importlib.import_module(self.compiler).prepare()
@@ -52,3 +68,21 @@ class AotiBackend(Backend):
         }
         judges = network.is_target and self.judges(engine)
         return judging(opened, engine.rows) if judges else opened
+
+
+def _compiler() -> Path:
+    """The C++ compiler: that of CXX, else the first that is found."""
+    chosen = os.environ.get("CXX")
+    names = [chosen] if chosen else ["g++", "clang++"]
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is not None:
+        return Path(found).absolute()
+    if chosen:
+        raise BuildError(
+            f"CXX names {chosen!r}, which is no program that can be run; name a C++ compiler "
+            "there, without arguments, or unset it"
+        )
+    raise BuildError(
+        "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example the "
+        "Debian package g++"
+    )

@@ -11,6 +11,7 @@ import torch._inductor.compile_fx
 from torch import Tensor
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.exc import CppCompileError
 from torch.fx import Graph as FxGraph
 from torch.utils import _pytree as pytree
 
@@ -119,4 +120,14 @@ def compile_graph(graph: Graph, package: Path, device: str) -> None:
                 program, package_path=str(package), inductor_configs=_configs(device)
             )
         except Exception as error:
-            raise BuildError(f"AOTInductor could not compile {package.name}: {error}") from error
+            raise BuildError(f"AOTInductor could not compile it: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """What a C++ compiler said of the code, if one did, and then its command."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, CppCompileError):
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+    if cause is None:
+        return f"{type(error).__name__}: {error}"
+    return f"{cause.output.strip()}\nThe command was: {' '.join(cause.cmd)}"

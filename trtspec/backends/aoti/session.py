@@ -11,6 +11,7 @@ from torch import Tensor
 from trtspec.backends.inputs import EngineInputs
 from trtspec.errors import EngineError
 from trtspec.ops import native as native  # registers the custom ops
+from trtspec.temporary import temporary_trouble
 
 
 class AotiSession:
@@ -25,9 +26,10 @@ class AotiSession:
             # The events by which a package keeps threads apart may not be part of a CUDA graph.
             self._package = torch.classes.trtspec.Package(str(package), device == "cuda")
         except RuntimeError as error:
-            raise EngineError(
-                f"{package} cannot be loaded ({error}); rebuild the engine with trtspec-build"
-            ) from error
+            # Programs are unpacked there. They are about as large as the package.
+            size = package.stat().st_size if package.is_file() else 0
+            remedy = temporary_trouble(size) or "rebuild the engine with trtspec-build"
+            raise EngineError(f"{package} cannot be loaded ({error}); {remedy}") from error
         wanted = self._package.constants()
         missing = sorted(name for name in wanted if _weight_name(name) not in weights)
         if missing:
