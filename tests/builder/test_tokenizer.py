@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import trtspec.llmapi.llm as llm_module
-from trtspec import LLM
+from trtspec import LLM, build
 from trtspec.builder.checkpoints import read_draft
 from trtspec.builder.pair import fit_pair
 from trtspec.builder.plan import BuildPlan, plan_build
@@ -121,7 +121,7 @@ def test_generation_stops_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     for path in folder.glob("tokenizer*"):
         path.rename(folder.parent / path.name)
     say(folder.parent, "config.json", **json.loads((folder / "config.json").read_text()))
-    with LLM(folder, backend="eager", tokenizer=str(folder.parent)) as llm:
+    with LLM(build(folder, backend="eager"), tokenizer=str(folder.parent)) as llm:
         assert llm.config.target.eos_token_ids == ()
         made = []
         create = llm_module.Request.create

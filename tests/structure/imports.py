@@ -12,10 +12,9 @@ from .walk import WORKERS, SourceFile, Tree, is_optional
 
 # A folder may import only from folders before it; the single modules of the package come first.
 ORDER = [
-    "errors", "log", "version", "optional", "child_python", "writable", "temporary", "config", "ops", "formats",
-    "models", "backends",
-    "distributed", "executor", "guided", "speculative", "engine", "builder", "llmapi", "train",
-    "serve", "bench", "commands",
+    "errors", "log", "version", "optional", "child_python", "writable", "temporary", "config",
+    "ops", "formats", "models", "backends", "distributed", "executor", "guided", "speculative",
+    "engine", "builder", "llmapi", "train", "serve", "bench", "commands",
 ]  # fmt: skip
 FRONT_DOOR = "trtspec/__init__.py"  # names everything, lazily
 CONVERTERS_IMPORT = {"errors", "config"}

@@ -68,12 +68,17 @@ def rounding_report(module: nn.Module) -> str:
 
 
 def text_report(
-    engine: EngineConfig, quantized: CausalLM, checkpoint: Checkpoint, floats: Path | None = None
+    engine: EngineConfig,
+    quantized: CausalLM,
+    checkpoint: Checkpoint,
+    floats: Path | None = None,
+    tokenizer: Path | None = None,
 ) -> str:
     """What rounding does to the target's next-token probabilities, in one line. The same ids run
     through the target with rounded weights and with the checkpoint's own, on the modules that
     engines are compiled from. ``floats``: the checkpoint that this one was quantised from, to
-    compare with in its place, and with what plain rounding makes of it."""
+    compare with in its place, and with what plain rounding makes of it. ``tokenizer``: where it is,
+    if not with the checkpoint."""
     size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
@@ -86,7 +91,7 @@ def text_report(
     config = replace(source.config, ropes=engine.target.ropes)
     exact = CausalLM(config if floats else engine.target, dtype, engine.capture_layers)
     exact.load_weights(source)
-    ids, what = fixed_ids(checkpoint.path, engine.target)
+    ids, what = fixed_ids(tokenizer or checkpoint.path, engine.target)
     ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
     stored = engine.target.storage if floats is None else None
     against = f"{stored.name} weights as floats" if stored else "float weights"

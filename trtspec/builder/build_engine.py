@@ -17,7 +17,7 @@ from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
-from trtspec.builder.locate import cache_root
+from trtspec.builder.locate import cache_root, require_cache
 from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tokenizer import save_tokenizer
@@ -59,6 +59,8 @@ def build_engine(
             f"{output_dir} exists and is not this engine; choose another --output_dir, "
             "or pass --force to replace it"
         )
+    if plan.engine.backend.makes_artifacts:
+        require_cache()  # graphs are kept there, wherever the engine goes
     try:
         with scratch_folder(output_dir) as scratch:
             (write_weights or _write_weights)(plan, scratch)
@@ -71,13 +73,16 @@ def build_engine(
 
 def cached_engine(plan: BuildPlan) -> Path:
     """The engine for ``plan`` in the user's cache folder, built if it is not there yet."""
-    return build_engine(plan, cache_root() / "engines" / plan.fingerprint, force=True)
+    folder = cache_root() / "engines" / plan.fingerprint
+    if not _holds(folder, plan):
+        require_cache()
+    return build_engine(plan, folder, force=True)
 
 
 def _write_weights(plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     (folder / TARGET).mkdir()
-    checkpoint = load_target(plan.target_dir)
+    checkpoint = load_target(plan.target_dir, plan.tokenizer_dir)
     # The plan may know of an end token that only the tokenizer names, and may want floats.
     ends, storage = engine.target.eos_token_ids, engine.target.storage
     config = replace(checkpoint.config, eos_token_ids=ends, storage=storage)
@@ -90,7 +95,7 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     if kept.is_rounded:
         logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
         with progress(f"compare {kept.name} weights with floats"):
-            cost = text_report(engine, target, checkpoint, plan.floats)
+            cost = text_report(engine, target, checkpoint, plan.floats, plan.tokenizer_dir)
         logger.info("%s weights of the target: %s", kept.name, cost)
     del target
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):
@@ -106,7 +111,7 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
         place_graphs(engine, graph_names(engine), folder)
     engine.backend.finish(engine_shape(engine), folder)
     (folder / TOKENIZER_FOLDER).mkdir()
-    save_tokenizer(plan.target_dir, folder / TOKENIZER_FOLDER)
+    save_tokenizer(plan.tokenizer_dir, folder / TOKENIZER_FOLDER)
     names = (TARGET, *(draft.folder for draft in engine.drafts))
     files = {name: folder / name / WEIGHTS_NAME for name in names}
     weights = {name: record_weights(file) for name, file in files.items() if file.is_file()}

@@ -48,10 +48,11 @@ def target_config(path: Path) -> ModelConfig:
     return _with_all_ends(path, config_as_said(path))
 
 
-def load_target(path: Path) -> Checkpoint:
-    """See `load_checkpoint`; its config is that of `target_config`."""
+def load_target(path: Path, tokenizer: Path | None = None) -> Checkpoint:
+    """See `load_checkpoint`; its config is that of `target_config`. ``tokenizer``: where the one is
+    that names ends, if it is not the checkpoint's own."""
     found = load_checkpoint(path, _guests())
-    return replace(found, config=_with_all_ends(path, found.config))
+    return replace(found, config=_with_all_ends(tokenizer or path, found.config))
 
 
 def _with_all_ends(path: Path, config: ModelConfig) -> ModelConfig:

@@ -24,19 +24,19 @@ first for its method. Each of several drafts goes by the name of its own folder 
 
 
 def fit_pair(
-    target_dir: Path, target: ModelConfig, found: DraftCheckpoint, skip_damaged: bool = False
+    tokenizer_dir: Path, target: ModelConfig, found: DraftCheckpoint, skip_damaged: bool = False
 ) -> tuple[DraftCheckpoint, list[int]]:
-    """A draft model as it drafts for a target that speaks nearly the same tokens, and the ids that
-    it never drafts: those that are another token for the target, or none. As llama.cpp has it,
-    tokenizers may differ in tokens that one of them lacks, and in the names of such as no text
-    makes: added ones, those kept in reserve among them. Embeddings may be padded further.
-    ``skip_damaged``: see `find_tokenizer`.
+    """A draft model as it drafts for a target that speaks nearly the same tokens, those of the
+    tokenizer in ``tokenizer_dir``, and the ids that it never drafts: those that are another token
+    for the target, or none. As llama.cpp has it, tokenizers may differ in tokens that one of them
+    lacks, and in the names of such as no text makes: added ones, those kept in reserve among them.
+    Embeddings may be padded further. ``skip_damaged``: see `find_tokenizer`.
 
     Raises:
         ConfigError: the tokenizers differ, or, without both, the sizes; both values are named.
     """
     draft = found.config
-    tokenizers = [find_tokenizer(folder, skip_damaged) for folder in (target_dir, found.path)]
+    tokenizers = [find_tokenizer(folder, skip_damaged) for folder in (tokenizer_dir, found.path)]
     if None in tokenizers:
         if draft.vocab_size != target.vocab_size:
             raise ConfigError(

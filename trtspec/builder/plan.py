@@ -32,6 +32,8 @@ from trtspec.builder.tokenizer import (
     find_tokenizer,
     has_tokenizer,
     tokenizer_files,
+    tokenizer_fingerprint,
+    tokenizer_folder,
     with_ends,
 )
 from trtspec.config.build_config import BuildConfig
@@ -62,7 +64,8 @@ class BuildPlan:
 
     drafts: the checkpoints of `EngineConfig.drafts`, in their order. speculation: what was asked
     for; where the method was left open, the one chosen. floats: the checkpoint that the target's
-    was quantised from for this build, to be compared with.
+    was quantised from for this build, to be compared with. tokenizer_dir: where the tokenizer is
+    that the engine will carry, another_tokenizer where that is not the target's.
     """
 
     target_dir: Path
@@ -71,6 +74,11 @@ class BuildPlan:
     reasons: tuple[str, ...]
     speculation: DecodingConfig | None = None
     floats: Path | None = None
+    another_tokenizer: Path | None = None
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        return self.another_tokenizer or self.target_dir
 
     @property
     def fingerprint(self) -> str:
@@ -106,6 +114,8 @@ class BuildPlan:
         if engine.extract_layers:
             layers = ", ".join(map(str, engine.extract_layers))
             lines.append(f"states   outputs of layers {layers} are handed out to be written")
+        if self.another_tokenizer is not None:
+            lines.append(f"texts    by the tokenizer in {self.another_tokenizer}")
         lines += [f"because  {reason}" for reason in self.reasons]
         weights = engine.weight_bytes()
         kv = kv_bytes_per_token(engine.target, build.dtype)
@@ -129,11 +139,14 @@ def plan_build(
     skip_tokenizer_init: bool = False,
     verify: bool = False,
     floats: Path | None = None,
+    tokenizer: str | Path | None = None,
 ) -> BuildPlan:
     """Resolve and check a build without reading weights beyond what a fingerprint needs.
 
     A tokenizer may be missing; with ``skip_tokenizer_init`` it may be damaged, too. ``verify``:
     hash all files again, whatever is remembered of them. ``floats``: see `BuildPlan`.
+    ``tokenizer``: a folder, or a GGUF file, with the tokenizer that the engine is to carry in place
+    of the checkpoint's own, which is not read then.
 
     Raises:
         CheckpointError: a checkpoint, or its tokenizer, that cannot be read.
@@ -142,7 +155,10 @@ def plan_build(
     """
     options_of(backend_named(config.backend), config.backend_options)
     target_dir = find_model(checkpoint)
-    target, ends = _with_tokenizer(config_as_said(target_dir), target_dir, skip_tokenizer_init)
+    another = None if tokenizer is None else tokenizer_folder(tokenizer)
+    spoken = another or target_dir
+    skips_damaged = skip_tokenizer_init or another is not None  # of a draft
+    target, ends = _with_tokenizer(config_as_said(target_dir), spoken, skip_tokenizer_init)
     require_blocks(target)
     at_hand = TargetDrafts(target, target_dir)
     if speculative is not None:
@@ -164,11 +180,12 @@ def plan_build(
         check_draft_depth(target, speculative)
     # The engine folder holds a copy of the tokenizer. When the tokenizer changes, another engine
     # must be built.
-    tokenizer = tokenizer_files(target_dir)
     digest = DigestMemory.of_user(verify).digest
     fingerprints = {
         "target": hash_files(content_of(target_dir), digest),
-        "tokenizer": hash_files(tokenizer),
+        "tokenizer": (
+            tokenizer_fingerprint(another) if another else hash_files(tokenizer_files(target_dir))
+        ),
     }
     opened: list[DraftCheckpoint] = []
     not_drafted: list[list[int]] = []  # which follow from the draft's tokenizer
@@ -188,7 +205,7 @@ def plan_build(
                 because += why
             check_draft_kind(member, found)
             if isinstance(found.config, ModelConfig):
-                found, never = fit_pair(target_dir, target, found, skip_tokenizer_init)
+                found, never = fit_pair(spoken, target, found, skips_damaged)
                 if never:
                     not_drafted.append(never)
                     because.append(
@@ -196,14 +213,14 @@ def plan_build(
                         "other tokens for the target, or none"
                     )
             draft, choice = _plan_draft(member, found, folder, target, build)
-            another = made_for_another(found.path, fingerprints["target"])
-            doubts = (*found.doubts, *another)
+            made_for = made_for_another(found.path, fingerprints["target"])
+            doubts = (*found.doubts, *made_for)
             draft = replace(draft, storage=kept(found.storage), weights=weights, doubts=doubts)
             draft.tell_doubts(found.path)
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
-        reasons += [*because, *choice, *another]
+        reasons += [*because, *choice, *made_for]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
         together = speculative.built([draft.folder for draft in drafts])
@@ -241,7 +258,9 @@ def plan_build(
         facts.append(speculative_to_dict(together))
     key = json.dumps(facts, sort_keys=True)
     fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return BuildPlan(target_dir, tuple(opened), engine, tuple(reasons), speculative, floats)
+    return BuildPlan(
+        target_dir, tuple(opened), engine, tuple(reasons), speculative, floats, another
+    )
 
 
 @cache

@@ -6,6 +6,7 @@ tokenizer in its metadata."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from checkpoint_converters.containers.gguf_file import find_gguf, open_gguf
+from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.tokenizers.gguf_tokenizer import (
     TOKENIZER_GGUF,
     gguf_tokenizer,
@@ -75,8 +77,8 @@ def read_tokenizer(folder: Path) -> Any:
             tokenizer.chat_template = _processor_template(folder)
     except Exception as error:
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read: {error}; mend it, or skip it "
-            "(skip_tokenizer_init) and give token ids"
+            f"the tokenizer in {folder} cannot be read: {error}; mend it, give another "
+            "(tokenizer), or skip it (skip_tokenizer_init) and give token ids"
         ) from error
     warn_of_other_rule(tokenizer, folder)
     return tokenizer
@@ -86,6 +88,22 @@ def _gguf_of(folder: Path) -> Path | None:
     """The GGUF file that spells a checkpoint's tokenizer; None if others do, or none does."""
     own = folder / TOKENIZER_GGUF
     return own if own.is_file() else find_gguf(folder)
+
+
+def tokenizer_folder(given: str | Path) -> Path:
+    """Where a tokenizer is that was asked for in place of a checkpoint's own: a folder or a GGUF
+    file.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    folder = Path(os.path.expanduser(given))
+    if not folder.exists() or not has_tokenizer(folder):
+        raise CheckpointError(
+            f"tokenizer {str(given)!r} is no folder with a tokenizer (tokenizer.json or "
+            "tokenizer.model), nor a GGUF file with one"
+        )
+    return folder
 
 
 def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
@@ -99,6 +117,12 @@ def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
         if skip_damaged:
             return None
         raise
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """Of a tokenizer by itself: a GGUF file counts as a whole."""
+    gguf = find_gguf(folder)
+    return hash_files(tokenizer_files(folder) if gguf is None else [gguf])
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

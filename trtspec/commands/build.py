@@ -128,6 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="build although the checkpoint's tokenizer cannot be read; prompts are token ids",
     )
+    add("--tokenizer", help=help_texts.TOKENIZER)
     add(
         "--verify",
         action="store_true",
@@ -254,7 +255,9 @@ def quantised(
     """What the same flags plan with the target's weights as AWQ quantises them."""
     group_size = plan.engine.build.weight_group_size
     assert group_size is not None, "a resolved build says it"
-    folder = quantise_by_awq(plan.target_dir, group_size, args.calibration_text)
+    folder = quantise_by_awq(
+        plan.target_dir, group_size, args.calibration_text, plan.another_tokenizer
+    )
     return plan_build(
         folder,
         replace(config, weight_group_size=None),  # kept are the groups that its weights have
@@ -262,6 +265,7 @@ def quantised(
         args.skip_tokenizer_init,
         args.verify,
         plan.target_dir,
+        args.tokenizer,
     )
 
 
@@ -282,7 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         way = quantizer(args, weights)
         speculative = speculative_options(args)
         plan = plan_build(
-            args.checkpoint_dir, config, speculative, args.skip_tokenizer_init, args.verify
+            args.checkpoint_dir,
+            config,
+            speculative,
+            args.skip_tokenizer_init,
+            args.verify,
+            tokenizer=args.tokenizer,
         )
         if way == AWQ and not args.dry_run:
             plan = quantised(plan, config, speculative, args)

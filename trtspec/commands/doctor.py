@@ -34,6 +34,7 @@ from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
 from trtspec.bench.methods import BenchMethod, read_methods, usual_methods
 from trtspec.bench.result_file import make_result
 from trtspec.builder.available_drafts import available_drafts
+from trtspec.commands import help_texts
 from trtspec.commands.bench_prompts import (
     ENGINE_OPTIONS,
     PromptSource,
@@ -66,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="drafts to check (default: those embedded for the model, its own, the engine's)",
     )
+    add("--tokenizer", help=help_texts.TOKENIZER)
     add("--methods", nargs="+", help="how to draft: eagle3:5, eagle3:4,5,24 or JSON")
     add("--no_measure", action="store_true", help="nothing that takes time: no speed, no agreement")
     add(
@@ -82,13 +84,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
     """All checks that the flags ask for, and the figures of each pair."""
-    if args.model is None and (args.draft or args.methods):
-        raise ConfigError("--draft and --methods need a --model to check them with")
+    if args.model is None and (args.draft or args.methods or args.tokenizer):
+        raise ConfigError("--draft, --methods and --tokenizer need a --model to check them with")
     source = PromptSource(args)
     given = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     options = {name: value for name, value in given.items() if value is not None}
     config = BuildConfig(dtype=args.dtype, max_batch_size=1, **options)
-    model, size = ([], 0) if args.model is None else model_checks(args.model, config)
+    model, size = [], 0
+    if args.model is not None:
+        model, size = model_checks(args.model, config, args.tokenizer)
     checks = machine_checks(size)
     if not args.no_measure:
         dtype = "bfloat16" if config.dtype == "auto" else config.dtype
@@ -102,7 +106,7 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
         return [*checks, Check("draft", PROBLEM, str(error))], []
     figures: list[PairFigures] = []
     for method in methods:
-        contract = contract_check(args.model, method, config)
+        contract = contract_check(args.model, method, config, args.tokenizer)
         checks.append(contract)
         if args.no_measure or has_problem([contract]):
             continue
@@ -129,7 +133,8 @@ def _methods(args: argparse.Namespace) -> list[BenchMethod]:
 def _measure(
     args: argparse.Namespace, source: PromptSource, method: BenchMethod, options: dict[str, Any]
 ) -> PairFigures:
-    folder = build(args.model, method.config, dtype=args.dtype, max_batch_size=1, **options)
+    options = {**options, "dtype": args.dtype, "tokenizer": args.tokenizer}
+    folder = build(args.model, method.config, max_batch_size=1, **options)
     prompts = [p.token_ids for p in source.encode(load_tokenizer(folder / TOKENIZER_FOLDER))]
     return measure_pair(folder, method, prompts, args.max_tokens)
 

@@ -32,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     shown = " (default: %(default)s)"
     add("method", help=help_texts.one_of(trainable_methods()))
     add("--model", required=True, help="the target: HF folder or id, GGUF file, embedded name")
+    add("--tokenizer", help=help_texts.TOKENIZER)
     add("--output", type=Path, required=True, help="folder of the head, which must not exist")
     data = parser.add_argument_group("data (the target writes, unless something is given)")
     add_data = data.add_argument

@@ -57,14 +57,14 @@ class BuildConfig:
     tokens_per_block: tokens of one block of the KV cache, a power of two; it does not count where a
     sequence has one slot in place of blocks. backend: one of `trtspec.backends` by name, or auto,
     its default. backend_options: of that backend alone, as plain values. device: cpu, cuda (the
-    first device that CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one). weight_dtype: in what linear
-    layers keep their weights: auto (that of the checkpoint), a format of `trtspec.formats` by name,
-    or dtype. weight_group_size: how many input features of an output share a scale of a format that
-    has scales; 0: all of them; None: as many as is usual for it. head_weight_dtype: that of the
-    matrix to the vocabulary; auto: as the others, or of more bits. embedding_weight_dtype: that of
-    the tables of embeddings; auto: as the checkpoint has them. activation_dtype: in what
-    products with quantised weights are computed: int8 (inputs are rounded to 8 bits, each row by
-    itself), dtype, or auto, the former where the format has such products.
+    first device that CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one).
+    weight_dtype: in what linear layers keep their weights: auto (that of the checkpoint), a format
+    of `trtspec.formats` by name, or dtype. weight_group_size: how many input features of an output
+    share a scale of a format that has scales; 0: all of them; None: as many as is usual for it.
+    head_weight_dtype: that of the matrix to the vocabulary; auto: as the others, or of more bits.
+    embedding_weight_dtype: that of the tables of embeddings; auto: as the checkpoint has them.
+    activation_dtype: in what products with quantised weights are computed: int8 (inputs are rounded
+    to 8 bits, each row by itself), dtype, or auto, the former where the format has such products.
     `resolve_build` replaces auto and None.
     """
 

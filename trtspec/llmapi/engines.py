@@ -10,6 +10,7 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.build_engine import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
+from trtspec.builder.tokenizer import tokenizer_fingerprint, tokenizer_folder
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.config.decoding import DecodingConfig
 from trtspec.engine.folder import EngineConfig, is_engine_folder
@@ -30,7 +31,8 @@ def build(
 
     Compiles into the user's cache folder, or into ``output_dir``, unless an equal engine is there
     already. `LLM` opens the result with its draft, and with ``speculative_config=False`` without.
-    ``options`` are those of `LLM`; options that do not describe the engine have no effect. An
+    ``options`` are those of `LLM`; options that do not describe the engine have no effect. With
+    ``tokenizer`` the engine carries that one in place of the checkpoint's. An
     engine folder is returned as it is, if it was built as the options ask. Whether it has the draft
     is checked when it is opened.
 
@@ -41,20 +43,38 @@ def build(
     config, wanted = LLMConfig(**options), parse_speculative_config(speculative_config)
     path = find_model(model)
     if is_engine_folder(path):
-        check_engine(EngineConfig.read(path), config)
+        engine = EngineConfig.read(path)
+        check_engine(engine, config)
+        _check_tokenizer(engine, config.tokenizer)
         return path
     plan = plan_engine(path, config, wanted)
     return cached_engine(plan) if output_dir is None else build_engine(plan, Path(output_dir))
+
+
+def _check_tokenizer(engine: EngineConfig, asked: str | None) -> None:
+    """ConfigError where an engine carries another tokenizer than the one that was asked for."""
+    if asked is None:
+        return
+    fingerprint = tokenizer_fingerprint(tokenizer_folder(asked))
+    built = engine.fingerprints.get("tokenizer")
+    if fingerprint != built:
+        raise ConfigError(
+            f"tokenizer={asked!r} (fingerprint {fingerprint}) is not the one in the engine folder "
+            f"({built}); leave it out, build from the checkpoint, or give it to LLM"
+        )
 
 
 def plan_engine(
     checkpoint: Path, config: LLMConfig, speculation: DecodingConfig | None
 ) -> BuildPlan:
     """What `build` would build, also written to the log."""
-    # Where another tokenizer is given, the checkpoint's own need not be readable.
-    skip = config.skip_tokenizer_init or config.tokenizer is not None
     plan = plan_build(
-        checkpoint, config.build_config(), speculation, skip, config.verify_checkpoint
+        checkpoint,
+        config.build_config(),
+        speculation,
+        config.skip_tokenizer_init,
+        config.verify_checkpoint,
+        tokenizer=config.tokenizer,
     )
     logger.info("plan\n%s", plan.describe())
     return plan

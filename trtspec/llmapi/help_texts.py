@@ -20,6 +20,7 @@ def one_of(names: Sequence[str], default: str | None = None) -> str:
 _DEFAULTS = BuildConfig()
 
 DTYPE = one_of((_DEFAULTS.dtype, *DTYPES), _DEFAULTS.dtype)
+TOKENIZER = "folder, or GGUF file, of a tokenizer to use in place of the checkpoint's own"
 DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one"
 
 

@@ -16,7 +16,7 @@ from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import further_ends
+from trtspec.builder.tokenizer import further_ends, tokenizer_folder
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
@@ -392,4 +392,6 @@ def _tokenizer(config: LLMConfig, folder: Path) -> Any:
     """The tokenizer in ``folder``, or another that was asked for; None if it is skipped."""
     if config.skip_tokenizer_init:
         return None
-    return load_tokenizer(config.tokenizer or folder)
+    return load_tokenizer(
+        folder if config.tokenizer is None else tokenizer_folder(config.tokenizer)
+    )

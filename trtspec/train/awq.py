@@ -16,10 +16,10 @@ from trtspec.builder.checkpoints import (
     require_copyable,
     write_quantised,
 )
-from trtspec.builder.locate import cache_root
+from trtspec.builder.locate import cache_root, require_cache
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.sources import hash_of
-from trtspec.builder.tokenizer import save_tokenizer, tokenizer_files
+from trtspec.builder.tokenizer import save_tokenizer, tokenizer_files, tokenizer_fingerprint
 from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.ffn_spec import DenseSpec
 from trtspec.config.layer import LayerSpec
@@ -36,10 +36,12 @@ AWQ_BITS = 4
 _REMEDY = "give --quantize rtn"
 
 
-def quantise_by_awq(source: Path, group_size: int, text: Path | None = None) -> Path:
+def quantise_by_awq(
+    source: Path, group_size: int, text: Path | None = None, tokenizer: Path | None = None
+) -> Path:
     """A copy of a checkpoint's folder in the user's cache folder, with the linear layers of its
     decoder in 4 bits, ``group_size`` inputs to a scale. Read for it is ``text``, or what the target
-    writes. A copy that was made before is used again.
+    writes, by its tokenizer or the one in ``tokenizer``. A copy that was made before is used again.
 
     Raises:
         ConfigError: ModelOpt is not installed; a checkpoint, group size or text that does not do.
@@ -50,21 +52,24 @@ def quantise_by_awq(source: Path, group_size: int, text: Path | None = None) -> 
     checkpoint = load_target(source)
     require_copyable(checkpoint)
     _require_known(checkpoint.config, group_size)
-    require_tokenizer(checkpoint)
-    windows = None if text is None else given_windows(checkpoint, text)
+    require_tokenizer(checkpoint, tokenizer)
+    windows = None if text is None else given_windows(checkpoint, text, tokenizer)
     read = None if windows is None else [window.tolist() for window in windows]
     made_by = hash_of({path.name: path for path in Path(__file__).parent.glob("*.py")})
     # The copy holds one of its own.
-    tokenizer = hash_of({str(p.relative_to(source)): p for p in tokenizer_files(source)})
+    own = hash_of({str(p.relative_to(source)): p for p in tokenizer_files(source)})
     made_with = version("nvidia-modelopt")
-    facts = [checkpoint.fingerprint, tokenizer, group_size, read, made_with, made_by]
+    facts: list[object] = [checkpoint.fingerprint, own, group_size, read, made_with, made_by]
+    if tokenizer is not None and text is None:
+        facts.append(tokenizer_fingerprint(tokenizer))
     folder = cache_root() / "quantised" / f"{source.name}-awq-{key_of_facts(facts)}"
     if folder.is_dir():
         logger.info("quantise by awq: reused %s", folder)
         return folder
+    require_cache()
     if windows is None:
         with progress("write texts to quantise over"):
-            windows = written_windows(checkpoint)
+            windows = written_windows(checkpoint, tokenizer)
     tokens = sum(map(len, windows))
     try:
         with scratch_folder(folder) as scratch:

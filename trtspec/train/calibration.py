@@ -25,18 +25,20 @@ _LEAST = 64
 _RTN = "or give --quantize rtn, which reads no text"
 
 
-def given_windows(checkpoint: Checkpoint, text: Path) -> list[Tensor]:
+def given_windows(
+    checkpoint: Checkpoint, text: Path, tokenizer: Path | None = None
+) -> list[Tensor]:
     """The first tokens of a file of plain text, in windows ``[T] i64``.
 
     Raises:
         ConfigError: it cannot be read, is too short, or the checkpoint has no tokenizer for it.
     """
-    require_tokenizer(checkpoint)
+    require_tokenizer(checkpoint, tokenizer)
     try:
         words = text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--calibration_text {text} cannot be read: {error}") from error
-    ids = list(read_tokenizer(checkpoint.path)(words)["input_ids"])[:TOKENS]
+    ids = list(read_tokenizer(tokenizer or checkpoint.path)(words)["input_ids"])[:TOKENS]
     vocabulary = checkpoint.config.vocab_size
     if len(ids) < _LEAST or max(ids) >= vocabulary:
         raise ConfigError(
@@ -46,14 +48,14 @@ def given_windows(checkpoint: Checkpoint, text: Path) -> list[Tensor]:
     return _in_windows([ids], checkpoint)
 
 
-def written_windows(checkpoint: Checkpoint) -> list[Tensor]:
+def written_windows(checkpoint: Checkpoint, tokenizer: Path | None = None) -> list[Tensor]:
     """Texts that the target writes, as `trtspec-train` has it write them.
 
     Raises:
         ConfigError: the checkpoint has no tokenizer.
         TrtspecError: no text is worth keeping, or the disk is full.
     """
-    require_tokenizer(checkpoint)
+    require_tokenizer(checkpoint, tokenizer)
     cache_root().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache_root(), prefix="texts-") as scratch:
         options = TrainOptions(
@@ -63,6 +65,7 @@ def written_windows(checkpoint: Checkpoint) -> list[Tensor]:
             tokens=TOKENS,
             max_text_tokens=WINDOW,
             device="cpu",
+            tokenizer=None if tokenizer is None else str(tokenizer),
             backend=next(each.name for each in backends().values() if not each.makes_artifacts),
         )
         store = TextStore(Path(scratch) / "texts")
@@ -72,12 +75,12 @@ def written_windows(checkpoint: Checkpoint) -> list[Tensor]:
     return _in_windows(written, checkpoint)
 
 
-def require_tokenizer(checkpoint: Checkpoint) -> None:
-    """ConfigError where it has none to read a text by."""
-    if not has_tokenizer(checkpoint.path):
+def require_tokenizer(checkpoint: Checkpoint, tokenizer: Path | None) -> None:
+    """ConfigError where there is none to read a text by, its own or the one given."""
+    if tokenizer is None and not has_tokenizer(checkpoint.path):
         raise ConfigError(
             f"{checkpoint.path} has no tokenizer to read a text by; put it beside the weights, "
-            f"{_RTN}"
+            f"give one by --tokenizer, {_RTN}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch.nn.functional import cross_entropy
 
-from trtspec.builder.tokenizer import has_tokenizer
+from trtspec.builder.tokenizer import has_tokenizer, tokenizer_fingerprint, tokenizer_folder
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.llmapi.llm import LLM
@@ -78,18 +78,21 @@ def find_source(options: TrainOptions, target: Writer, layers: Sequence[int]) ->
             )
         text = f"recorded in {options.hidden_states}, {len(names)} texts"
         return DataSource(RECORDED, text, key_of_facts(names))
-    if not has_tokenizer(target.path):
+    folder = target.path if options.tokenizer is None else tokenizer_folder(options.tokenizer)
+    if not has_tokenizer(folder):
         raise ConfigError(
-            f"{target.path} has no tokenizer, so it cannot write texts to learn from; add one, or "
-            "give --hidden_states recorded while it served"
+            f"{folder} has no tokenizer, so it cannot write texts to learn from; give one by "
+            "--tokenizer, or --hidden_states recorded while it served"
         )
     facts: list[object] = [options.seed, list(layers), options.max_text_tokens]
+    if options.tokenizer is not None:
+        facts.append(tokenizer_fingerprint(folder))
     if options.prompts is not None:
         prompts = read_prompts(options.prompts)
         text = f"{len(prompts)} prompts of {options.prompts}, answered by the target"
         key = key_of_facts([PROMPTS, *facts, list(prompts), options.raw_prompts])
         return DataSource(PROMPTS, text, key, prompts)
-    tokenizer = load_tokenizer(target.path)
+    tokenizer = load_tokenizer(folder)
     is_chat = not options.from_base and has_chat_template(tokenizer)
     kind = CHAT if is_chat else BASE
     if is_chat:
@@ -176,6 +179,7 @@ def write_texts(
         max_seq_len=length,
         device=None if options.device == "auto" else options.device,
         backend=options.backend,
+        tokenizer=options.tokenizer,
     ) as llm:
         openings: Openings
         if source.kind == PROMPTS:
@@ -220,8 +224,8 @@ def check_states(texts: RecordedTexts, target: TrainingTarget) -> None:
 def mask_token(target: TrainingTarget) -> int:
     """The id that stands for tokens not known yet: the tokenizer's own, else its padding, else the
     end of text."""
-    if has_tokenizer(target.path):
-        tokenizer = load_tokenizer(target.path)
+    if has_tokenizer(target.tokenizer):
+        tokenizer = load_tokenizer(target.tokenizer)
         for name in ("mask_token_id", "pad_token_id"):
             token = getattr(tokenizer, name, None)
             if isinstance(token, int) and 0 <= token < target.config.vocab_size:

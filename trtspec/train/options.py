@@ -13,7 +13,8 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """method: one that has a recipe. model: the target, a checkpoint. output: a folder that is not
+    """method: one that has a recipe. model: the target, a checkpoint. tokenizer: a folder, or a
+    GGUF file, of one to use in place of the target's own. output: a folder that is not
     there yet, or empty.
 
     Data, one of: hidden_states, a folder of recorded traffic; prompts, a file; none of them: the
@@ -53,6 +54,7 @@ class TrainOptions:
     backend: str | None = None
     finish: bool = False
     no_measure: bool = False
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from trtspec.builder.locate import cache_root
+from trtspec.builder.locate import cache_root, require_cache
 from trtspec.builder.made_for import MADE_FOR, facts_of
 from trtspec.builder.scratch import scratch_folder
 from trtspec.errors import ConfigError, TrainingError, TrtspecError
@@ -70,7 +70,7 @@ def make_plan(options: TrainOptions) -> TrainingPlan:
     method = methods()[method_name(options.method)]
     recipe = method.recipe
     assert recipe is not None, "the options were checked"
-    target = TrainingTarget.open(options.model)
+    target = TrainingTarget.open(options.model, options.tokenizer)
     layers = recipe.capture_layers(target.config)
     source = find_source(options, target, layers)
     folder = _state_folder(options, target)
@@ -235,7 +235,12 @@ def _measured(plan: TrainingPlan, data: _Data, head: Path) -> Measured | str:
     prompts = held_out_prompts(data.texts, data.store, _MEASURED_PROMPTS)
     try:
         measured = measure(
-            options.model, config, prompts, max_batch_size=8, backend=options.backend
+            options.model,
+            config,
+            prompts,
+            max_batch_size=8,
+            backend=options.backend,
+            tokenizer=options.tokenizer,
         )
     except TrtspecError as error:  # hours of training are worth more than a figure
         logger.warning("the head cannot be measured: %s", error)
@@ -265,6 +270,7 @@ def _training_key(schedule: Schedule, vocabulary: DraftVocabulary, texts: Record
 def _state_folder(options: TrainOptions, target: TrainingTarget) -> Path:
     if options.state is not None:
         return options.state
+    require_cache()
     return cache_root() / "training" / f"{target.name}-{target.fingerprint[:12]}"
 
 

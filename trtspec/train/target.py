@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.locate import find_model
+from trtspec.builder.tokenizer import tokenizer_folder
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError
@@ -19,7 +20,8 @@ from trtspec.errors import ConfigError
 class TrainingTarget:
     """Config and the weights outside the layers, float32: ``embedding [V, H]``, ``head [V, H]``
     (the embedding itself where they are tied) and ``norm [H]``, the last one. ``fingerprint``:
-    hash of the checkpoint."""
+    hash of the checkpoint. ``tokenizer``: where the one is that it is used with, which names some
+    of the ends of its texts."""
 
     path: Path
     config: ModelConfig
@@ -27,10 +29,11 @@ class TrainingTarget:
     head: Tensor
     norm: Tensor
     fingerprint: str
+    tokenizer: Path
 
     @classmethod
-    def open(cls, model: str | Path) -> TrainingTarget:
-        """From a checkpoint, as `LLM` takes it.
+    def open(cls, model: str | Path, tokenizer: str | None = None) -> TrainingTarget:
+        """From a checkpoint, and a tokenizer other than its own, as `LLM` takes them.
 
         Raises:
             CheckpointError: it cannot be read.
@@ -42,7 +45,8 @@ class TrainingTarget:
                 f"{path} is an engine folder, which holds packed weights; give the checkpoint that "
                 "it was built from"
             )
-        found = load_target(path)
+        spoken = path if tokenizer is None else tokenizer_folder(tokenizer)
+        found = load_target(path, spoken)
         config, tensors = found.config, found.tensors
         if config.norm.kind != "rms" or config.norm.one_plus or config.head.bias:
             raise ConfigError(
@@ -51,7 +55,8 @@ class TrainingTarget:
             )
         embedding = tensors["embed.weight"].float()
         head = embedding if config.head.tied else tensors["head.weight"].float()
-        return cls(path, config, embedding, head, tensors["norm.weight"].float(), found.fingerprint)
+        norm = tensors["norm.weight"].float()
+        return cls(path, config, embedding, head, norm, found.fingerprint, spoken)
 
     @cached_property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import has_tokenizer
+from trtspec.builder.tokenizer import has_tokenizer, tokenizer_folder
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
@@ -33,29 +33,37 @@ TEMPERATURES = (0.0, 1.0)
 SECONDS = 0.3
 
 
-def model_checks(model: str, build: BuildConfig) -> tuple[list[Check], int]:
-    """Whether a target can be built or loaded, its tokenizer, and the bytes of its weights."""
+def model_checks(
+    model: str, build: BuildConfig, tokenizer: str | None = None
+) -> tuple[list[Check], int]:
+    """Whether a target can be built or loaded, its tokenizer or the one given in its place, and the
+    bytes of its weights."""
     try:
         folder = find_model(model)
         if is_engine_folder(folder):
             engine = EngineConfig.read(folder)
-            tokenizer = folder / TOKENIZER_FOLDER
+            own = folder / TOKENIZER_FOLDER
+            spoken = own if tokenizer is None else tokenizer_folder(tokenizer)
         else:
-            plan = plan_build(folder, build, skip_tokenizer_init=True)  # checked for itself
-            engine, tokenizer = plan.engine, folder
+            # The tokenizer is checked for itself.
+            plan = plan_build(folder, build, skip_tokenizer_init=True, tokenizer=tokenizer)
+            engine, spoken = plan.engine, plan.tokenizer_dir
     except TrtspecError as error:
         return [Check("target", PROBLEM, str(error))], 0
     size, formats = engine.weight_bytes(), engine.formats_of()
     kind = formats.name if formats.is_rounded else engine.build.dtype
     step = engine.pass_bytes().expected(1)
     detail = f"{engine.target.describe()}; {step / 1e9:.2f} GB of {kind} a step"
-    return [Check("target", OK, detail), tokenizer_check(tokenizer)], size
+    return [Check("target", OK, detail), tokenizer_check(spoken)], size
 
 
 def tokenizer_check(folder: Path) -> Check:
     """Whether texts, and conversations, can be served."""
     if not has_tokenizer(folder):
-        remedy = "copy its tokenizer.json there; without, only token ids can be served"
+        remedy = (
+            "copy its tokenizer.json there, or name one by --tokenizer; without, only token ids "
+            "can be served"
+        )
         return Check("tokenizer", WARNING, f"{folder} holds none", remedy)
     try:
         tokenizer = load_tokenizer(folder)
@@ -70,7 +78,9 @@ def tokenizer_check(folder: Path) -> Check:
     return Check("tokenizer", OK, detail)
 
 
-def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check:
+def contract_check(
+    model: str, method: BenchMethod, build: BuildConfig, tokenizer: str | None = None
+) -> Check:
     """Whether a draft fits its target: kind, sizes, tokenizer, tree; and whether what it holds can
     draft at all. Nothing is built for it."""
     name = f"{method.name}: contract"
@@ -81,7 +91,7 @@ def contract_check(model: str, method: BenchMethod, build: BuildConfig) -> Check
             drafts = find_drafts(engine, method.config, TargetDrafts(engine.target))
             detail = "the engine was built with this draft"
         else:
-            plan = plan_build(folder, build, method.config)
+            plan = plan_build(folder, build, method.config, tokenizer=tokenizer)
             engine, drafts = plan.engine, plan.engine.drafts
             for found in plan.drafts:
                 require_weights(found, plan.target_dir)
