@@ -1,17 +1,24 @@
 """Logging: one logger for the package. Where nobody has set up logging, Python prints its warnings
-alone, so that a script hears of a draft that is doubted."""
+alone, so that a script hears of a draft that is doubted. Long steps, such as compiling, are also
+told on standard error then, see `progress`."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 logger = logging.getLogger("trtspec")
 
 HEARTBEAT_SECONDS = 15.0
+SHOWN_AFTER = {True: 0.5, False: 2.0}
+"""Seconds that a step takes before it is shown, on a terminal and elsewhere."""
+
+_shows: ContextVar[bool] = ContextVar("shows_progress", default=True)
 
 
 class _OnlyOnce(logging.Filter):
@@ -41,21 +48,71 @@ def log_to_stderr(level: int | str = logging.INFO, *, repeats: bool = True) -> N
 
 
 @contextmanager
-def progress(step: str) -> Iterator[None]:
-    """Log the start, a sign of life every 15 s, and the duration of a long step."""
-    began = time.monotonic()
-    done = threading.Event()
+def progress_shown(shown: bool) -> Iterator[None]:
+    """Whether `progress` may write to standard error by itself; what is logged stays the same."""
+    token = _shows.set(shown)
+    try:
+        yield
+    finally:
+        _shows.reset(token)
 
-    def beat() -> None:
+
+@contextmanager
+def progress(
+    step: str, why: str = "", *, beats: bool = True, is_long: bool = True
+) -> Iterator[None]:
+    """Log the start, a sign of life every 15 s, and the duration of a long step. ``why``: said of
+    it at the start. ``beats``: False for a step whose parts show life. ``is_long``: False for a
+    step that seldom takes long, and of which nothing is said until it has.
+
+    If no handler would see these lines, they go to standard error, from the moment on when the step
+    has taken as long as `SHOWN_AFTER` says, so that nobody waits for minutes without a word.
+    """
+    began, done = time.monotonic(), threading.Event()
+    logs = logger.isEnabledFor(logging.INFO) and logger.hasHandlers()
+    shows = _shows.get() and not logs
+    begun = logs and is_long
+
+    def tell(line: str) -> None:
+        logger.info("%s", line)
+        if shows:
+            _print(line)
+
+    def watch() -> None:
+        nonlocal begun
+        if not begun:
+            if done.wait(SHOWN_AFTER[_is_terminal()]):
+                return
+            begun = True
+            tell(f"{step} ...{why}")
         while not done.wait(HEARTBEAT_SECONDS):
-            logger.info("%s: still working, %.0f s", step, time.monotonic() - began)
+            if beats:
+                tell(f"{step}: still working, {time.monotonic() - began:.0f} s")
 
-    logger.info("%s ...", step)
-    ticker = threading.Thread(target=beat, daemon=True)
-    ticker.start()
+    if begun:
+        tell(f"{step} ...{why}")
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         done.set()
-        ticker.join()
-    logger.info("%s: %.1f s", step, time.monotonic() - began)
+        watcher.join()
+    if begun:
+        tell(f"{step}: {time.monotonic() - began:.1f} s")
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it was closed
+        return False
+
+
+def _print(line: str) -> None:
+    """To standard error as it is now, which a program may have closed, or put something else in the
+    place of."""
+    try:
+        print(f"[trtspec] {line}", file=sys.stderr, flush=True)
+    except (AttributeError, OSError, ValueError):
+        return

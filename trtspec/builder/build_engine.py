@@ -74,9 +74,13 @@ def build_engine(
 def cached_engine(plan: BuildPlan) -> Path:
     """The engine for ``plan`` in the user's cache folder, built if it is not there yet."""
     folder = cache_root() / "engines" / plan.fingerprint
-    if not _holds(folder, plan):
-        require_cache()
-    return build_engine(plan, folder, force=True)
+    if _holds(folder, plan):
+        return build_engine(plan, folder, force=True)
+    require_cache()
+    name = plan.target_dir.stem if plan.target_dir.is_file() else plan.target_dir.name
+    kept = f" (once: it is kept in {folder})"
+    with progress(f"build an engine of {name}", kept, beats=False):
+        return build_engine(plan, folder, force=True)
 
 
 def _write_weights(plan: BuildPlan, folder: Path) -> None:

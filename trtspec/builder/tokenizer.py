@@ -51,6 +51,11 @@ _TOKENIZER_FILES = (
 )
 
 
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""The warning of transformers that is given once a tokenizer, under the name by which it remembers
+that it was."""
+
+
 def has_tokenizer(folder: Path) -> bool:
     """True if the checkpoint holds a tokenizer of some kind."""
     gguf = _gguf_of(folder)
@@ -68,6 +73,13 @@ def read_tokenizer(folder: Path) -> Any:
     Raises:
         CheckpointError: it cannot be read.
     """
+    tokenizer = _read(folder)
+    # Prompts that are too long are refused by name; transformers would warn of its own limit.
+    tokenizer.deprecation_warnings[_TOO_LONG] = True
+    return tokenizer
+
+
+def _read(folder: Path) -> Any:
     gguf = _gguf_of(folder)
     if gguf is not None:
         return gguf_tokenizer(open_gguf(gguf))

@@ -28,6 +28,16 @@ class SpeculativeMetrics:
         self.num_draft_tokens = 0
         self._drafted_depths: list[int] = []  # [d]: steps whose deepest draft node had depth d
 
+    def __repr__(self) -> str:
+        if not self.num_steps:
+            return f"{type(self).__name__}(num_steps=0)"
+        figures = (
+            f"num_steps={self.num_steps}, num_draft_tokens={self.num_draft_tokens}, "
+            f"num_accepted_tokens={self.num_accepted_tokens}, "
+            f"acceptance_length={self.acceptance_length:.3g}"
+        )
+        return f"{type(self).__name__}({figures})"
+
     def record(
         self, emitted: int, drafted_nodes: int = 0, drafted_depth: int | None = None
     ) -> None:

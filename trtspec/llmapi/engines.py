@@ -17,7 +17,7 @@ from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.options import LLMConfig
-from trtspec.log import logger
+from trtspec.log import logger, progress, progress_shown
 from trtspec.speculative.options import parse_speculative_config
 
 
@@ -48,7 +48,8 @@ def build(
         _check_tokenizer(engine, config.tokenizer)
         return path
     plan = plan_engine(path, config, wanted)
-    return cached_engine(plan) if output_dir is None else build_engine(plan, Path(output_dir))
+    with progress_shown(config.verbose):
+        return cached_engine(plan) if output_dir is None else build_engine(plan, Path(output_dir))
 
 
 def _check_tokenizer(engine: EngineConfig, asked: str | None) -> None:
@@ -68,14 +69,15 @@ def plan_engine(
     checkpoint: Path, config: LLMConfig, speculation: DecodingConfig | None
 ) -> BuildPlan:
     """What `build` would build, also written to the log."""
-    plan = plan_build(
-        checkpoint,
-        config.build_config(),
-        speculation,
-        config.skip_tokenizer_init,
-        config.verify_checkpoint,
-        tokenizer=config.tokenizer,
-    )
+    with progress_shown(config.verbose), progress("read the checkpoint", is_long=False):
+        plan = plan_build(
+            checkpoint,
+            config.build_config(),
+            speculation,
+            config.skip_tokenizer_init,
+            config.verify_checkpoint,
+            tokenizer=config.tokenizer,
+        )
     logger.info("plan\n%s", plan.describe())
     return plan
 

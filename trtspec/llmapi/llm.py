@@ -36,6 +36,7 @@ from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
 from trtspec.llmapi.runtime import open_runtime
 from trtspec.llmapi.worker import LiveSequence, Worker
+from trtspec.log import progress, progress_shown
 from trtspec.speculative.options import names_no_method, parse_speculative_config, ready_to_run
 
 
@@ -90,7 +91,8 @@ class LLM:
             plan = plan_engine(path, config, wanted)
             wanted = plan.speculation
             tokenizer = _tokenizer(config, path)  # before a build, which would be for nothing
-            folder = cached_engine(plan)
+            with progress_shown(config.verbose):
+                folder = cached_engine(plan)
             engine = EngineConfig.read(folder)
             drafts = engine.drafts
         if wanted is not None:
@@ -109,18 +111,19 @@ class LLM:
         order = admission_order(config.scheduling_policy)
         self._reads_priorities = order is not None
         claim_process()
-        self._runtime = open_runtime(
-            folder,
-            engine,
-            drafts,
-            limits,
-            wanted,
-            config.kv_cache_config,
-            graphs,
-            config.async_scheduling,
-            order=order,
-            weights=self._weights(folder, engine),
-        )
+        with progress_shown(config.verbose), progress("load the engine", is_long=False):
+            self._runtime = open_runtime(
+                folder,
+                engine,
+                drafts,
+                limits,
+                wanted,
+                config.kv_cache_config,
+                graphs,
+                config.async_scheduling,
+                order=order,
+                weights=self._weights(folder, engine),
+            )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
         self._worker = Worker(self._executor, self._runtime.close)

@@ -71,7 +71,9 @@ class LLMConfig:
     vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the files that an
     engine is built from again, whatever is remembered of them since an earlier start.
     ``async_scheduling``: while engine calls run, what the last step said is delivered and new
-    requests are taken in; False: only between steps. The texts are the same.
+    requests are taken in; False: only between steps. The texts are the same. ``verbose``: what
+    takes long while it is opened, such as compiling, is told on standard error, unless the
+    package's log tells it.
 
     ``scheduling_policy``: which of the requests that wait begin first. "fcfs": in order of arrival;
     "priority": those of the lowest ``priority`` (see `LLM.generate`), and among these in order of
@@ -112,6 +114,7 @@ class LLMConfig:
     embedding_weight_dtype: str | None = None
     activation_dtype: str | None = None
     verify_checkpoint: bool = False
+    verbose: bool = True
 
     def __post_init__(self) -> None:
         _plain_options(self.backend_options)

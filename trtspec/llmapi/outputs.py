@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from trtspec.errors import TrtspecError
@@ -13,8 +13,33 @@ from trtspec.executor.verdict import TokenLogprobs
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 
 
-@dataclass
-class CompletionOutput:
+_SHOWN = 8
+"""Tokens of a list that are printed."""
+
+
+class _Readable:
+    """Prints as a dataclass does, but for long lists, of which it shows the beginning, and for
+    fields that are as they are by default, which it leaves out."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for entry in fields(self):  # type: ignore[arg-type]  # those below are dataclasses
+            value = getattr(self, entry.name)
+            is_usual = entry.default_factory is MISSING and value == entry.default
+            if not is_usual and entry.repr:
+                shown.append(f"{entry.name}={_brief(value)}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list) and len(value) > _SHOWN and not isinstance(value[0], _Readable):
+        beginning = ", ".join(map(repr, value[:_SHOWN]))
+        return f"[{beginning}, ... {len(value) - _SHOWN} more]"
+    return repr(value)
+
+
+@dataclass(repr=False)
+class CompletionOutput(_Readable):
     """One generated sequence.
 
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
@@ -36,10 +61,10 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
-    queue_time: float | None = None
+    queue_time: float | None = field(default=None, repr=False)
     num_cached_tokens: int = 0
-    first_token_time: float | None = None
-    finish_time: float | None = None
+    first_token_time: float | None = field(default=None, repr=False)
+    finish_time: float | None = field(default=None, repr=False)
     kv_transfer_params: Mapping[str, str] | None = None
 
     @property
@@ -51,8 +76,8 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass
-class RequestOutput:
+@dataclass(repr=False)
+class RequestOutput(_Readable):
     """One prompt with its ``n`` sequences; ``error`` is set if any of them failed.
 
     ``acceptance`` says which rule judged the drafts: "lossless" (the text is the model's own),

@@ -64,10 +64,10 @@ class SelfWriter:
                 )
             seconds = time.monotonic() - began
             speed = (store.num_tokens - first) / seconds
-            left = max(0, num_tokens - store.num_tokens) / max(speed, 1e-9) / 60
+            left = max(0, num_tokens - store.num_tokens)
             logger.info(
-                "texts: %d of %d tokens in %d texts, %.0f tokens/s, %.0f min left; dropped %s",
-                *(store.num_tokens, num_tokens, len(store.texts), speed, left),
+                "texts: %d of %d tokens in %d texts, %.0f tokens/s, %s left; dropped %s",
+                *(store.num_tokens, num_tokens, len(store.texts), speed, _duration(left, speed)),
                 _counts(store.dropped),
             )
 
@@ -186,3 +186,8 @@ class SelfWriter:
 def _counts(dropped: Counter[str]) -> str:
     known = [name for name in RULES if dropped[name]]
     return ", ".join(f"{dropped[name]} {name}" for name in known) or "nothing"
+
+
+def _duration(tokens: int, speed: float) -> str:
+    """How long ``tokens`` take; before any was kept, nobody knows."""
+    return f"{tokens / speed / 60:.0f} min" if speed > 0 else "unknown time"
