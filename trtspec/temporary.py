@@ -52,6 +52,11 @@ def temporary_trouble(room: int = 1) -> str | None:
     return None
 
 
+def is_plain(folder: str) -> bool:
+    """Whether torch's command lines for compilers can hold a name."""
+    return _PLAIN.fullmatch(folder) is not None
+
+
 def plain_folder(folder: str) -> str:
     """A name of a folder that holds neither spaces nor anything else that command lines break at:
     its own, or that of a link to it. Links are made once, in a folder that is the user's alone.
@@ -59,12 +64,12 @@ def plain_folder(folder: str) -> str:
     Raises:
         BuildError: there is no place for a link.
     """
-    if _PLAIN.fullmatch(folder):
+    if is_plain(folder):
         return folder
     name = hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
     tried = []
     for base in dict.fromkeys((str(temporary_folder()), "/tmp", "/var/tmp", "/dev/shm")):
-        if not _PLAIN.fullmatch(base):
+        if not is_plain(base):
             continue
         link = Path(base, f"trtspec-links-{os.getuid()}", name)
         try:

@@ -20,6 +20,7 @@ from trtspec.errors import ConfigError, TrainingError, TrtspecError
 from trtspec.log import logger
 from trtspec.speculative.recipe import HeadRequest
 from trtspec.speculative.registry import method_name, methods
+from trtspec.temporary import is_plain, temporary_folder
 from trtspec.train.card import Card
 from trtspec.train.checkpoint import claim
 from trtspec.train.data import (
@@ -183,7 +184,7 @@ def _train(plan: TrainingPlan, data: _Data, argv: Sequence[str]) -> Path:
         vocabulary.ids,
         seed,
         _device(options),
-        compiles=schedule.steps >= _FUSES_FROM and not options.finish,
+        compiles=schedule.steps >= _FUSES_FROM and not options.finish and _can_compile(),
     )
     trainer = Trainer(head, texts, schedule, folder)
     if options.finish and trainer.step == 0:
@@ -272,6 +273,19 @@ def _state_folder(options: TrainOptions, target: TrainingTarget) -> Path:
         return options.state
     require_cache()
     return cache_root() / "training" / f"{target.name}-{target.fingerprint[:12]}"
+
+
+def _can_compile() -> bool:
+    """Whether torch's compiler can work in this process, which nothing can give other folders."""
+    folders = (torch.__path__[0], str(temporary_folder()))
+    found = next((folder for folder in folders if not is_plain(folder)), None)
+    if found is not None:
+        logger.warning(
+            "training takes longer, as torch cannot compile for it in %r because of the folder's "
+            "name; move it, or name another one in TMPDIR",
+            found,
+        )
+    return found is None
 
 
 def _device(options: TrainOptions) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,7 @@ def compile_graph(graph: Graph, path: Path, device: str = "cpu") -> None:
     """
     require_onnx()
     module, signature = graph.make().eval(), graph.signature
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet(logging.getLogger("torch.onnx")):
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
@@ -146,3 +149,14 @@ def _offsets(path: Path) -> dict[str, tuple[int, int]]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+@contextmanager
+def _quiet(exporter: logging.Logger) -> Iterator[None]:
+    """The exporter warns of packages that it would know as well."""
+    before = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        exporter.setLevel(before)
