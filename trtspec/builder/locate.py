@@ -104,9 +104,7 @@ def find_model(model: str | Path) -> Path:
     if packaged is not None:
         return packaged
     names = ", ".join((*embedded_checkpoints(), *PACKAGED))
-    is_path = (
-        path.is_absolute() or str(model).startswith((".", "~")) or path.suffix.lower() == GGUF
-    )
+    is_path = path.is_absolute() or str(model).startswith((".", "~")) or path.suffix.lower() == GGUF
     if is_path or str(model).count("/") != 1:
         raise CheckpointError(
             f"no model {str(model)!r}: not a folder, not an embedded checkpoint ({names}) "
@@ -134,9 +132,15 @@ def _download(name: str) -> Path:
     return folder
 
 
-def _snapshot(name: str, files: Sequence[str], **options: bool) -> Path:
+def _snapshot(name: str, files: Sequence[str], local_files_only: bool = False) -> Path:
     wanted, unwanted = list(files), list(_UNWANTED)
-    return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=unwanted, **options))
+    found = snapshot_download(
+        name,
+        allow_patterns=wanted,
+        ignore_patterns=unwanted,
+        local_files_only=local_files_only,
+    )
+    return Path(found)
 
 
 def _kept(name: str) -> Path | None:

@@ -63,7 +63,8 @@ def resolve_build(
         slots = SlotLengths.of(replace(model, storage=kept), chosen, memory, rows)
     max_seq_len = config.max_seq_len
     if max_seq_len is None:
-        max_seq_len, why = model.usual_sequence, None
+        why: str | None = None
+        max_seq_len = model.usual_sequence
         if slots is not None:
             max_seq_len, why = slots.default(max_seq_len, config.max_batch_size)
         reasons.append(why or f"max_seq_len {max_seq_len}: {usual_length(model)}")

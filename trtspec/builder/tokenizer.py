@@ -30,7 +30,7 @@ from trtspec.errors import CheckpointError
 # Where processors keep the template of a conversation, beside or instead of the tokenizer's files.
 _PROCESSOR_TEMPLATE = "chat_template.json"
 # Patterns. The named templates come first, for their fingerprint: it has no folders in it.
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "additional_chat_templates/*.jinja",
     "tokenizer.json",
     "tokenizer.*.json",  # versions, which tokenizer_config.json may prefer
@@ -144,7 +144,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
         return []
     return [
         path
-        for pattern in _TOKENIZER_FILES
+        for pattern in TOKENIZER_FILES
         for path in sorted(folder.glob(pattern))
         if path.is_file()
     ]

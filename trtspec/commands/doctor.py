@@ -34,7 +34,6 @@ from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
 from trtspec.bench.methods import BenchMethod, read_methods, usual_methods
 from trtspec.bench.result_file import make_result
 from trtspec.builder.available_drafts import available_drafts
-from trtspec.commands import help_texts
 from trtspec.commands.bench_prompts import (
     ENGINE_OPTIONS,
     PromptSource,
@@ -45,6 +44,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.tree_decoding import with_networks
 from trtspec.engine.folder import TOKENIZER_FOLDER
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.llmapi import help_texts
 from trtspec.llmapi.engines import build
 from trtspec.llmapi.prompts import load_tokenizer
 from trtspec.log import log_to_stderr
@@ -90,7 +90,8 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
     given = {name: getattr(args, name) for name in ENGINE_OPTIONS}
     options = {name: value for name, value in given.items() if value is not None}
     config = BuildConfig(dtype=args.dtype, max_batch_size=1, **options)
-    model, size = [], 0
+    model: list[Check] = []
+    size = 0
     if args.model is not None:
         model, size = model_checks(args.model, config, args.tokenizer)
     checks = machine_checks(size)

@@ -31,8 +31,9 @@ class PerLayerEmbedding(nn.Module):
         self.spec = spec
         rows = config.num_layers * spec.size
         table = formats.at("per_layer").of_embedding("embed")
-        self.embed = Embedding(spec.rows or config.vocab_size, rows, dtype, format=table)
-        self.lacks_rows = spec.rows is not None and spec.rows < config.vocab_size
+        self.rows = spec.rows or config.vocab_size
+        self.lacks_rows = self.rows < config.vocab_size
+        self.embed = Embedding(self.rows, rows, dtype, format=table)
         projected = formats.at("per_layer").of({"projection": rows})
         self.projection = Linear(config.hidden_size, rows, dtype, format=projected)
         self.norm = make_norm(spec.norm, spec.size, dtype)
@@ -42,7 +43,7 @@ class PerLayerEmbedding(nn.Module):
         """For each layer ``[T, P]``, of ``input_ids [T] i64`` and their embeddings ``x [T, H]``."""
         size = self.spec.size
         if self.lacks_rows:
-            input_ids = torch.where(input_ids < self.spec.rows, input_ids, 0)
+            input_ids = torch.where(input_ids < self.rows, input_ids, 0)
         own = (self.embed(input_ids) * self.scale).view(x.shape[0], -1, size)
         projected = (self.projection(x) * self.spec.projection_scale).view(x.shape[0], -1, size)
         given = (self.norm(projected) + own) * self.spec.sum_scale
