@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trtspec.llmapi.engines import build
@@ -97,14 +98,18 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
     config["simulate_acceptance"] = [rate ** (i + 1) for i in range(4)]
     with open_llm(folder, config, max_batch_size=1) as llm:
         union: Any = inside.drafter(llm)
-        union._can_rest = False  # that compares what steps take on this machine
         (member,) = union._members
-        union.target_cost.over = lambda rows: 0.01 + row_seconds * rows
-        union.target_cost.at = lambda rows: 0.01 + row_seconds * rows
-        union.target_cost.observe = lambda rows, seconds: None
-        member.costs.whole.at = lambda requests: 0.002
+        for table, first, row in (
+            (union.target_cost, 0.01, row_seconds),
+            *((costs, 0.002, 0.0) for costs in member.costs.values()),
+            *((around, 0.0005, 0.0) for around in union._policy._around.values()),
+        ):
+            table.run = lambda requests, rows, count, context=0, first=first, row=row: (
+                first + row * np.arange(rows, rows + count)
+            )
+            table.observe = lambda *seen: None
         sizes: list[int] = []
-        judge, observe = union.on_accepted, union._controller.observe
+        judge = union.on_accepted
 
         def on_accepted(batch: Any, accepted: Any) -> Any:
             sizes.extend(
@@ -114,12 +119,7 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
             )
             return judge(batch, accepted)
 
-        def observe_around(*seen: Any) -> None:
-            load, nodes, tokens, spent, _, tried = seen
-            observe(load, nodes, tokens, spent, 0.0005, tried)
-
         union.on_accepted = on_accepted
-        union._controller.observe = observe_around
         for prompt in PROMPTS * 3:
             llm.generate(prompt, GREEDY_24)
     return sizes[-len(sizes) // 3 :]

@@ -58,7 +58,7 @@ class ChainDrafter:
         self.num_calls = 0
         self.first_steps: list[bool] = []  # whether a call was left at that
         self.sizes: list[int] = []  # requests of each call
-        self.is_fed = True  # with prompts, as the last step was to have it
+        self.num_told = 0  # steps
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -90,8 +90,11 @@ class ChainDrafter:
         assert self.first_step_seconds is not None
         return self.first_step_seconds + behind
 
-    def without_first_step(self) -> ChainDrafter:
-        return ChainDrafter(self.world, self.length, self.acceptance, self.seconds)
+    def padded_rows(self, requests: int, rows: int) -> int:
+        return rows
+
+    def context_share(self, tokens: int) -> float:
+        return 0.0
 
     def num_right(self, request: Request) -> int:
         draws = random.Random(hash((request.id, len(request.tokens), self.name)))
@@ -104,7 +107,7 @@ class ChainDrafter:
         return False
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[()]]:
-        self.is_fed = batch.feeds_drafts
+        self.num_told += 1
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None: ...
@@ -139,6 +142,15 @@ class World:
     def text(self, request: Request) -> Callable[[int], int]:
         """The tokens that the target emits from here on."""
         return lambda i: 10 * (len(request.tokens) + i) + 1
+
+    def begin(self, drafter: UnionDrafter, request: Request) -> None:
+        """Feed the prompt of a request, by itself."""
+        item = ScheduledRequest(request, 0, len(request.tokens), False, 0, True)
+        batch = StepPlan((item,))
+        drafter.prepare_draft_tokens(batch)
+        emitted = self.text(request)(0)
+        request.tokens.append(emitted)
+        drafter.on_accepted(batch, [Accepted(tuple(range(item.num_rows)), (emitted,))])
 
     def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:
         """Tokens a second over that many steps."""
@@ -198,7 +210,7 @@ class ProfiledUnion(UnionDrafter):
     """Its costs come from a formula."""
 
     def profile_with(self, target: Callable[[int], float], max_rows: int) -> None:
-        self.target_cost.profile(target, max_rows)
+        self.target_cost.profile(target, max_rows, None)
 
 
 def union_of(
@@ -218,7 +230,7 @@ def union_of(
     for i, drafter in enumerate(drafters):
         if drafter.rolls_first_step:
             members[i] = Member(str(drafter.name), drafter, drafter)  # type: ignore[arg-type]
-            members[i].profile(48)
+            members[i].profile(48, 1 << 16)
     return ProfiledUnion(
         members, needs, adapts=adapts, has_own_rule=has_own_rule, clock=world.clock
     )

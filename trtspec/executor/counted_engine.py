@@ -52,6 +52,14 @@ class CountedEngine:
         padding alone: nothing is written or counted. None: such a call needs real requests."""
         return None
 
+    def padded_rows(self, requests: int, rows: int) -> int:
+        """The rows that a generating step's call for that many requests is padded to."""
+        return rows
+
+    def context_share(self, tokens: int) -> float:
+        """Bytes of so many cached tokens by those of the weights that every pass reads."""
+        return 0.0
+
     def _call(
         self,
         session: Session,

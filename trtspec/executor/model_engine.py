@@ -148,15 +148,26 @@ class ModelEngine(CountedEngine):
 
     def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
-        logits = rows if self._sessions.rollout is None else 0
-        bucket = self._buckets.find(requests, rows, logits) if self._buckets else None
+        bucket = self._step_bucket(requests, rows)
         began = time.perf_counter()
-        self._run_padding(bucket or Bucket(requests, rows, logits), first_step_only)
+        self._run_padding(bucket, first_step_only)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - began
         self._reset_count()
         return seconds
+
+    def padded_rows(self, requests: int, rows: int) -> int:
+        return self._step_bucket(requests, rows).rows
+
+    def context_share(self, tokens: int) -> float:
+        return tokens * self.caches.bytes_per_token / max(self._network.pass_bytes.always, 1)
+
+    def _step_bucket(self, requests: int, rows: int) -> Bucket:
+        """What a generating step's call of that size runs as."""
+        logits = rows if self._sessions.rollout is None else 0
+        found = self._buckets.find(requests, rows, logits) if self._buckets else None
+        return found or Bucket(requests, rows, logits)
 
     def _run_padding(self, bucket: Bucket, first_step_only: bool = False) -> None:
         """A call of that size without a request."""

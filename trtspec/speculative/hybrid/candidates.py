@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from trtspec.ops.tree import TokenTree
-
-Floats = npt.NDArray[np.float64]
-
-
-def merged(drafts: Sequence[Sequence[TokenTree]]) -> list[TokenTree]:
-    """The unions, request by request, of the trees of each drafter."""
-    if len(drafts) == 1:
-        return list(drafts[0])
-    return [TokenTree.merge(parts) for parts in zip(*drafts, strict=True)]
+from trtspec.speculative.hybrid.costs import Floats
 
 
 def ranked(trees: Sequence[TokenTree]) -> Floats:
     """[B, W]: the chances of the nodes of each tree, falling; 0 where it has fewer."""
-    falling = np.full((len(trees), max(map(len, trees))), np.inf)
-    for row, tree in zip(falling, trees, strict=True):
+    chances = np.zeros((len(trees), max(map(len, trees))))
+    for row, tree in zip(chances, trees, strict=True):
         if len(tree):
-            row[: len(tree)] = -scores(tree)
-    falling.sort(axis=1)
-    chances: Floats = np.exp(-falling)
+            assert tree.scores is not None, "a calibrated tree has scores"
+            row[: len(tree)] = np.exp(-np.sort(-tree.scores))
     return chances
 
 
-def share(
-    trees: Sequence[TokenTree], worths: Floats | None, count: Callable[[list[float]], int]
-) -> list[int]:
-    """How many nodes of each tree are among the best of all. ``worths [B]``: of a token of each
-    request; None: all the same. ``count``: how many are, by what nodes are worth, falling."""
-    sizes = [len(tree) for tree in trees]
-    found: list[float] = []
-    owners: list[int] = []
-    for owner, tree in enumerate(trees):
-        own = scores(tree).tolist() if len(tree) else []
-        if worths is not None:
-            added = math.log(worths[owner])
-            own = [score + added for score in own]
-        found += own
-        owners += [owner] * len(own)
-    order = sorted(range(len(found)), key=found.__getitem__, reverse=True)
-    best = count([math.exp(found[i]) for i in order])
-    if best == len(order):
-        return sizes
-    counts = [0] * len(trees)
-    for node in order[:best]:
-        counts[owners[node]] += 1
-    return counts
+def either(a: Floats, b: Floats) -> Floats:
+    """Chances of the nodes of two drafters together, as if the better of each rank counted."""
+    longer, other = (a, b) if a.shape[1] > b.shape[1] else (b, a)
+    both = longer.copy()
+    np.maximum(longer[:, : other.shape[1]], other, out=both[:, : other.shape[1]])
+    return both
 
 
-def scores(tree: TokenTree) -> npt.NDArray[np.float32]:
-    """Those of a tree that has some."""
-    found = tree.scores
-    assert found is not None, "a calibrated tree has scores"
-    return found
+def falling(chances: Floats) -> Floats:
+    """All that are above 0 ``[n]``, the best first."""
+    flat = -np.sort(-chances, axis=None)
+    return flat[: np.count_nonzero(flat)]
+
+
+def best_of_all(trees: Sequence[TokenTree], chances: Floats, count: int) -> list[TokenTree]:
+    """Of the trees, whose nodes have these chances (see `ranked`), the ``count`` best of all."""
+    best = np.argsort(-chances, axis=None, kind="stable")[:count] // max(chances.shape[1], 1)
+    return TokenTree.best_each(trees, np.bincount(best, minlength=len(trees)).tolist())

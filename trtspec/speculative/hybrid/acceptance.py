@@ -1,0 +1,147 @@
+"""Acceptance: how likely a drafter's nodes are to be accepted, learned while serving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from trtspec.ops.tree import TokenTree
+from trtspec.speculative.hybrid.candidates import ranked
+from trtspec.speculative.hybrid.costs import Floats, Mean
+
+NUM_DEPTHS, NUM_LEVELS = 12, 20
+_TRUST_IN_DRAFTER = 2.0  # nodes that a drafter's own probability counts for: few, as many boast
+_TRUST_IN_LEVEL = 16.0  # nodes of all depths that stand in for one: more pools depths that differ
+_MEMORY = 512.0  # nodes of a cell after which older ones count half: fewer are noise
+_MOST_NEW = 64  # of so many nodes one more changes little: estimating seldom saves the host time
+_HALF_LIFE, _HALF_LIFE_OF_ALL = 32.0, 64.0
+"""Rows of a text, and of all, after which older ones count half: fewer are noise, or what a single
+text was like, more miss a change."""
+_TRUST = 8.0  # rows that what is known already counts for: more see a change late, fewer chance
+_KNOWN = 12  # rows before a drafter is judged: fewer judge by luck, more draft in vain for longer
+_USUAL_HALF_LIFE = 7.0  # steps that the usual tree is a mean of: fewer are noise, more are late
+_LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
+
+
+class Drift:
+    """How acceptance has lately differed from what was expected, as an exponent.
+
+    A row with drafts *hits* if one of them carries its next token. With shares h of rows that hit
+    and x that were expected to, a chance p has lately been p ** (ln h / ln x), which changes the
+    chances along a path alike. While there are few rows, those of `parent` stand in.
+    """
+
+    def __init__(self, parent: Drift | None = None) -> None:
+        half_life = _HALF_LIFE if parent is not None else _HALF_LIFE_OF_ALL
+        self._parent, self._hits, self._expected = parent, Mean(half_life), Mean(half_life)
+
+    def observe(self, rows: int, hits: int, expected: float) -> None:
+        """Add that many rows, of which `hits` hit and `expected` were expected to."""
+        self._hits.observe(hits / rows, rows)
+        self._expected.observe(expected / rows, rows)
+
+    @property
+    def exponent(self) -> float:
+        """1: nothing has changed."""
+        hits, expected = (min(max(rate, _LEAST), _MOST) for rate in self._rates())
+        return math.log(hits) / math.log(expected)
+
+    def _rates(self) -> tuple[float, float]:
+        usual = (
+            (self._expected.value or 0.5,) * 2 if self._parent is None else self._parent._rates()
+        )
+        share = _TRUST / (_TRUST + self._hits.count)
+        hits, expected = self._hits.value, self._expected.value
+        return hits + share * (usual[0] - hits), expected + share * (usual[1] - expected)
+
+
+class Acceptance:
+    """Calibrates the scores of one drafter by what became of its earlier nodes, of all texts and of
+    each request, and knows its usual tree.
+
+    A node whose parent is accepted has a cell by its depth and by the probability that the drafter
+    gives it, in levels (`TokenTree.calibrated`). Its chance is the share of nodes in the cell that
+    were accepted, drawn towards that of its level at all depths, and that towards the drafter's own
+    figure, while there are few. The chance of a path is the product along it, to the power of the
+    request's `Drift`. drifts: by request.
+    """
+
+    def __init__(self, max_nodes: int) -> None:
+        self._verified = [0.0] * (NUM_DEPTHS * NUM_LEVELS)  # lists, as single entries are counted
+        self._accepted = list(self._verified)
+        middles = [2.0 ** -((2.0 ** ((i + 0.5) / 4.0) - 1.0) / 4.0) for i in range(NUM_LEVELS)]
+        self._own = np.clip(middles, _LEAST, _MOST)
+        self._num_nodes = self._num_new = self._num_rows = 0
+        self._all, self.drifts = Drift(), dict[int, Drift]()
+        # Chances of a request's nodes, the best first, and how many are of depth 1.
+        self._usual, self._first_width = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes)), max_nodes
+        self._estimate()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough became of its drafts to judge them by."""
+        return self._num_rows >= _KNOWN
+
+    def calibrate(
+        self, ids: Sequence[int], trees: Sequence[TokenTree], first_only: bool = False
+    ) -> list[TokenTree]:
+        """The trees drafted for these requests, with the ln of the estimated chances of their paths
+        as scores. ``first_only``: nodes of depth 1 alone were asked for."""
+        if not any(map(len, trees)):
+            return list(trees)
+        if self._num_new * _MOST_NEW > self._num_nodes:
+            self._estimate()
+        exponents = self._exponents(ids)
+        found = TokenTree.calibrated(trees, self._gains, exponents)
+        own = (ranked(found) ** (1 / np.array(exponents))[:, None]).mean(0)
+        # The first step of a rollout tells nothing of the others; its nodes are the best, about.
+        usual = self._usual.value.copy() if first_only else np.zeros_like(self._usual.value)
+        usual[: len(own)] = own
+        self._usual.observe(usual)
+        self._first_width = max(int((tree.depths == 1).sum()) for tree in trees)
+        return found
+
+    def usual(self, ids: Sequence[int], first_only: bool) -> Floats:
+        """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests."""
+        usual: Floats = self._usual.value ** np.array(self._exponents(ids))[:, None]
+        return usual[:, : self._first_width] if first_only else usual
+
+    def observe(
+        self, request_id: int, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None
+    ) -> None:
+        """The target emitted `tokens` behind the root of `tree`, which has its drafter's scores.
+        The children of each row on the way are known to be right or wrong, verified or not; with
+        `verified`, only nodes of that tree count."""
+        reached, taken, cells = tree.outcomes(tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
+        if not reached:
+            return
+        expected = sum(self._chances[cell] for cell in cells)
+        for cell, was_taken in zip(cells, taken, strict=True):
+            if self._verified[cell] >= _MEMORY:
+                self._verified[cell] *= 0.5
+                self._accepted[cell] *= 0.5
+            self._verified[cell] += 1.0
+            self._accepted[cell] += was_taken
+        rows = int(tree.rows[2, reached[-1] + 1])
+        self._num_new += len(taken)
+        self._num_nodes += len(taken)
+        self._num_rows += rows
+        for drift in (self._all, self.drifts.setdefault(request_id, Drift(self._all))):
+            drift.observe(rows, sum(taken), expected)
+
+    def _exponents(self, ids: Sequence[int]) -> list[float]:
+        return [self.drifts.get(request_id, self._all).exponent for request_id in ids]
+
+    def _estimate(self) -> None:
+        """Estimate all chances anew."""
+        self._num_new, shape, trust = 0, (NUM_DEPTHS, NUM_LEVELS), _TRUST_IN_DRAFTER
+        verified = np.array(self._verified).reshape(shape)
+        accepted = np.array(self._accepted).reshape(shape)
+        level = (accepted.sum(0) + trust * self._own) / (verified.sum(0) + trust)
+        chances = (accepted + _TRUST_IN_LEVEL * level) / (verified + _TRUST_IN_LEVEL)
+        chances = np.clip(chances, _LEAST, _MOST)
+        self._gains = torch.from_numpy(np.log(chances).astype(np.float32))
+        self._chances: list[float] = chances.reshape(-1).tolist()
