@@ -63,11 +63,10 @@ def resolve_build(
         slots = SlotLengths.of(replace(model, storage=kept), chosen, memory, rows)
     max_seq_len = config.max_seq_len
     if max_seq_len is None:
-        why: str | None = None
-        max_seq_len = model.usual_sequence
+        max_seq_len, shortened = model.usual_sequence, None
         if slots is not None:
-            max_seq_len, why = slots.default(max_seq_len, config.max_batch_size)
-        reasons.append(why or f"max_seq_len {max_seq_len}: {usual_length(model)}")
+            max_seq_len, shortened = slots.default(max_seq_len, config.max_batch_size)
+        reasons.append(shortened or f"max_seq_len {max_seq_len}: {usual_length(model)}")
     else:
         reasons += check_length(model, max_seq_len)
     if slots is not None:
