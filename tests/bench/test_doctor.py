@@ -171,7 +171,7 @@ def test_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert machine.compiler_check().status == PROBLEM
 
 
-def test_findings_by_value(tmp_path: Path) -> None:
+def test_findings_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.instruction_set_check("avx2").status == OK
     assert machine.instruction_set_check("generic").status == WARNING
     assert [machine.threads_check(n, 2).status for n in (1, 2, 3)] == [NOTE, OK, WARNING]
@@ -181,6 +181,9 @@ def test_findings_by_value(tmp_path: Path) -> None:
     sizes = [machine.memory_check(10 * gb, n * gb).status for n in (0, 4, 6, 11)]
     assert sizes == [OK, OK, WARNING, PROBLEM]
     assert machine.disk_check(tmp_path / "not" / "yet", 1).status == OK
+    assert machine.temporary_check().status == OK
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert "TMPDIR" in machine.temporary_check().detail
     full = machine.disk_check(tmp_path, 1 << 60)
     assert full.status == WARNING and "TRTSPEC_CACHE_DIR" in full.remedy
 

@@ -48,8 +48,13 @@ def test_pickles_only_where_there_is_nothing_else(
 ) -> None:
     """EAGLE's authors publish nothing else; a target's would be its weights once more."""
 
-    def download(name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        assert name == "owner/head"
+    def download(
+        name: str,
+        allow_patterns: list[str],
+        ignore_patterns: list[str],
+        local_files_only: bool = False,
+    ) -> str:
+        assert name == "owner/head" and not local_files_only
         for file in matching(files, allow_patterns, ignore_patterns):
             (tmp_path / file).touch()
         return str(tmp_path)

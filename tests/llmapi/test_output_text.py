@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.builder.tokenizer import read_tokenizer
+from trtspec.log import logger
 from trtspec.train.self_writer import _duration
 
 from .conftest import TextModel
@@ -29,21 +31,20 @@ def test_an_output_is_readable(text_model: TextModel) -> None:
 
 
 def test_a_long_text_brings_no_warning_of_others(
-    text_model: TextModel, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    text_model: TextModel,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = read_tokenizer(text_model.folder)
     tokenizer.model_max_length = 4
-    logging.getLogger("transformers").propagate, before = (
-        True,
-        logging.getLogger("transformers").propagate,
-    )
-    try:
-        assert len(tokenizer("the cat sat on the mat")["input_ids"]) > 4
-    finally:
-        logging.getLogger("transformers").propagate = before
+    peer = logging.getLogger("transformers")
+    monkeypatch.setattr(peer, "propagate", True)
+    assert len(tokenizer("the cat sat on the mat")["input_ids"]) > 4
     assert not caplog.records and capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("no_logging")
 def test_a_build_is_told_unless_it_is_silenced(
     text_model: TextModel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,17 @@ def test_a_build_is_told_unless_it_is_silenced(
         said = capsys.readouterr().err
         assert ("build an engine of text ... (once: it is kept in " in said) == verbose
         assert verbose or said == ""
+
+
+@pytest.fixture
+def no_logging() -> Iterator[None]:
+    """As in a script that sets up none."""
+    before, level = logger.handlers, logger.level
+    logger.handlers = []
+    logger.setLevel(logging.NOTSET)
+    yield
+    logger.handlers = before
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trtspec.builder.accuracy import rounding_report, text_report
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
-from trtspec.builder.locate import cache_root, require_cache
+from trtspec.builder.locate import CACHE_VARIABLE, cache_root, require_cache
 from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tokenizer import save_tokenizer
@@ -67,7 +67,9 @@ def build_engine(
             _write_engine(plan, scratch)
             _move_into_place(scratch, output_dir, plan)
     except (OSError, SafetensorError) as error:
-        raise BuildError(f"{output_dir} cannot be written: {error}") from error
+        is_cached = output_dir.is_relative_to(cache_root().resolve())
+        remedy = f"; name another cache folder in {CACHE_VARIABLE}" if is_cached else ""
+        raise BuildError(f"{output_dir} cannot be written: {error}{remedy}") from error
     return output_dir
 
 

@@ -46,7 +46,8 @@ AotiSession::AotiSession(const std::string& path, const Weights& own, const Weig
     loader_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(path);
   } catch (const std::exception& error) {
     throw Error(path + " cannot be loaded (" + reason_of(error) +
-                "); rebuild the engine with trtspec-build");
+                "); it is unpacked into the temporary folder (TMPDIR), which must exist, have room "
+                "and take programs; if that is so, rebuild the engine with trtspec-build");
   }
   std::unordered_map<std::string, at::Tensor> constants;
   for (const std::string& name : loader_->get_constant_fqns()) {

@@ -17,6 +17,7 @@ from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check
 from trtspec.bench.floor import MachineRates
 from trtspec.bench.machine import machine, package_version
 from trtspec.builder.locate import CACHE_VARIABLE, cache_root
+from trtspec.temporary import temporary_folder, temporary_trouble
 
 COMPILERS = ("c++", "g++", "clang++")
 LEAST_DISK = 4 << 30
@@ -30,6 +31,7 @@ def machine_checks(weight_bytes: int = 0) -> list[Check]:
     """All that need no measurement; ``weight_bytes``: of the model that is to run, 0 without."""
     return [
         compiler_check(),
+        temporary_check(),
         instruction_set_check(str(torch.ops.trtspec._get_isa())),
         threads_check(torch.get_num_threads(), int(machine()["usable_cores"])),
         load_check(os.getloadavg()[0], os.cpu_count() or 1),
@@ -55,6 +57,14 @@ def compiler_check() -> Check:
     done = subprocess.run([found, "--version"], capture_output=True, text=True)
     lines = done.stdout.splitlines()
     return Check("compiler", OK, f"{found}: {lines[0] if lines else 'version unknown'}")
+
+
+def temporary_check() -> Check:
+    """Engines are compiled, and run, from there."""
+    trouble = temporary_trouble()
+    if trouble is not None:
+        return Check("temporary files", PROBLEM, trouble)
+    return Check("temporary files", OK, f"{temporary_folder()} takes compiled programs")
 
 
 def instruction_set_check(isa: str) -> Check:
