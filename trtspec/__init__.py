@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from trtspec.speculative.hybrid.options import HybridDecodingConfig
     from trtspec.speculative.medusa.options import MedusaDecodingConfig
     from trtspec.speculative.mtp.options import MtpDecodingConfig
+    from trtspec.speculative.mtp.options import MtpDecodingConfig as MTPDecodingConfig
     from trtspec.speculative.ngram.options import NGramDecodingConfig
     from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
+    from trtspec.speculative.parallel.options import PardDecodingConfig as PARDDecodingConfig
     from trtspec.speculative.self_draft.options import SelfDecodingConfig
     from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
@@ -47,9 +49,11 @@ __all__ = [
     "ExtractHiddenStatesConfig",
     "HybridDecodingConfig",
     "KvCacheConfig",
+    "MTPDecodingConfig",
     "MedusaDecodingConfig",
     "MtpDecodingConfig",
     "NGramDecodingConfig",
+    "PARDDecodingConfig",
     "PEagleDecodingConfig",
     "PardDecodingConfig",
     "RequestOutput",
@@ -89,12 +93,15 @@ _HOMES = {
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",
 }
+_SPELLINGS = {"MTPDecodingConfig": "MtpDecodingConfig", "PARDDecodingConfig": "PardDecodingConfig"}
+"""As TensorRT-LLM writes them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    own = _SPELLINGS.get(name, name)
+    if own not in _HOMES:
         raise AttributeError(f"module 'trtspec' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES[own]), own)
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,20 +15,47 @@ from trtspec.backends.registry import backend_named, backends
 from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands.json_flag import read_json
+from trtspec.commands.peer_flags import part_flags
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.strict import nearest
+from trtspec.config.speculative_keys import any_bool, any_number
+from trtspec.config.strict import Foreign, nearest, resolve_keys
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import format_kinds, weight_only_kinds
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.help_texts import one_of
+from trtspec.llmapi.options import LLMConfig
+from trtspec.llmapi.peer_options import part_speculation
 from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import methods_taking
 from trtspec.train.awq import AWQ_BITS, quantise_by_awq
 
 RTN, AWQ = QUANTIZERS = ("rtn", "awq")
+_KERNELS = "the backend chooses its kernels"
+_FOREIGN: Mapping[str, Foreign] = {
+    "workers": Foreign("a build is one process; give 1", (None, 1)),
+    "opt_num_tokens": Foreign("it must be a number", any_number),
+    **dict.fromkeys(
+        ("gemm_plugin", "gpt_attention_plugin", "moe_plugin", "nccl_plugin"),
+        Foreign(_KERNELS, (None, "auto")),
+    ),
+    **dict.fromkeys(
+        ("use_paged_context_fmha", "context_fmha", "remove_input_padding", "paged_kv_cache"),
+        Foreign("rows are packed and K/V is paged, always", (None, "enable")),
+    ),
+    "kv_cache_type": Foreign("K/V is paged", (None, "paged")),
+    **dict.fromkeys(
+        ("gather_context_logits", "gather_generation_logits", "gather_all_token_logits"),
+        Foreign("logits are not returned"),
+    ),
+    "logits_dtype": Foreign("logits are float32", (None, "float32")),
+    "log_level": Foreign("the log has one level", (None, "info")),
+    "fast_build": Foreign("it must be true or false", any_bool),
+    "model_config": Foreign("the checkpoint's config.json says it", (None,)),
+}
+"""Flags of trtllm-build, beside the options of engines."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -142,6 +170,35 @@ def make_parser() -> argparse.ArgumentParser:
     add("--force", action="store_true", help="replace whatever --output_dir holds")
     add("--dry_run", action="store_true", help="print the plan and stop")
     return parser
+
+
+def read_args(argv: Sequence[str]) -> argparse.Namespace:
+    """What was typed; flags of other builders that mean a field of BuildConfig stand in
+    ``peers``.
+
+    Raises:
+        ConfigError: a flag is refused, or is one of those who run an engine.
+    """
+    parser = make_parser()
+    words, peers = part_flags(parser, argv, _FOREIGN)
+    args = parser.parse_args(words)
+    speculation, peers = part_speculation(None, peers)
+    if speculation is not None:
+        if args.speculative_config is not None:
+            raise ConfigError(
+                f"--speculative_config holds the whole method; leave out {', '.join(speculation)}"
+            )
+        args.speculative_config = json.dumps(speculation)
+    args.peers = resolve_keys(LLMConfig, (), peers)
+    for name, value in args.peers.items():
+        if name not in {field.name for field in fields(BuildConfig)}:
+            raise ConfigError(
+                f"--{name} is no option of a build, but of those who open the engine: LLM, "
+                "trtspec-serve"
+            )
+        if getattr(args, name, None) not in (None, "auto", value):
+            raise ConfigError(f"--{name} is given twice: {getattr(args, name)!r} and {value!r}")
+    return args
 
 
 def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
@@ -270,7 +327,11 @@ def quantised(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+    try:
+        args = read_args(sys.argv[1:] if argv is None else argv)
+    except TrtspecError as error:
+        print(f"trtspec-build: {error}", file=sys.stderr)
+        return 1
     log_to_stderr()
     names = (
         "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend", "device",
@@ -278,7 +339,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
         options, weights = backend_options(args), weight_options(args)
-        config = BuildConfig(dtype=args.dtype, backend_options=options, **weights, **limits)
+        asked = {"dtype": args.dtype, "backend_options": options, **weights, **limits}
+        config = BuildConfig(**{**asked, **args.peers})
         backend = backend_named(config.backend)
         if args.report and backend.report is None:
             able = " or ".join(each.name for each in backends().values() if each.report)

@@ -6,20 +6,24 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trtspec.builder.locate import find_model
 from trtspec.commands.json_flag import read_json
+from trtspec.commands.peer_flags import part_flags
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
+from trtspec.config.speculative_keys import any_bool, any_number
+from trtspec.config.strict import Foreign
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.admission import POLICIES
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.chat_template import template_in_file
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
+from trtspec.llmapi.peer_options import part_speculation
 from trtspec.speculative.options import parse_speculative_config
 
 _missing: ConfigError | None = None
@@ -30,12 +34,49 @@ except ConfigError as error:  # its packages are an extra: said once the program
 
 API_KEY_VARIABLE = "TRTSPEC_API_KEY"
 _ON_OFF = argparse.BooleanOptionalAction
+_ONE = "one process serves; leave it out or give 1"
+_FOREIGN: Mapping[str, Foreign] = {
+    **dict.fromkeys(
+        ("log_level", "uvicorn_log_level", "log_level_http"),
+        Foreign("the log has one level", (None, "info")),
+    ),
+    **dict.fromkeys(
+        ("enable_log_requests", "log_requests"),
+        Foreign("write --disable-log-requests to have none in the log", (None, True)),
+    ),
+    "decode_log_interval": Foreign("write --log-interval, in seconds", (None,)),
+    "watchdog_timeout": Foreign("write --step-timeout", (None,)),
+    "chat_template_content_format": Foreign("the template says it", (None, "auto")),
+    "response_role": Foreign("an answer is the assistant's", (None, "assistant")),
+    "stream_interval": Foreign("every step is streamed", (None, 1)),
+    **dict.fromkeys(
+        ("api_server_count", "tokenizer_worker_num", "num_postprocess_workers"),
+        Foreign(_ONE, (None, 0, 1)),
+    ),
+    "node_rank": Foreign(_ONE, (None, 0)),
+    "dist_init_addr": Foreign(_ONE, (None,)),
+    "dist_timeout": Foreign("it must be a number", any_number),
+    # Done always, or of no use in one process.
+    **dict.fromkeys(
+        (
+            *("skip_server_warmup", "enable_cache_report", "enable_prompt_tokens_details"),
+            *("enable_server_load_tracking", "disable_frontend_multiprocessing"),
+        ),
+        Foreign("it must be true or false", any_bool),
+    ),
+    "enable_force_include_usage": Foreign("a request asks for it by stream_options"),
+    **dict.fromkeys(
+        ("config", "extra_llm_api_options"), Foreign("write its options as flags", (None,))
+    ),
+}
+"""Flags of other servers, beside the options of their engines."""
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trtspec-serve", description=__doc__, allow_abbrev=False)
     parser.add_argument("model", nargs="?", help="HF folder or id, embedded name or engine folder")
-    parser.add_argument("--model", dest="model_flag", help="the same, as a flag")
+    parser.add_argument("--model", "--model-path", dest="model_flag", help="the same, as a flag")
+    parser.set_defaults(peers={})
 
     add = parser.add_argument_group("engine").add_argument
     add(
@@ -110,8 +151,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(_hyphens(sys.argv[1:] if argv is None else argv))
     try:
+        args = read_args(sys.argv[1:] if argv is None else argv)
         if (args.model is None) == (args.model_flag is None):
             raise ConfigError("give one model: a folder, an id or an embedded checkpoint's name")
         args.model = args.model or args.model_flag
@@ -133,8 +174,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def read_args(argv: Sequence[str]) -> argparse.Namespace:
+    """What was typed; flags of other servers that mean an option of `LLM` stand in ``peers``."""
+    parser = make_parser()
+    words, peers = part_flags(parser, argv, _FOREIGN)
+    args = parser.parse_args(words)
+    speculation, args.peers = part_speculation(None, peers)
+    if speculation is not None:
+        if args.speculative_config is not None:
+            raise ConfigError(
+                f"--speculative-config holds the whole method; leave out {', '.join(speculation)}"
+            )
+        args.speculative_config = json.dumps(speculation)
+    return args
+
+
 def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of `LLM`, checked."""
+    peers = dict(args.peers)
+    in_json = peers.pop("kv_cache_config", None) or {}
+    if not isinstance(in_json, Mapping):
+        raise ConfigError(f"--kv-cache-config {in_json!r} is no JSON of options")
     cache = {
         "max_tokens": args.kv_cache_max_tokens,
         "free_memory_fraction": args.kv_cache_free_memory_fraction,
@@ -144,10 +204,13 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
     every = (*names, *more, *WEIGHT_OPTIONS, "async_scheduling", "scheduling_policy")
     options = {name: getattr(args, name) for name in every}
-    options["kv_cache_config"] = {k: v for k, v in cache.items() if v is not None}
+    options["kv_cache_config"] = {**in_json, **{k: v for k, v in cache.items() if v is not None}}
     if args.kv_transfer_config is not None:
         flag = "--kv-transfer-config"
         options["kv_transfer_config"] = read_json(args.kv_transfer_config, flag)
+    for name in options.keys() & peers.keys():
+        raise ConfigError(f"--{name} is given twice")
+    options |= peers
     LLMConfig(**options).build_config()
     return options
 
@@ -181,15 +244,6 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
         "request_metrics": args.per_request_spec_decode_metrics == "summary",
         "log_requests": not args.disable_log_requests,
     }
-
-
-def _hyphens(argv: Sequence[str]) -> list[str]:
-    """Flags may be written with underscores, as those of the other programs are."""
-    spelled = []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
-    return spelled
 
 
 def _template(path: Path | None) -> str | None:

@@ -16,6 +16,7 @@ from dataclasses import fields
 
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import Foreign, key_rules
+from trtspec.llmapi.options import LLMConfig
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.registry import methods
 
@@ -27,7 +28,10 @@ _HEAD = """\
 `speculative_config` of `LLM`, and the option of that name of the programs, take the keys of these
 engines as they are. A key either means an option here, or asks for what is done anyway and is
 dropped, or is refused with its reason. A key that no table below holds is unknown and refused, with
-the nearest known one.
+the nearest known one. Options of their engines are taken by `LLM` in the same way, and as flags by
+`trtspec-serve` and `trtspec-build` (`--tp_size 1`, `--mem-fraction-static 0.8`); `_` and `-` do not
+count there. Keys of the speculation may stand among them (`LLM(speculative_algorithm=...)`,
+`--speculative-num-steps 3`).
 """
 _METHODS = """
 ## Names of methods
@@ -51,6 +55,14 @@ reason in its row. A key that is "never" accepted is refused whatever its value.
 is looked at before, see the names above.
 """
 
+_ENGINE = """
+## Options of the engine
+
+| their option | option of `LLM` here |
+|---|---|
+"""
+_ENGINE_FOREIGN = "\nDropped or refused, by the same rule:\n"
+
 Rows = Iterable[Sequence[str]]
 
 
@@ -69,6 +81,13 @@ def page() -> str:
             _table(("option", "methods"), _options(table)),
             _FOREIGN,
             _table(("their keys", "accepted", "otherwise refused", "methods"), _foreign(table)),
+            _ENGINE,
+            *(
+                f"| `{key}` | `{own}` |\n"
+                for key, own in sorted(key_rules(LLMConfig).aliases.items())
+            ),
+            _ENGINE_FOREIGN,
+            _table(("their options", "accepted", "otherwise refused"), _of_engine()),
         )
     )
 
@@ -116,6 +135,15 @@ def _foreign(table: Mapping[str, DraftMethod]) -> Iterator[Sequence[str]]:
         by_fate[accepted, reason, _methods(names, table)].append(key)
     for (accepted, reason, takers), keys in sorted(by_fate.items(), key=lambda row: sorted(row[1])):
         yield _listed(keys), accepted, reason, takers
+
+
+def _of_engine() -> Iterator[Sequence[str]]:
+    """A row for all options of engines that share what is accepted and the reason."""
+    by_fate: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for key, rule in key_rules(LLMConfig).foreign.items():
+        by_fate[_accepted(rule), rule.reason].append(key)
+    for (accepted, reason), keys in sorted(by_fate.items(), key=lambda row: sorted(row[1])):
+        yield _listed(keys), accepted, reason
 
 
 def _accepted(rule: Foreign) -> str:

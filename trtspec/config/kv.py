@@ -17,6 +17,8 @@ DEFAULT_FREE_MEMORY_FRACTION = 0.5
     aliases={
         "free_gpu_memory_fraction": "free_memory_fraction",
         "kv_cache_free_gpu_mem_fraction": "free_memory_fraction",
+        "gpu_memory_utilization": "memory_fraction",
+        "mem_fraction_static": "memory_fraction",
         "enable_prefix_caching": "enable_block_reuse",
     },
     foreign={
@@ -43,20 +45,35 @@ class KvCacheConfig:
     max_tokens: tokens that the caches hold at most, over all requests; None: as many as
     free_memory_fraction of the memory that is free after loading the weights takes, and never more
     than max_batch_size requests of max_seq_len tokens can use. With both, the smaller one counts.
+    memory_fraction: in place of free_memory_fraction, the part of the device's whole memory that
+    may be full once the caches are there, whatever fills it (vLLM's gpu_memory_utilization).
     """
 
     enable_block_reuse: bool = True
     max_tokens: int | None = None
     free_memory_fraction: float = DEFAULT_FREE_MEMORY_FRACTION
+    memory_fraction: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"kv cache max_tokens={self.max_tokens} must be at least 1")
-        fraction = self.free_memory_fraction
-        if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
+        for name in ("free_memory_fraction", "memory_fraction"):
+            fraction = getattr(self, name)
+            if fraction is not None and not (math.isfinite(fraction) and 0.0 < fraction <= 1.0):
+                raise ConfigError(f"kv cache {name}={fraction!r} must be above 0 and at most 1")
+        is_left = self.free_memory_fraction == DEFAULT_FREE_MEMORY_FRACTION
+        if self.memory_fraction is not None and not is_left:
             raise ConfigError(
-                f"kv cache free_memory_fraction={fraction!r} must be above 0 and at most 1"
+                f"kv cache memory_fraction={self.memory_fraction} (gpu_memory_utilization) and "
+                f"free_memory_fraction={self.free_memory_fraction} both say how much memory the "
+                "caches take; give one of them"
             )
+
+    def budget(self, free: int, total: int) -> int:
+        """Bytes for the caches on a device with so many free and in all; 0 or less: none."""
+        if self.memory_fraction is None:
+            return int(free * self.free_memory_fraction)
+        return int(total * self.memory_fraction) - (total - free)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> KvCacheConfig:

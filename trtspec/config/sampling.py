@@ -36,9 +36,22 @@ _FOREIGN: dict[str, Foreign] = {
     "guided_decoding": Foreign(_GUIDED, (None,)),
     "structured_outputs": Foreign(_GUIDED, (None,)),
     "guided_decoding_params": Foreign(_GUIDED, (None,)),
+    **dict.fromkeys(
+        ("json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex"),
+        Foreign(_GUIDED, (None,)),
+    ),
     "lookahead_config": Foreign("lookahead decoding is not offered", (None,)),
     "prompt_logprobs": Foreign(_LOGITS_OUT, (None,)),
     "return_context_logits": Foreign(_LOGITS_OUT),
+    "return_encoder_output": Foreign("there is no encoder"),
+    "additional_model_outputs": Foreign(_LOGITS_OUT, (None, [], ())),
+    "return_perf_metrics": Foreign("`metrics` of an output are always kept", (None, False, True)),
+    "output_kind": Foreign("generate_async(streaming=True) streams", (None,)),
+    "flat_logprobs": Foreign("`logprobs` has one entry a token"),
+    "skip_reading_prefix_cache": Foreign(
+        "write LLM(kv_cache_config={'enable_block_reuse': False}), for all requests"
+    ),
+    "skip_clone": Foreign("options are never changed", (None, False, True)),
     "return_generation_logits": Foreign(_LOGITS_OUT),
     "logits_processor": Foreign(_PROCESSOR, (None,)),
     "logits_processors": Foreign(_PROCESSOR, (None, [], ())),
@@ -150,6 +163,11 @@ class SamplingParams:
         _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _within("n", self.n, 1, MAX_SAMPLES)
+        if self.logprobs == -1:
+            raise RequestError(
+                "logprobs=-1 is refused: the log probabilities of a whole vocabulary are not "
+                f"returned; give how many of the best, 0 to {MAX_LOGPROBS}"
+            )
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         # One spelling inside: a set "off" value, ids as ints, single strings as tuples.

@@ -12,6 +12,7 @@ COMMON_ALIASES: Mapping[str, str] = {
     "num_speculative_tokens": "max_draft_len",
     "synthetic_acceptance_rates": "simulate_acceptance",
     "speculative_adaptive": "adaptive",
+    "speculative_max_model_len": "max_model_len",
     "enable_adaptive_verification": "adaptive",
 }
 TREE_ALIASES: Mapping[str, str] = {
@@ -51,7 +52,7 @@ _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
 
 def any_bool(value: Any, given: Mapping[str, Any]) -> bool:
     """`true`, `false`"""
-    return value is None or isinstance(value, bool)
+    return value is None or isinstance(value, bool) or value in ("True", "False", "true", "false")
 
 
 def any_number(value: Any, given: Mapping[str, Any]) -> bool:
@@ -75,7 +76,10 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "tensor_parallel_size": Foreign(
         "it is not a speculative option; pass `draft_tensor_parallel_size` instead", ()
     ),
-    "draft_tensor_parallel_size": Foreign(ONE_DEVICE, (None, 1)),
+    **dict.fromkeys(
+        ("draft_tensor_parallel_size", "speculative_draft_tensor_parallel_size"),
+        Foreign(ONE_DEVICE, (None, 1)),
+    ),
     # Both say how vLLM runs a draft: nothing here is padded, and there is one way to run.
     "enforce_eager": Foreign("it must be true or false", any_bool),
     "disable_padded_drafter_batch": Foreign("it must be true or false", any_bool),
@@ -89,12 +93,37 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "use_local_argmax_reduction": Foreign(ONE_DEVICE),
     "quantization": Foreign(SAME_DTYPE, (None,)),
     "draft_lm_head_quantization": Foreign(SAME_DTYPE, (None,)),
-    "kv_cache_dtype": Foreign(SAME_DTYPE, (None, "auto")),
-    "load_format": Foreign("weights come from safetensors files", (None, "auto", "safetensors")),
-    "revision": Foreign("download that revision and give its directory", (None,)),
+    **dict.fromkeys(
+        ("speculative_draft_model_quantization", "speculative_model_quantization"),
+        Foreign(SAME_DTYPE, (None,)),
+    ),
+    **dict.fromkeys(
+        ("kv_cache_dtype", "speculative_draft_kv_cache_dtype"),
+        Foreign(SAME_DTYPE, (None, "auto")),
+    ),
+    **dict.fromkeys(
+        ("load_format", "speculative_draft_load_format"),
+        Foreign("weights come from safetensors files", (None, "auto", "safetensors")),
+    ),
+    **dict.fromkeys(
+        ("revision", "speculative_draft_model_revision"),
+        Foreign("download that revision and give its directory", (None,)),
+    ),
     "code_revision": Foreign("no code of checkpoints is run", (None,)),
     "moe_backend": Foreign("no such backend", (None, "auto")),
-    "attention_backend": Foreign("there is one attention op", (None, "auto")),
+    **dict.fromkeys(
+        ("attention_backend", "speculative_draft_attention_backend"),
+        Foreign("there is one attention op", (None, "auto")),
+    ),
+    "speculative_attention_mode": Foreign(
+        "there is one attention op, for prompts and for drafts", (None, "prefill", "decode")
+    ),
+    "speculative_moe_runner_backend": Foreign("no such backend", (None, "auto")),
+    "speculative_disable_mqa_scorer": Foreign("it must be true or false", any_bool),
+    "speculative_draft_window_size": Foreign(
+        "drafts see all that the target has committed", (None,)
+    ),
+    "speculative_draft_sink_size": Foreign("drafts see all that the target has committed", (None,)),
     # Drafts are drawn from the draft's own distribution with the target's noise.
     "draft_sample_method": Foreign(
         "drafts are samples coupled to the target's by shared noise, never plain argmax above "

@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import torch
+
 from trtspec.errors import ConfigError, TrtspecError
 
 T = TypeVar("T")
+
+_NAMED_BY_TORCH = (torch.dtype, torch.device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +126,18 @@ def _plain(value: Any) -> Any:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean `x`?' or the empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{close[0]}`?" if close else ""
+    close = [each for each in known if _resembles(name, each)]
+    best = difflib.get_close_matches(name, close, n=1, cutoff=0.6)
+    return f"; did you mean `{best[0]}`?" if best else ""
+
+
+def _resembles(name: str, known: str) -> bool:
+    """Whether one may be meant by the other: apart from the words that both have, they are alike,
+    or one has none left. So `lora_config` is no `quant_config`."""
+    words, others = name.split("_"), known.split("_")
+    own = "_".join(word for word in words if word not in others)
+    theirs = "_".join(word for word in others if word not in words)
+    return not own or not theirs or difflib.SequenceMatcher(None, own, theirs).ratio() >= 0.6
 
 
 def resolve_keys(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +217,8 @@ def _name(hint: Any) -> str:
 
 def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = ConfigError) -> Any:
     """`value` as the type `hint` wants it, or `error` with the label before it. Never loses
-    information: an int may become a float and a list a tuple, nothing else changes."""
+    information: an int may become a float, a list a tuple and a dtype or device of torch its name,
+    nothing else changes."""
     refusal = error(f"{label} must be {_name(hint)}, got {type(value).__name__} {value!r:.80}")
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -256,6 +271,8 @@ def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = C
     elif isinstance(hint, type):
         if isinstance(value, hint):
             return value
+        if hint is str and type(value) in _NAMED_BY_TORCH:
+            return str(value)
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             return from_dict(hint, value, label)
     else:

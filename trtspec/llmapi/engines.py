@@ -17,6 +17,7 @@ from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.options import LLMConfig
+from trtspec.llmapi.peer_options import part_speculation
 from trtspec.log import logger, progress, progress_shown
 from trtspec.speculative.options import parse_speculative_config
 
@@ -40,7 +41,8 @@ def build(
         ConfigError: options that are unknown, out of range or do not fit each other.
         CheckpointError, BuildError, EngineError: see their descriptions.
     """
-    config, wanted = LLMConfig(**options), parse_speculative_config(speculative_config)
+    asked, options = part_speculation(speculative_config, options)
+    config, wanted = LLMConfig(**options), parse_speculative_config(asked)
     path = find_model(model)
     if is_engine_folder(path):
         engine = EngineConfig.read(path)

@@ -31,6 +31,7 @@ from trtspec.llmapi.engines import check_engine, plan_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import Acceptance, CompletionOutput, EngineLoad, RequestOutput
+from trtspec.llmapi.peer_options import part_speculation
 from trtspec.llmapi.priorities import read_priorities
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
@@ -67,6 +68,7 @@ class LLM:
                 child that was forked after an LLM had been opened.
         """
         check_process()
+        speculative_config, options = part_speculation(speculative_config, options)
         config = LLMConfig(**options)
         if speculative_config is True:
             raise ConfigError("speculative_config=True names no method; give a config or None")
@@ -142,6 +144,10 @@ class LLM:
     def tokenizer(self) -> Any:
         """The target's tokenizer (a transformers tokenizer), or None if it was not loaded."""
         return self._prompts.tokenizer
+
+    def get_tokenizer(self) -> Any:
+        """`tokenizer`, as vLLM has it."""
+        return self.tokenizer
 
     def generate(
         self,

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.strict import Foreign, strict_config, to_dict
+from trtspec.config.strict import strict_config, to_dict
 from trtspec.errors import ConfigError
 from trtspec.executor.admission import admission_order
+from trtspec.llmapi.peer_options import ALIASES, FOREIGN
 from trtspec.speculative.options import read_transfer
 
-_ONE_DEVICE = "an engine runs on one device"
-_ALIASES = {
-    "max_model_len": "max_seq_len",
-    "max_num_seqs": "max_batch_size",
-    "max_num_batched_tokens": "max_num_tokens",
-    "block_size": "tokens_per_block",
-    "tensorrt_config": "backend_options",
-}
-_WEIGHTS = (
-    "write weight_dtype='int8' or 'int4' to quantise weights; checkpoints that are quantised "
-    "already need no option"
-)
-_FOREIGN = {
-    "tensor_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
-    "pipeline_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
-    "data_parallel_size": Foreign(_ONE_DEVICE, (None, 1)),
-    "disable_overlap_scheduler": Foreign(
-        "write async_scheduling=False for steps that overlap nothing", (None, False)
-    ),
-    "enable_chunked_prefill": Foreign("long prompts are always fed in chunks", (None, True)),
-    "trust_remote_code": Foreign("no code is ever loaded from a checkpoint", (None, False)),
-    "quantization": Foreign(_WEIGHTS, (None,)),
-    "quant_config": Foreign(_WEIGHTS, (None,)),
-    "quantize": Foreign(
-        "weights are quantised by AWQ when an engine is built: run trtspec-build --quantize awq, "
-        "and give the engine folder",
-        (None, "rtn"),
-    ),
-    "load_format": Foreign("checkpoints are safetensors", (None, "auto", "safetensors")),
-    "revision": Foreign("download the revision and give its folder", (None,)),
-    "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
-    "enable_prefix_caching": Foreign(
-        "write kv_cache_config={'enable_block_reuse': False} to turn prefix reuse off", (None, True)
-    ),
-    "gpu_memory_utilization": Foreign(
-        "write kv_cache_config={'free_memory_fraction': ...} or {'max_tokens': ...}", (None,)
-    ),
-    "disable_log_stats": Foreign("ask `get_metrics()`", (None, True, False)),
-}
 
-
-@strict_config(aliases=_ALIASES, foreign=_FOREIGN, none_means_default=True)
+@strict_config(aliases=ALIASES, foreign=FOREIGN, none_means_default=True)
 @dataclass(frozen=True)
 class LLMConfig:
     """Checked options of `LLM`.
@@ -89,6 +50,10 @@ class LLMConfig:
     ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
     are no graphs; where they are asked for, steps are padded as they would be with them.
+    ``cuda_graph_max_batch_size`` bounds the graphs of None and True alone (SGLang:
+    ``cuda_graph_max_bs``). ``gpu_memory_utilization`` (SGLang: ``mem_fraction_static``): the part
+    of the device's memory that weights, KV caches and whatever else lies there may fill: the
+    ``memory_fraction`` of ``kv_cache_config``.
     """
 
     dtype: str = "auto"
@@ -99,7 +64,9 @@ class LLMConfig:
     backend: str | None = None
     device: str | None = None
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
+    gpu_memory_utilization: float | None = None
     cuda_graph_config: CudaGraphConfig | bool | None = None
+    cuda_graph_max_batch_size: int | None = None
     backend_options: Any = None
     enforce_eager: bool = False
     async_scheduling: bool = True
@@ -128,6 +95,10 @@ class LLMConfig:
                 "enforce_eager=True runs without CUDA graphs, but cuda_graph_config asks for them; "
                 "give one of the two"
             )
+        self._graphs_of_at_most(self.cuda_graph_max_batch_size)
+        if self.gpu_memory_utilization is not None:
+            cache = replace(self.kv_cache_config, memory_fraction=self.gpu_memory_utilization)
+            object.__setattr__(self, "kv_cache_config", cache)
 
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""
@@ -144,7 +115,16 @@ class LLMConfig:
         if isinstance(asked, CudaGraphConfig):
             return asked
         wanted = device == "cuda" if asked is None else asked
-        return CudaGraphConfig() if wanted and not self.enforce_eager else None
+        graphs = self._graphs_of_at_most(self.cuda_graph_max_batch_size)
+        return graphs if wanted and not self.enforce_eager else None
+
+    def _graphs_of_at_most(self, size: int | None) -> CudaGraphConfig:
+        if size is not None and isinstance(self.cuda_graph_config, CudaGraphConfig):
+            raise ConfigError(
+                f"cuda_graph_max_batch_size={size} came beside cuda_graph_config; write it there, "
+                "as max_batch_size"
+            )
+        return CudaGraphConfig(max_batch_size=size)
 
 
 def _plain_options(given: Any) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, overload
 
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
@@ -82,6 +82,8 @@ class RequestOutput(_Readable):
 
     ``acceptance`` says which rule judged the drafts: "lossless" (the text is the model's own),
     "simulated" (``simulate_acceptance``: the text means nothing) or "lossy_typical".
+
+    It also reads as a list of itself alone, for code that always gets a list: ``outputs[0]``.
     """
 
     request_id: int
@@ -90,6 +92,21 @@ class RequestOutput(_Readable):
     outputs: list[CompletionOutput]
     error: TrtspecError | None = None
     acceptance: Acceptance = "lossless"
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[RequestOutput]:
+        yield self
+
+    @overload
+    def __getitem__(self, index: int) -> RequestOutput: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[RequestOutput]: ...
+
+    def __getitem__(self, index: int | slice) -> RequestOutput | list[RequestOutput]:
+        return [self][index]
 
     @property
     def finished(self) -> bool:

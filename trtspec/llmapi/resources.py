@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.backends.device import free_memory
+from trtspec.backends.device import free_memory, total_memory
 from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
@@ -85,14 +85,15 @@ def _cache_blocks(
     # A slot of a slot cache has room for a sequence and its drafts.
     is_slots = engine.layout.is_slots
     wanted = batch * (size if is_slots else limits.max_seq_len + size)
-    free = free_memory(engine.build.device)
-    affordable = int(free * kv.free_memory_fraction) // token_bytes
+    device = engine.build.device
+    affordable = max(0, kv.budget(free_memory(device), total_memory(device))) // token_bytes
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
+        fraction = "free_memory_fraction" if kv.memory_fraction is None else "memory_fraction"
         raise EngineError(
             f"the KV cache would hold {tokens} tokens, less than one "
             f"{'slot' if is_slots else 'block'} of {size}; raise "
-            f"max_tokens or free_memory_fraction of kv_cache_config ({token_bytes} bytes a token)"
+            f"max_tokens or {fraction} of kv_cache_config ({token_bytes} bytes a token)"
         )
     logger.info(
         "KV cache: %d tokens, %.3f GiB (%d bytes a token)",

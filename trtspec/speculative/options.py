@@ -38,7 +38,10 @@ def parse_speculative_config(
             f"speculative_config must be None, a mapping or a DecodingConfig, "
             f"got {type(config).__name__}"
         )
-    options = dict(config)
+    # Programs write keys as their flags are written.
+    options = {k.replace("-", "_") if isinstance(k, str) else k: v for k, v in config.items()}
+    if len(options) < len(config):
+        raise ConfigError(f"speculative_config has a key twice, with - and _: {sorted(config)}")
     if names_no_method(config):
         others = [k for k, v in options.items() if k not in _DISCRIMINATORS and v is not None]
         if others:

@@ -166,7 +166,7 @@ TREE = {**EAGLE, "num_steps": 3, "topk": 4}
         ({**TREE, "max_non_leaves_per_layer": 10}, "topk bounds the nodes"),
         ({**TREE, "eagle3_layers_to_capture": [1, 5]}, "which of the target's layers"),
         ({**TREE, "eagle3_model_arch": "mistral_large3"}, "what network it is"),
-        ({**TREE, "eagle3_one_model": 2}, "true or false"),
+        ({**TREE, "eagle3_one_model": 2}, "must be bool or None"),
         ({**TREE, "sa_config": {"threshold": 4}}, "suffix automaton"),
         ({**TREE, "disable_eagle_block_drop": True}, "its tokens and the next one"),
         ({**TREE, "posterior_threshold": 0.1}, "change the text"),

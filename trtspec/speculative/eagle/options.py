@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
+from trtspec.config.decoding import DecodingConfig, DraftsAtHand
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -89,16 +90,34 @@ _eagle_config = strict_config(
 
 @_eagle_config
 @dataclass(frozen=True, kw_only=True)
-class EagleDecodingConfig(EagleFamilyConfig):
-    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
-    (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`."""
-
-    method: ClassVar[str] = "eagle"
-
-
-@_eagle_config
-@dataclass(frozen=True, kw_only=True)
 class Eagle3DecodingConfig(EagleFamilyConfig):
     """EAGLE-3: the draft reads several of the target's layers. Options: see `EagleFamilyConfig`."""
 
     method: ClassVar[str] = "eagle3"
+
+
+@_eagle_config
+@dataclass(frozen=True, kw_only=True)
+class EagleDecodingConfig(EagleFamilyConfig):
+    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
+    (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`.
+
+    eagle3_one_model: TensorRT-LLM's, where "Eagle" means EAGLE-3 as well. Given, with either value,
+    the draft's files say which of the two it is.
+    """
+
+    method: ClassVar[str] = "eagle"
+
+    eagle3_one_model: bool | None = None
+
+    def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
+        if self.eagle3_one_model is None:
+            return self
+        if drafts.built is not None:  # an engine folder says it for its drafts
+            found = {type(member) for member in drafts.built.members}
+        else:
+            found = {drafts.method_for(self.speculative_model)}
+        if Eagle3DecodingConfig not in found:
+            return self
+        shared = {each.name: getattr(self, each.name) for each in fields(Eagle3DecodingConfig)}
+        return Eagle3DecodingConfig(**shared)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from trtspec.config.decoding import DecodingConfig
+from trtspec.config.decoding import DecodingConfig, DraftsAtHand
 from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, LOSSY
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
@@ -113,6 +113,13 @@ class HybridDecodingConfig(DecodingConfig):
 
     def label(self, member: DecodingConfig) -> str | None:
         return _label(self.drafters.index(member), member)
+
+    def resolve(self, drafts: DraftsAtHand) -> Self:
+        drafters = []
+        for member in self.drafters:
+            with self.naming(member):
+                drafters.append(member.resolve(drafts))
+        return self if tuple(drafters) == self.drafters else replace(self, drafters=tuple(drafters))
 
     def built(self, folders: Sequence[str]) -> Self:
         rest = iter(folders)

@@ -18,7 +18,11 @@ from trtspec.errors import ConfigError
 
 _DEFAULT_MAX = 5
 _DEFAULT_MIN = 2
-_ALIASES: Mapping[str, str] = {"max_matching_ngram_size": "prompt_lookup_max"}
+_ALIASES: Mapping[str, str] = {
+    "max_matching_ngram_size": "prompt_lookup_max",
+    "ngram_prompt_lookup_max": "prompt_lookup_max",
+    "ngram_prompt_lookup_min": "prompt_lookup_min",
+}
 _FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
         ("model", "speculative_model", "speculative_model_dir", "draft_model"),
@@ -27,6 +31,20 @@ _FOREIGN: Mapping[str, Foreign] = {
     "is_keep_all": Foreign("it must be true or false", any_bool),  # only the newest is ever used
     "is_use_oldest": Foreign(
         "drafts continue the most recent occurrence, which predicts better; give False"
+    ),
+    **dict.fromkeys(
+        (
+            *("speculative_ngram_min_match_window_size", "speculative_ngram_max_match_window_size"),
+            *("speculative_ngram_min_bfs_breadth", "speculative_ngram_max_bfs_breadth"),
+            *("speculative_ngram_max_trie_depth", "speculative_ngram_branch_length"),
+            *("speculative_ngram_match_type", "speculative_ngram_capacity"),
+            "speculative_ngram_external_corpus_path",
+        ),
+        Foreign(
+            "drafts continue the request's own text, in one chain; give prompt_lookup_min and "
+            "prompt_lookup_max, or the method suffix for a tree and for earlier answers",
+            (None,),
+        ),
     ),
     "is_public_pool": Foreign("only the request's own text is searched; give False"),
     **dict.fromkeys(
