@@ -17,7 +17,7 @@ import trtspec
 from trtspec import LLM
 from trtspec.backends.registry import backends
 from trtspec.bench.methods import read_methods
-from trtspec.commands import bench, build, doctor, serve, train
+from trtspec.commands import bench, build, doctor, run, serve, train
 from trtspec.config.build_config import DEVICES
 from trtspec.config.model import DTYPES
 from trtspec.errors import ConfigError
@@ -57,6 +57,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "build": build.make_parser,
     "bench": bench.make_parser,
     "serve": serve.make_parser,
+    "run": run.make_parser,
     "doctor": doctor.make_parser,
     "train": train.make_parser,
     "quickstart": quickstart,
@@ -69,6 +70,7 @@ LISTS = {
     "activation_dtype": activation_dtypes(),
     "method": method_names(),
     "speculative_decoding_mode": method_names(),
+    "spec_type": method_names(),
     "spec_decode_algo": [name for name in method_names() if name != "hybrid"],
 }
 """By flag, all that it may be; hybrids are no single word."""

@@ -38,7 +38,7 @@ _BEAM = "beam search is not offered"
 _ADAPTERS = "adapters are not offered"
 _TEXT = "only text is offered"
 _GUIDED = "guided (grammar) decoding is not offered"
-_NO_SWAP = "a request that loses its blocks is computed again, nothing is swapped; give 0"
+_NO_SWAP = "a request that loses its blocks is computed again, nothing is swapped"
 _ONE_LEVEL = "weights and caches lie on the engine's device; give 0"
 _FIGURES = "figures are always kept: ask `get_metrics()`, or the server's /metrics"
 _CHECKPOINT = "the checkpoint's config.json says it"
@@ -80,8 +80,10 @@ FOREIGN: Mapping[str, Foreign] = {
         "enable_expert_parallel disable_custom_all_reduce",
         Foreign("it must be true or false", any_bool),
     ),
-    **_each("enable_attention_dp enable_dp_attention", Foreign(_ONE_DEVICE)),
-    "distributed_executor_backend": Foreign(_ONE_DEVICE, (None, "mp", "uni")),
+    **_each("enable_attention_dp enable_dp_attention", Foreign("an engine runs on one device")),
+    "distributed_executor_backend": Foreign(
+        "an engine runs on one device, in this process", (None, "mp", "uni")
+    ),
     **_each(
         "disable_overlap_scheduler disable_overlap_schedule",
         Foreign("write async_scheduling=False for steps that overlap nothing"),
@@ -96,7 +98,7 @@ FOREIGN: Mapping[str, Foreign] = {
     "schedule_policy": Foreign("write scheduling_policy", (None, "fcfs")),
     "num_scheduler_steps": Foreign("a step is one target call", (None, 1)),
     "preemption_mode": Foreign(_NO_SWAP, (None, "recompute")),
-    "swap_space": Foreign(_NO_SWAP, (None, 0, 0.0)),
+    "swap_space": Foreign(f"{_NO_SWAP}; give 0", (None, 0, 0.0)),
     "cpu_offload_gb": Foreign(_ONE_LEVEL, (None, 0, 0.0)),
     "enable_sleep_mode": Foreign("weights stay loaded until `shutdown()`"),
     "trust_remote_code": Foreign("no code is ever loaded from a checkpoint"),

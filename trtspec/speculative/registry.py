@@ -44,6 +44,8 @@ _BUILT_IN = (
 )
 DEFAULT = DRAFT_MODEL.name
 """What a config with a draft's checkpoint alone means, as in vLLM."""
+AUTOMATIC = AUTO.name
+"""What chooses by itself what pays, for programs whose user named no method."""
 
 
 @cache

@@ -11,6 +11,7 @@ NGRAM = DraftMethod(
     "prompt lookup",
     NGramDrafter.needs_of,
     lambda config, draft: NGramDrafter(config),
+    spellings=("ngramsimple",),
     model_words=("ngram", "[ngram]"),
     usual=("ngram:4",),
 )
