@@ -64,6 +64,20 @@ def test_empty_fields_of_clients_are_dropped() -> None:
     assert prompt(PLAIN, [turn | empty]) == "assistant:a\n"
 
 
+def test_an_answer_is_sent_back_as_clients_have_it() -> None:
+    """OpenAI's null for an answer without text; parts as its newer API names them."""
+    null = {"role": "assistant", "content": None}
+    assert prompt(PLAIN, [null, {"role": "user", "content": "b"}]) == "assistant:\nuser:b\n"
+    with pytest.raises(RequestError, match=r"messages\[0\]\.content is NoneType None"):
+        prompt(PLAIN, [{"role": "user", "content": None}])
+    said = [{"type": "output_text", "text": "a", "annotations": [], "logprobs": None}]
+    heard = [{"type": "input_text", "text": "b"}, {"type": "text", "text": "c"}]
+    turns = [{"role": "assistant", "content": said}, {"role": "user", "content": heard}]
+    assert prompt(PLAIN, turns) == "assistant:a\nuser:b\nc\n"
+    with pytest.raises(RequestError, match=r"content\[0\] is .*; a part is"):
+        prompt(PLAIN, [{"role": "user", "content": [{**said[0], "annotations": ["x"]}]}])
+
+
 def test_a_role_that_the_template_refuses() -> None:
     """Its own words, and the place."""
     raising = "{% if messages[0].role == 'robot' %}{{ raise_exception('none') }}{% endif %}" + PLAIN

@@ -183,6 +183,26 @@ def test_a_cancelled_task_takes_nothing_away(llm: LLM) -> None:
     assert asyncio.run(run()).outputs[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_cancelled_await_ends_its_request(llm: LLM, streams: bool) -> None:
+    """As with `asyncio.timeout`: nobody is left who would read the rest."""
+
+    async def run() -> RequestOutput:
+        handle = llm.generate_async(PROMPTS[0], LONG, streaming=streams)
+
+        async def read() -> None:
+            async for _ in handle:
+                pass
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await (read() if streams else handle)
+        return await asyncio.wait_for(handle.aresult(), timeout=60)
+
+    assert asyncio.run(run()).outputs[0].finish_reason == "abort"
+    assert_idle(llm)
+
+
 def test_an_interrupt_aborts_what_was_started(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: GenerationHandle, timeout: float | None = None) -> RequestOutput:
         raise KeyboardInterrupt

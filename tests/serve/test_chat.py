@@ -47,6 +47,23 @@ def test_streaming(server: Server) -> None:
     assert chunks[-1].usage == whole.usage
 
 
+def test_answers_are_sent_back_as_clients_have_them(server: Server) -> None:
+    chat = server.client().chat.completions
+    part = {"type": "output_text", "text": "a", "annotations": []}
+    plain = [{"role": "assistant", "content": c} for c in ("", "a")]
+    other = [{"role": "assistant", "content": c} for c in (None, [part])]
+    texts = [
+        chat.create(messages=[*turns, MESSAGES[1]], **OPTIONS).choices[0].message.content
+        for turns in (plain, other)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_no_best_tokens_need_no_logprobs(server: Server) -> None:
+    answer = server.client().chat.completions.create(messages=MESSAGES, top_logprobs=0, **OPTIONS)
+    assert answer.choices[0].logprobs is None
+
+
 def test_logprobs(server: Server) -> None:
     client = server.client()
     options = {**OPTIONS, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2}

@@ -17,9 +17,11 @@ from transformers import PreTrainedTokenizerFast
 import trtspec.serve
 from trtspec import SamplingParams
 from trtspec.errors import ConfigError
+from trtspec.executor.verdict import TokenLogprobs
 from trtspec.llmapi.handle import Growth
 from trtspec.serve.errors import ApiError
 from trtspec.serve.gate import Gate
+from trtspec.serve.logprobs import CompletionLogprobs
 from trtspec.serve.settings import ServeSettings
 from trtspec.serve.token_text import TokenText, longest_token
 
@@ -111,6 +113,16 @@ def test_tokens_of_other_vocabularies() -> None:
     assert [tokens.text(i) for i in range(3)] == [" the", "re", " \ufffd"]
 
 
+def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
+    class Texts:
+        def text(self, token: int) -> str:
+            return "ab"[token == 3]
+
+    form = CompletionLogprobs(Texts())  # type: ignore[arg-type]
+    entry = TokenLogprobs(token=2, logprob=-4.0, top={1: -1.0, 3: -2.0, 2: -4.0})
+    assert form([entry])["top_logprobs"] == [{"a": -1.0, "b": -2.0}]
+
+
 def test_the_gate() -> None:
     gate = Gate(batch=2, queue=2)
     with gate.enter(3):
@@ -135,6 +147,7 @@ def test_the_gate() -> None:
         {"request_timeout": 0.0}, {"request_timeout": float("nan")}, {"drain_timeout": -1.0},
         {"max_body_bytes": 10}, {"metrics_prefix": "a b"}, {"root_path": "/api/"},
         {"root_path": "api"}, {"worker": 2}, {"max_failed_steps": 0},
+        {"keep_alive": 0.0}, {"drain_seconds": -1.0}, {"comment_interval": 0.0},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_honoured(bad: dict[str, Any]) -> None:

@@ -45,6 +45,29 @@ def test_completion_fields(server: Server, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"prompt": ["a"] * 1025}, "prompt: it has 1025 items; at most 1024 are taken"),
+        ({"prompt": [[1]] * 1025}, "prompt: it has 1025 items; at most 1024 are taken"),
+        ({"prompt": ""}, "prompt: it is empty; give at least 1 of its characters"),
+        ({"prompt": []}, "prompt: it is empty; give at least 1 of its items"),
+        ({"prompt": ["a", ""]}, "prompt[1]: it is empty"),
+        ({"prompt": [[1], []]}, "prompt[1]: it is empty"),
+        ({"prompt": [1, -1]}, "prompt[1]: it is -1, but must be at least 0"),
+        ({"prompt": [1, "a"]}, "prompt[1]: it must be a whole number, got 'a'"),
+        ({"stop": ["a"] * 17}, "stop: it has 17 items; at most 16 are taken"),
+        ({"stop": "a" * 257}, "stop: it has 257 characters; at most 256 are taken"),
+        ({"stop": ["a", ""]}, "stop[1]: it is empty"),
+        ({"n": 0}, "n: it is 0, but must be at least 1"),
+        ({"temperature": "hot"}, "temperature: it must be a number, got 'hot'"),
+    ],
+)
+def test_a_refusal_names_the_limit(server: Server, body: dict[str, Any], words: str) -> None:
+    error = error_of(server.post(json={"prompt": "a", "max_tokens": 1, **body}), 400)
+    assert error["message"].startswith(words)
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("functions", [{}]),

@@ -124,7 +124,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--api-key", nargs="+", help=f"key(s) to ask for (better: ${API_KEY_VARIABLE})")
     add("--max-queue", type=int, default=256, help="waiting sequences before 429 (%(default)s)")
     add("--request-timeout", type=float, help="seconds that a request may take (no limit)")
+    add("--drain-seconds", type=float, default=3.0, help="of 503 in /health first (%(default)s)")
     add("--drain-timeout", type=float, default=30.0, help="seconds after SIGTERM (%(default)s)")
+    add("--keep-alive-timeout", type=float, default=75.0, help="of idle connections (%(default)s)")
     add("--step-timeout", type=float, default=300.0, help="an engine step is hung (%(default)s s)")
     add("--max-failed-steps", type=int, default=10, help="engine steps in a row (%(default)s)")
     add("--stay-after-failures", action="store_true", help="do not end after so many of them")
@@ -232,13 +234,15 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
     if keys is None and os.environ.get(API_KEY_VARIABLE):
         keys = [os.environ[API_KEY_VARIABLE]]
     names = (
-        "host", "port", "max_queue", "request_timeout", "drain_timeout", "step_timeout",
+        "host", "port", "max_queue", "request_timeout", "drain_seconds", "drain_timeout",
+        "step_timeout",
         "max_failed_steps", "stay_after_failures",
         "max_body_bytes", "allowed_origins", "root_path", "ssl_certfile", "ssl_keyfile",
         "metrics_prefix", "log_interval",
     )  # fmt: skip
     return {
         **{name: getattr(args, name) for name in names},
+        "keep_alive": args.keep_alive_timeout,
         "model_names": args.served_model_name or [args.model],
         "api_keys": keys or [],
         "request_metrics": args.per_request_spec_decode_metrics == "summary",

@@ -14,6 +14,10 @@ from trtspec.errors import RequestError
 
 ContentForm = Literal["text", "parts"]
 Part = Mapping[str, str]
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of parts of text: OpenAI's of chats, and of what is said to, and by, its newer API."""
+PART_REMAINS = ("annotations", "logprobs")
+"""What that API writes beside the text of an answer; empty here."""
 
 
 class _Generation(Extension):
@@ -49,7 +53,8 @@ def in_form(
     messages: Sequence[Mapping[str, Any]], form: ContentForm, where: str = "messages"
 ) -> list[Mapping[str, Any]]:
     """The messages with every content in that form. Parts are joined by line ends; a text becomes a
-    single part. A message without content stays as it is: the template writes its tool calls.
+    single part. A message without content stays as it is: the template writes its tool calls; an
+    assistant's null, which clients send back out of an answer, is an empty text.
 
     Raises:
         RequestError: a content holds something else than text; its place, from ``where`` on, is
@@ -63,6 +68,8 @@ def in_form(
             continue
         if "content" not in message:
             raise RequestError(f"{place} is missing; only an assistant's tool calls may lack it")
+        if content is None and message.get("role") == "assistant":
+            content = ""
         parts = _parts(content, place)
         if form == "parts":
             turns.append({**message, "content": parts})
@@ -94,14 +101,21 @@ def _parts(content: Any, place: str) -> list[Part]:
 
 def _part(part: Any, place: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(kind, str) and kind != "text":
+    if isinstance(kind, str) and kind not in TEXT_PARTS:
         raise RequestError(f"{place} is a part of type {kind[:32]!r}; only text is offered")
-    is_text = kind == "text" and part.keys() == {"type", "text"}
+    is_text = kind in TEXT_PARTS and _said(part) == {"type", "text"}
     if not (is_text and isinstance(part["text"], str)):
         raise RequestError(
             f'{place} is {part!r:.60}; a part is {{"type": "text", "text": ...}} with a string'
         )
     return {"type": "text", "text": part["text"]}
+
+
+def _said(part: Mapping[str, Any]) -> set[str]:
+    """The keys of a part, less those of an answer that hold nothing."""
+    return {
+        key for key, value in part.items() if key not in PART_REMAINS or value not in (None, [])
+    }
 
 
 def _names_of_content(tree: nodes.Template) -> set[str]:

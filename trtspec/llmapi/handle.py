@@ -8,7 +8,7 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -51,8 +51,9 @@ class GenerationHandle:
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
     tokens, the last one finished. A slow reader gets the same snapshots later; one that is not read
     yet costs a few numbers, not a copy. Any number of callers may wait, and may wait again after
-    giving up (a timeout, a cancelled task). Each snapshot goes to one iteration only. Waiting in an
-    event loop takes no thread.
+    giving up (a timeout; a cancelled `aresult`). ``await handle`` and ``async for`` stand for the
+    request itself: cancelled, they abort it. Each snapshot goes to one iteration only. Waiting in
+    an event loop takes no thread.
 
     A handle belongs to the process that made it: in a forked child, where nothing drives the
     engine, waiting for a request that is not finished raises EngineError.
@@ -103,11 +104,11 @@ class GenerationHandle:
         return self._output
 
     async def aresult(self) -> RequestOutput:
-        """`result`, without blocking the event loop."""
+        """`result`, without blocking the event loop. Cancelled, it leaves the request running."""
         return _checked(await self._when(lambda: self._output if self._ended else None))
 
     def __await__(self) -> Generator[Any, None, RequestOutput]:
-        return self.aresult().__await__()
+        return self._owned(self.aresult()).__await__()
 
     def __iter__(self) -> Iterator[RequestOutput]:
         while True:
@@ -118,10 +119,18 @@ class GenerationHandle:
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         while True:
-            output = _checked(await self._when(self._take))
+            output = _checked(await self._owned(self._when(self._take)))
             yield output
             if output is self._output:
                 return
+
+    async def _owned(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """What comes of ``waiting``; where the task is cancelled meanwhile, the request ends."""
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            self.abort()
+            raise
 
     async def growth(self) -> AsyncIterator[list[Growth]]:
         """What each sequence gained since the last time, until all have ended.

@@ -41,7 +41,9 @@ class Wishes:
 class Answer(Response):
     """Starts `submit` once there is room, and ends it early if the client goes away, the time is
     up, or the server must stop. The HTTP status is sent with the first token, so a request that
-    fails before it has a true error status; one that fails later ends with an error event."""
+    fails before it has a true error status; one that fails later ends with an error event. A stream
+    that waits longer, as in a long queue, begins with a comment, and says so again while nothing
+    comes: clients and proxies give silent connections up."""
 
     def __init__(
         self,
@@ -58,6 +60,8 @@ class Answer(Response):
         self._num_finished = 0
         self._num_sent = 0  # tokens
         self._began = False
+        self._sending = asyncio.Lock()
+        self._num_writes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         trace = Trace.of(scope)
@@ -125,15 +129,17 @@ class Answer(Response):
             asyncio.create_task(self._pump(i, handle, handles, send))
             for i, handle in enumerate(handles)
         ]
+        comments = asyncio.create_task(self._say_that_it_waits(send))
         try:
             await asyncio.gather(*pumps)
         finally:
-            for pump in pumps:
-                pump.cancel()
+            for task in (*pumps, comments):
+                task.cancel()
+            await asyncio.wait([comments])
         if self._wishes.include_usage:
             outputs = [handle.output for handle in handles]
             last = self._payloads.chunk([], outputs, usage=usage(outputs))
-            await _send_events(send, [last])
+            await self._write(send, _events([last]))
         await _send_end(send)
 
     async def _pump(
@@ -167,12 +173,28 @@ class Answer(Response):
                 if self._wishes.metrics and is_last and i == len(choices) - 1:
                     more["metrics"] = speculation(outputs)
                 chunks.append(self._payloads.chunk([choice], outputs, **more))
+            await self._write(send, _events(chunks))
+
+    async def _say_that_it_waits(self, send: Send) -> None:
+        """A comment whenever nothing was written for a while."""
+        seconds = self._service.settings.first_comment
+        while True:
+            written = self._num_writes
+            await asyncio.sleep(seconds)
+            if self._num_writes == written:
+                await self._write(send, b": waiting\n\n")
+            seconds = self._service.settings.comment_interval
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        """Part of a stream, whole: the sequences of a request and the comments share it."""
+        async with self._sending:
+            self._num_writes += 1
             if not self._began:
                 self._began = True
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
                 )
-            await _send_events(send, chunks)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _failure(self, work: asyncio.Task[None]) -> ApiError | None:
         error = work.exception()
@@ -188,13 +210,12 @@ class Answer(Response):
             self._began = True
             await error.response()(scope, receive, send)
         elif self._wishes.stream:
-            await _send_events(send, [error.to_dict()])
+            await self._write(send, _events([error.to_dict()]))
             await _send_end(send)
 
 
-async def _send_events(send: Send, contents: Sequence[Any]) -> None:
-    body = b"".join(b"data: " + to_json(content) + b"\n\n" for content in contents)
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+def _events(contents: Sequence[Any]) -> bytes:
+    return b"".join(b"data: " + to_json(content) + b"\n\n" for content in contents)
 
 
 async def _send_end(send: Send) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,9 +17,10 @@ from trtspec.errors import TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.serve.access import AccessLog
 from trtspec.serve.errors import ApiError, api_error
+from trtspec.serve.findings import said_of
 from trtspec.serve.lifecycle import Lifecycle
 from trtspec.serve.routes import router
-from trtspec.serve.security import ApiKeyGuard, BodyLimit
+from trtspec.serve.security import ApiKeyGuard, BodyLimit, HeadAsGet
 from trtspec.serve.service import Service
 from trtspec.serve.settings import ServeSettings
 from trtspec.serve.trace import Trace
@@ -59,14 +61,15 @@ def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGI
     api.add_exception_handler(HTTPException, _http)
     api.add_exception_handler(TrtspecError, _refused)
 
-    app: ASGIApp = BodyLimit(api, settings.max_body_bytes)
+    app: ASGIApp = HeadAsGet(api)
+    app = BodyLimit(app, settings.max_body_bytes)
     if settings.api_keys:
         app = ApiKeyGuard(app, settings.api_keys)
     if settings.allowed_origins:
         app = CORSMiddleware(
             app,
             allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "HEAD", "POST"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
@@ -87,16 +90,17 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """pydantic's findings: of several, for the branches of a union, the one found deepest."""
+    """pydantic's findings: of several, for the branches of a union, one about a value of the right
+    kind, else the one found deepest, and of such the last."""
     assert isinstance(error, RequestValidationError)
-    finding = max(error.errors(), key=lambda found: len(found["loc"]))
+    finding = max(error.errors(), key=_weight)
     place = ""
     for step in finding["loc"]:
         if isinstance(step, int):
             place += f"[{step}]"
         elif step not in _BRANCHES and step.isidentifier() and len(step) <= 64:
             place += f".{step}" if place else step
-    reason = finding["msg"].removeprefix("Value error, ")
+    reason = said_of(finding)
     if finding["type"] == "json_invalid":
         place, reason = "", f"the body is not JSON: {finding['ctx']['error']}"
     elif place:
@@ -104,6 +108,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
     elif finding["loc"] == ("body",) and finding["type"] in ("missing", "model_attributes_type"):
         reason = "the body must be a JSON object (Content-Type: application/json)"
     return _told(request, ApiError(400, reason, "invalid_value", place or None))
+
+
+def _weight(finding: Mapping[str, Any]) -> tuple[bool, int, int]:
+    loc = finding["loc"]
+    is_of_kind = not finding["type"].endswith(("_type", "_parsing", "_instance"))
+    return is_of_kind, len(loc), loc[-1] if loc and isinstance(loc[-1], int) else -1
 
 
 def _told(request: Request, failure: ApiError) -> Response:

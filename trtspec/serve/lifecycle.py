@@ -56,11 +56,12 @@ class Lifecycle:
             if self.service.engine is not None and not self.hung:
                 await asyncio.to_thread(self.service.engine.close)
 
-    def drain(self) -> None:
-        """Take no new requests, let those under way finish, then stop. The second call ends those
-        under way as well. Callable from a signal handler or any thread."""
+    def drain(self, announced: bool = False) -> None:
+        """Take no new requests, let those under way finish, then stop; where it is ``announced``,
+        /health says so for a while before. A second call ends the while, or those under way as
+        well. Callable from a signal handler or any thread."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._drain)
+            self._loop.call_soon_threadsafe(self._drain, announced)
 
     def _begin(self, work: object) -> None:
         assert asyncio.iscoroutine(work)
@@ -91,7 +92,7 @@ class Lifecycle:
                 loop.call_soon_threadsafe(settle, llm, failure)
 
         began = time.monotonic()
-        steps = _LastLine(self.service)
+        steps = _LastLine(self.service, threading.get_ident())
         logger.addHandler(steps)
         self.loading = True
         threading.Thread(target=run, name="trtspec-load", daemon=True).start()
@@ -158,14 +159,24 @@ class Lifecycle:
             await asyncio.sleep(self.service.settings.log_interval)
             heartbeat.beat()
 
-    def _drain(self) -> None:
-        service = self.service
+    def _drain(self, announced: bool) -> None:
+        service, seconds = self.service, self.service.settings.drain_seconds
         if service.status is Status.DRAINING:
             service.interrupt_all(ApiError(503, "the server was stopped", "server_stopped"))
+        elif announced and seconds and service.status in (Status.READY, Status.FAILING):
+            logger.info("stopping: new requests are taken for %g s yet (--drain-seconds)", seconds)
+            service.status, service.detail = Status.LEAVING, "send new requests elsewhere"
+            self._begin(self._leave(seconds))
         elif service.status is not Status.FAILED:
             logger.info("stopping: %d requests are under way", service.gate.num_requests)
             service.status, service.detail = Status.DRAINING, "no new requests are taken"
             self._begin(self._finish_requests(service.settings.drain_timeout))
+
+    async def _leave(self, seconds: float) -> None:
+        """Begin to drain, unless something else has ended the server meanwhile."""
+        await asyncio.sleep(seconds)
+        if self.service.status is Status.LEAVING:
+            self._drain(announced=False)
 
     async def _finish_requests(self, limit: float) -> None:
         """Wait for the requests under way, then end the others, then stop."""
@@ -205,13 +216,16 @@ class Lifecycle:
 
 
 class _LastLine(logging.Handler):
-    """Shows the latest log line of a build in the service's detail."""
+    """Shows the latest log line of a build in the service's detail: of any thread but the loop's,
+    whose lines tell of requests."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, loop_thread: int) -> None:
         super().__init__(logging.INFO)
-        self._service = service
+        self._service, self._loop_thread = service, loop_thread
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._loop_thread:
+            return
         lines = record.getMessage().splitlines()
         if self._service.status is Status.STARTING and lines:
             self._service.detail = lines[0]

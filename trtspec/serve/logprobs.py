@@ -30,15 +30,17 @@ class CompletionLogprobs:
         return {
             "tokens": texts,
             "token_logprobs": [_finite(entry.logprob) for entry in entries],
-            "top_logprobs": [
-                {
-                    self._tokens.text(token): _finite(value)
-                    for token, value in (*_best(entry), (entry.token, entry.logprob))
-                }
-                for entry in entries
-            ],
+            "top_logprobs": [self._by_text(entry) for entry in entries],
             "text_offset": offsets,
         }
+
+    def _by_text(self, entry: TokenLogprobs) -> dict[str, float]:
+        """Of several tokens with one text the likeliest stands for it."""
+        found: dict[str, float] = {}
+        for token, value in (*_best(entry), (entry.token, entry.logprob)):
+            text = self._tokens.text(token)
+            found[text] = max(found.get(text, LOWEST), _finite(value))
+        return found
 
 
 class ChatLogprobs:

@@ -26,7 +26,8 @@ def _content() -> tuple[str, str]:
         digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
         sources.append(f"{tag}-src 'sha256-{digest}'")
     rest = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'"
-    return page, "; ".join([rest, "frame-ancestors 'none'", *sources])
+    icon = "img-src data:"  # an empty one, so that browsers ask for none
+    return page, "; ".join([rest, icon, "frame-ancestors 'none'", *sources])
 
 
 def page_response() -> Response:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,8 +41,24 @@ class DrainingServer(uvicorn.Server):
         self._lifecycle = lifecycle
         lifecycle.on_stop = self._stop
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Those of uvicorn, and the end of a terminal, unless the process was told to outlive it
+        (nohup)."""
+        with super().capture_signals():
+            in_main = threading.current_thread() is threading.main_thread()
+            if not in_main or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+                yield
+                return
+            before = signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._lifecycle.drain()
+        # Nobody balances load over a server that is ended from the keyboard.
+        self._lifecycle.drain(announced=sig != signal.SIGINT)
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -75,6 +93,7 @@ def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
+        timeout_keep_alive=math.ceil(settings.keep_alive),
     )
     scheme = "https" if settings.ssl_certfile else "http"
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from trtspec.config.sampling import MAX_LOGPROBS, MAX_SAMPLES, MAX_TEMPERATURE, SamplingParams
 from trtspec.config.strict import Foreign
+from trtspec.llmapi.chat import TEXT_PARTS
 from trtspec.serve import unsupported
 
 Text = Annotated[str, Field(min_length=1)]
@@ -135,36 +136,38 @@ class CompletionRequest(_Generation):
 class TextPart(_Body):
     """A piece of a message's content."""
 
-    type: Literal["text"]
+    foreign: ClassVar[Mapping[str, Foreign]] = unsupported.PART
+
+    type: Literal["text", "input_text", "output_text"]
     text: str
 
     @model_validator(mode="before")
     @classmethod
     def _only_text(cls, data: Any) -> Any:
         kind = data.get("type") if isinstance(data, Mapping) else None
-        if isinstance(kind, str) and kind != "text":
+        if isinstance(kind, str) and kind not in TEXT_PARTS:
             raise ValueError(f"a part of type {kind[:32]!r} is refused: only text is offered")
         return data
 
 
 class Message(_Body):
-    """One turn of a conversation."""
+    """One turn of a conversation. Whose content may be null, `LLM.chat` says."""
 
     foreign: ClassVar[Mapping[str, Foreign]] = unsupported.MESSAGE
 
     role: str  # `check_conversation` knows which there are: the template may name others
-    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)] | None
     name: str | None = None
 
     @property
     def text(self) -> str:
         """All of its text."""
-        content = self.content
+        content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
     def to_turn(self) -> dict[str, Any]:
         """As `LLM.chat` takes it."""
-        return self.model_dump(exclude_none=True)
+        return {"content": None, **self.model_dump(exclude_none=True)}
 
 
 class ChatRequest(_Generation):
@@ -188,7 +191,7 @@ class ChatRequest(_Generation):
 
     @model_validator(mode="after")
     def _agree(self) -> ChatRequest:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("`top_logprobs` needs logprobs=true")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:

@@ -1,4 +1,4 @@
-"""What a request must pass before anything of it is read: the API key and the size limit."""
+"""What a request passes before anything of it is read: the API key, the size limit, its method."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ class ApiKeyGuard:
         # All keys are compared, and digests of one length, so that time tells nothing of them.
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return kind.lower() == "bearer" and any(matches)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, where there is a GET; the HTTP server leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:

@@ -17,12 +17,13 @@ _RETRY_SECONDS = 5.0
 
 
 class Status(Enum):
-    """Where the server is in its life; only a ready one takes requests, and a failing one, in the
-    hope that an engine step succeeds again."""
+    """Where the server is in its life; only a ready one takes requests, a failing one, in the hope
+    that an engine step succeeds again, and a leaving one, until it is known to go."""
 
     STARTING = "starting"
     READY = "ready"
     FAILING = "failing"
+    LEAVING = "leaving"
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -75,7 +76,8 @@ class Service:
         Raises:
             ApiError: 503 with the reason unless the server takes requests.
         """
-        if self.status in (Status.READY, Status.FAILING) and self.engine is not None:
+        serving = (Status.READY, Status.FAILING, Status.LEAVING)
+        if self.status in serving and self.engine is not None:
             return self.engine
         code = f"server_{self.status.value}"
         raise ApiError(503, self.describe(), code, retry_after=_RETRY_SECONDS)

@@ -19,7 +19,13 @@ class ServeSettings:
     api_keys: a client must send one of them as a bearer token; none: everybody is served.
     max_queue: sequences that may wait beyond a full batch before requests get 429.
     request_timeout: a request that takes longer is ended with 504; None: no limit.
-    drain_timeout: how long requests may still run after SIGTERM.
+    drain_seconds: after SIGTERM or SIGHUP, /health says 503 for so long before new requests are
+        refused, so that who balances load sees it first.
+    drain_timeout: how long requests may still run then.
+    keep_alive: an idle connection is closed after so long; longer than clients keep theirs, or one
+        that they use again is reset.
+    first_comment, comment_interval: a stream to which nothing was sent for so long gets a comment,
+        first and later.
     step_timeout: an engine step that takes longer counts as hung: the server fails what runs and
         exits with code 1.
     max_failed_steps: after so many engine steps in a row that failed, /health answers 503 with the
@@ -39,7 +45,11 @@ class ServeSettings:
     api_keys: tuple[str, ...] = ()
     max_queue: int = 256
     request_timeout: float | None = None
+    drain_seconds: float = 3.0
     drain_timeout: float = 30.0
+    keep_alive: float = 75.0
+    first_comment: float = 1.0
+    comment_interval: float = 15.0
     step_timeout: float = 300.0
     max_failed_steps: int = 10
     stay_after_failures: bool = False
@@ -68,11 +78,12 @@ class ServeSettings:
             raise ConfigError(f"max_failed_steps={self.max_failed_steps} must be at least 1")
         if self.max_body_bytes < 1024:
             raise ConfigError(f"max_body_bytes={self.max_body_bytes} must be at least 1024")
-        for name in ("request_timeout", "step_timeout"):
+        positive = ("request_timeout", "step_timeout", "keep_alive")
+        for name in (*positive, "first_comment", "comment_interval"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name}={value!r} must be a number of seconds above 0")
-        for name in ("drain_timeout", "log_interval"):
+        for name in ("drain_seconds", "drain_timeout", "log_interval"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"{name}={value!r} must be a number of seconds, 0 or more")

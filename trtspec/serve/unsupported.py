@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtspec.config.strict import Foreign, nearest
+from trtspec.llmapi.chat import PART_REMAINS
 
 _GUIDED = "guided (grammar) decoding is not offered"
 _TOOLS = "tool calls are not offered"
@@ -83,6 +84,9 @@ MESSAGE: Mapping[str, Foreign] = {
     "reasoning": Foreign("write it into the content", (None,)),
     "reasoning_content": Foreign("write it into the content", (None,)),
 }
+PART: Mapping[str, Foreign] = dict.fromkeys(
+    PART_REMAINS, Foreign("they are no part of a conversation here", (None, []))
+)
 STREAM_OPTIONS: Mapping[str, Foreign] = {
     "include_obfuscation": Foreign("chunks are not padded"),
 }
