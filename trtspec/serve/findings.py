@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 _ITEMS = {"list": "items", "dict": "entries", "str": "characters"}
@@ -33,7 +33,7 @@ def said_of(finding: Mapping[str, Any]) -> str:
         return f"it must be {_KINDS[kind]}, got {_shown(value)}"
     what = _ITEMS.get(type(value).__name__, "items")
     if kind in ("too_long", "string_too_long"):
-        count = len(value) if hasattr(value, "__len__") else limits.get("actual_length")
+        count = len(value) if isinstance(value, Sized) else limits.get("actual_length")
         return f"it has {count} {what}; at most {limits['max_length']} are taken"
     if kind in ("too_short", "string_too_short"):
         return f"it is empty; give at least {limits['min_length']} of its {what}"
