@@ -18,7 +18,8 @@ from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.peer_options import ALIASES, FOREIGN, part_speculation
 from trtspec.speculative.options import parse_speculative_config
 
-from ..e2e.helpers import TinyModels, chain, open_llm
+from ..e2e.eagle_heads import random_eagle3
+from ..e2e.helpers import PARAMS_40, TinyModels, chain, open_llm, random_prompt, tokens
 from .conftest import TextModel
 
 
@@ -222,6 +223,22 @@ def test_eagle_with_tensorrt_llms_key_is_what_its_files_say() -> None:
     assert both is not None
     assert both.resolve(Drafts(eagle3)).members[1] == eagle3(**shape)
     assert both.resolve(Drafts(eagle)) is both
+
+
+def test_an_eagle3_head_under_tensorrt_llms_name(models: TinyModels, tmp_path: Path) -> None:
+    """From a checkpoint and from the engine folder that was built of it."""
+    head = random_eagle3(models.hf("llama"), tmp_path / "head", modelopt=False)
+    config = trtspec.EagleDecodingConfig(
+        max_draft_len=2, speculative_model=str(head), eagle3_one_model=True
+    )
+    options: dict[str, Any] = {"backend": "eager", "dtype": "float32"}
+    folder = trtspec.build(models.folder("llama"), config, tmp_path / "engine", **options)
+    prompt = random_prompt(70, 20)
+    for model in (models.folder("llama"), folder):
+        with open_llm(model, config) as llm:
+            assert llm.speculation is not None and llm.speculation.method == "eagle3"
+            output = llm.generate(prompt, PARAMS_40)
+            assert tokens([output]) == [models.greedy("llama", prompt)]
 
 
 @pytest.mark.parametrize(

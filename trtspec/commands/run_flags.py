@@ -61,6 +61,28 @@ FOREIGN: Mapping[tuple[str, ...], Foreign] = {
     ("--dynatemp-range",): Foreign(_SAMPLER, (None, 0)),
     ("--repeat-last-n",): Foreign("penalties count the whole text", (None, -1)),
     ("--samplers",): Foreign("temperature comes first, then top-k, top-p and min-p", (None,)),
+    ("-hf", "-hfr", "--hf-repo"): Foreign("give the repository's id as -m", (None,)),
+    ("-hff", "--hf-file"): Foreign("download the file, and give it as -m", (None,)),
+    ("-mu", "--model-url"): Foreign("download the file, and give it as -m", (None,)),
+    ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"): Foreign(
+        "give the repository's id as -md", (None,)
+    ),
+    ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"): Foreign(
+        "a draft lies where its target does", (None,)
+    ),
+    ("-devd", "--device-draft", "--spec-draft-device"): Foreign(
+        "a draft lies where its target does", (None,)
+    ),
+    ("-td", "--threads-draft"): Foreign("--threads are those of drafts too", (None,)),
+    ("-ot", "--override-tensor"): Foreign(_ONE_DEVICE, (None,)),
+    ("-ncmoe", "--n-cpu-moe"): Foreign(_ONE_DEVICE, (None, 0)),
+    ("-lcs", "--lookup-cache-static"): Foreign("the text itself is searched", (None,)),
+    ("-lcd", "--lookup-cache-dynamic"): Foreign("the text itself is searched", (None,)),
+    ("-sysf", "--system-prompt-file"): Foreign("give its text as -sys", (None,)),
+    ("-bf", "--binary-file"): Foreign("a prompt is text; give it as --file", (None,)),
+    ("-l", "--logit-bias"): Foreign("write a program: SamplingParams has logit_bias", (None,)),
+    ("-C", "--cpu-mask"): Foreign("taskset does that for any program", (None,)),
+    ("-lv", "--log-verbosity"): Foreign("--verbose or --log-disable choose it", (None,)),
     ("--rope-scaling",): Foreign("the file says it", (None,)),
     ("--rope-freq-base",): Foreign("the file says it", (None, 0)),
     ("--rope-freq-scale",): Foreign("the file says it", (None,)),
@@ -69,6 +91,9 @@ FOREIGN: Mapping[tuple[str, ...], Foreign] = {
 FOREIGN_SWITCHES: Mapping[tuple[str, ...], Foreign] = {
     ("--mlock",): Foreign(_FOLDER),
     ("--no-mmap",): Foreign(_FOLDER),
+    ("-nkvo", "--no-kv-offload"): Foreign(_ONE_DEVICE),
+    ("-cmoe", "--cpu-moe"): Foreign(_ONE_DEVICE),
+    ("-mli", "--multiline-input"): Foreign("a line is a message"),
     ("--context-shift",): Foreign("a text ends where the context is full"),
     # What is done anyway.
     **dict.fromkeys(
@@ -81,7 +106,6 @@ FOREIGN_SWITCHES: Mapping[tuple[str, ...], Foreign] = {
             ("--simple-io",),
             ("--perf",),
             ("-kvo", "--kv-offload"),
-            ("-fit", "--fit"),
         ),
         Foreign("", (True,)),
     ),
