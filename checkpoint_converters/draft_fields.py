@@ -17,7 +17,6 @@ from checkpoint_converters.hf_decoder import (
     with_windows,
 )
 from trtspec.config.embedding_spec import HeadSpec
-from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 
@@ -63,10 +62,11 @@ def read_decoder(hf: HfConfig, headers: Headers, target: ModelConfig) -> ModelCo
             output_bias=f"{_ATTENTION}o_proj.bias" in headers,
             qk_norm=norm,
         ).with_ffn(bias="layers.0.mlp.gate_proj.bias" in headers)
-        fields = model_fields(draft, repeat_layer(draft, layer))
+        length = draft.require("max_position_embeddings")  # as it was trained: yarn adds nothing
+        layers = repeat_layer(draft, layer)
+        fields = model_fields(draft, layers, max_position_embeddings=length)
     except ConfigError as error:
         raise hf.refuse(str(error)) from error
-    layers: Layers = fields["layers"]
     if len(layers) != num_layers:
         raise hf.refuse(
             f"num_hidden_layers is {len(layers)}, the tensors are of {num_layers} layers"
