@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from trtspec import CompletionOutput, RequestOutput
+from trtspec.bench.side_by_side import Run, report
 from trtspec.executor.metrics import SpeculativeMetrics
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "examples")
-    return import_module("quickstart_report")
-
-
-def of_steps(module: ModuleType, steps: int, emitted: int, **milliseconds: float) -> Any:
+def of_steps(steps: int, emitted: int, **milliseconds: float) -> Run:
     """A run of 1 second by figures: each step emitted so many tokens."""
     metrics = SpeculativeMetrics()
     for _ in range(steps):
         metrics.record(emitted, 4)
     texts = [CompletionOutput(0, 0, "x", [1] * steps * emitted, metrics=metrics)]
-    run = module.Run("run", [RequestOutput(0, "prompt", [1], texts)])
+    run = Run("run", [RequestOutput(0, "prompt", [1], texts)])
     run.metrics = {"num_engine_steps": steps, "target_ms": 0, "draft_ms": 0, "host_ms": 0}
     run.metrics |= {f"{name}_ms": steps * value for name, value in milliseconds.items()}
     run.seconds = [1.0]
@@ -47,17 +38,16 @@ def of_steps(module: ModuleType, steps: int, emitted: int, **milliseconds: float
     ],
 )
 def test_why_a_run_gains_nothing(
-    module: ModuleType,
     capsys: pytest.CaptureFixture[str],
     emitted: int,
     milliseconds: dict[str, float],
     words: str,
 ) -> None:
-    base = of_steps(module, 10, 1, target=4, host=1)
-    run = of_steps(module, 10, emitted, **milliseconds)
-    module.report([base, run], [""])
+    base = of_steps(10, 1, target=4, host=1)
+    run = of_steps(10, emitted, **milliseconds)
+    report([base, run], [""])
     (line,) = re.findall(r"^no gain +(.*)$", capsys.readouterr().out, re.M)
     assert words in line and f"{sum(milliseconds.values()) / 5:.2f} times as long" in line
     run.seconds = [0.5]
-    module.report([base, run], [""])
+    report([base, run], [""])
     assert "no gain" not in capsys.readouterr().out

@@ -38,7 +38,10 @@ class Cache:
     def committed(self, request: Request) -> int:
         return 0
 
-    def block_table(self, request: Request) -> None: ...
+    def rows(self, request: Request, start: int, tokens: list[int]) -> None: ...
+
+    def rows_to_offer(self, *what: Any) -> int:
+        return 0
 
 
 class Engine:
