@@ -13,13 +13,16 @@ import torch
 from checkpoint_converters.checkpoint import config_files
 from checkpoint_converters.containers.pickle_files import read_any_headers
 from checkpoint_converters.containers.safetensors_files import LazyTensors, TensorHeader
-from checkpoint_converters.containers.tensor_sources import HeldTensor
+from checkpoint_converters.containers.tensor_sources import HeldTensor, PickedRows
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
+from checkpoint_converters.draft_vocabulary import TOKEN_MAP, coverage, held_map
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.quantised.folded import fold, storage_of
-from trtspec.config.layer_tensors import HEAD_BIAS
+from checkpoint_converters.token_map import read_token_map
+from trtspec.config.layer_tensors import EMBEDDING, HEAD, HEAD_BIAS
+from trtspec.config.model import ModelConfig
 from trtspec.config.storage import NetworkStorage
 from trtspec.errors import CheckpointError
 
@@ -69,7 +72,8 @@ class DraftFolder:
         """CheckpointError if a token map is given for a draft whose head cannot be cut."""
         if token_map is not None:
             raise CheckpointError(
-                f"{self.path} holds {what}; the token map {token_map} is for EAGLE drafts only"
+                f"{self.path} holds {what}, whose head is not cut; leave the token map {token_map} "
+                "out (vocabulary)"
             )
 
 
@@ -105,16 +109,64 @@ class DraftCheckpoint:
         """How its weights are quantised; None: they are floats."""
         return storage_of({name: self.tensors.header(name) for name in self.tensors})
 
-    def in_floats(self) -> DraftCheckpoint:
-        """Itself, of a causal language model, with floats in place of quantised weights."""
-        config = replace(self.config, storage=None)
-        return replace(self, config=config, tensors=self.tensors.in_floats())
+    def in_floats(self, head_alone: bool = False, bits: int = 0) -> DraftCheckpoint:
+        """Itself, with floats in place of the quantised weights of linear layers that have more
+        than ``bits``, or of the head alone. Embeddings stay as they are: of a language model whose
+        head is its embedding, the head becomes a tensor of its own."""
+        found = self if not isinstance(self.config, ModelConfig) else self._with_head()
+        whole = found.tensors.whole
+        kept = {n for n in whole if n.endswith(EMBEDDING)}
+        if head_alone:
+            kept = {n for n in whole if not n.endswith(HEAD)}
+        schemes = {n: header.scheme for n, header in whole.items()}
+        kept |= {n for n, scheme in schemes.items() if scheme and scheme.bits <= bits}
+        return found._holding(found.config, found.tensors.in_floats(kept))
+
+    def cut_to(self, token_map: Path, target: ModelConfig) -> DraftCheckpoint:
+        """Itself, a causal language model, with the rows of its head for the ids in a file.
+
+        Raises:
+            CheckpointError: the file is no token map of the tokens that both models have.
+        """
+        vocab = min(self.config.vocab_size, target.vocab_size)
+        ids = read_token_map(token_map, vocab)
+        notes = (*self.notes, coverage(ids, target, str(token_map)))
+        if len(ids) == self.config.vocab_size:
+            return replace(self, notes=notes, files=(*self.files, token_map))
+        found = self._with_head()
+        head = replace(found.config.head, rows=len(ids))
+        tensors = found.tensors.whole
+        tensors[HEAD] = PickedRows.of(tensors[HEAD], ids)
+        tensors[TOKEN_MAP] = held_map(ids, token_map)
+        found = found._holding(replace(found.config, head=head), LazyTensors(tensors))
+        return replace(found, notes=notes, files=(*self.files, token_map))
+
+    def _with_head(self) -> DraftCheckpoint:
+        """Itself, a causal language model, with a head that is a tensor of its own."""
+        config, tensors = self.config, self.tensors.whole
+        if not config.head.tied:
+            return self
+        tensors[HEAD] = tensors[EMBEDDING]
+        untied = replace(config, head=replace(config.head, tied=False))
+        return self._holding(untied, LazyTensors(tensors))
+
+    def _holding(self, config: Any, tensors: LazyTensors) -> DraftCheckpoint:
+        """Itself with these, and what the config of a language model says of the storage."""
+        found = replace(self, config=config, tensors=tensors)
+        if not isinstance(config, ModelConfig):
+            return found
+        return replace(found, config=replace(config, storage=found.storage))
 
     def without(self, tokens: Sequence[int]) -> DraftCheckpoint:
-        """Itself, of a causal language model, with a bias by which it never drafts these tokens."""
+        """Itself, a causal language model, with a bias by which it never drafts these tokens. None
+        is needed where its head has been cut to others."""
         config = self.config
         bias = torch.zeros(config.vocab_size)
         bias[torch.tensor(tokens)] = _NEVER
+        if config.maps_tokens:
+            bias = bias[self.tensors[TOKEN_MAP]]
+            if not bias.any():
+                return self
         header = HeldTensor(HEAD_BIAS, self.files[0], "F32", tuple(bias.shape), bias)
         headers = {**self.tensors.headers, HEAD_BIAS: header}
         head = replace(config.head, bias=True)

@@ -34,10 +34,10 @@ def cut_head(
     ids = read_token_map(token_map, target.vocab_size)
     if len(ids) < target.vocab_size:
         config = dataclasses.replace(config, draft_vocab_size=len(ids))  # type: ignore[type-var]
-        tensors[TOKEN_MAP] = _held(ids, token_map)
+        tensors[TOKEN_MAP] = held_map(ids, token_map)
         if config.own_head:
             tensors["head.weight"] = PickedRows.of(tensors["head.weight"], ids)
-    return config, (_coverage(ids, target, str(token_map)),)
+    return config, (coverage(ids, target, str(token_map)),)
 
 
 def read_map(
@@ -59,9 +59,9 @@ def read_map(
                 f"{path}: d2t reorders a head of all {len(ids)} tokens, which is not supported"
             )
         return [], ()
-    tensors[TOKEN_MAP] = _held(ids, headers[D2T].file)
+    tensors[TOKEN_MAP] = held_map(ids, headers[D2T].file)
     doubts = doubts_about(ids, t2d, target.vocab_size)
-    return [_coverage(ids, target, "d2t"), *doubts], doubts
+    return [coverage(ids, target, "d2t"), *doubts], doubts
 
 
 def borrowed(config: StateReader) -> list[str]:
@@ -70,7 +70,8 @@ def borrowed(config: StateReader) -> list[str]:
     return [f"the {part} is the target's" for part, own in parts if not own]
 
 
-def _coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
+def coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
+    """A line about the tokens that a draft may propose."""
     covered = set(ids.tolist())
     text = f"proposes {len(covered)} of the target's {target.vocab_size} tokens ({source})"
     ends = [token for token in target.eos_token_ids if token not in covered]
@@ -79,5 +80,6 @@ def _coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
     return text
 
 
-def _held(ids: Tensor, file: Path) -> TensorHeader:
+def held_map(ids: Tensor, file: Path) -> TensorHeader:
+    """The map as a tensor, of which the file says where it is from."""
     return HeldTensor(TOKEN_MAP, file, "I64", tuple(ids.shape), ids)

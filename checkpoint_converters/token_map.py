@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,9 +92,9 @@ def doubts_about(ids: Tensor, t2d: TensorHeader | None, vocab: int) -> tuple[str
 
 def read_token_map(file: Path, vocab: int) -> Tensor:
     """The target's ids ``[V_d] i64`` from a file of them: ``torch.save`` of a list or of a tensor
-    (FR-Spec, arXiv 2502.14856). Raises CheckpointError for anything else, for ids out of range and
-    for repeated ones."""
-    content = load_pickle(file)
+    (FR-Spec, arXiv 2502.14856), a JSON list (``.json``), or numbers with spaces between (``.txt``).
+    Raises CheckpointError for anything else, for ids out of range and for repeated ones."""
+    content = _read_list(file)
     if isinstance(content, list) and all(type(token) is int for token in content):
         content = torch.tensor(content, dtype=torch.int64)
     if not (
@@ -116,6 +118,17 @@ def read_token_map(file: Path, vocab: int) -> Tensor:
         )
         raise CheckpointError(f"{file}: entry {problem}{hint}")
     return ids
+
+
+def _read_list(file: Path) -> Any:
+    """What a file of ids holds, by its ending."""
+    if file.suffix not in (".json", ".txt"):
+        return load_pickle(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text) if file.suffix == ".json" else [int(each) for each in text.split()]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} is no token map, and cannot be read: {error}") from error
 
 
 def require_order(order: TensorHeader, vocab: int) -> None:

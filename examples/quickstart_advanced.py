@@ -32,6 +32,8 @@ from trtspec.bench.side_by_side import report, side_by_side
 from trtspec.builder.packaged import PACKAGED
 from trtspec.llmapi import flags
 from trtspec.log import log_to_stderr
+from trtspec.speculative.options import parse_speculative_config
+from trtspec.train.own_vocabulary import let_write
 
 EMBEDDED, REAL = "trtspec-tiny", "smollm2-135m"
 METHODS = {REAL: "AUTO", EMBEDDED: "EAGLE3"}
@@ -86,6 +88,7 @@ def run(args: argparse.Namespace, chats: bool) -> bool:
     engine = ({"max_seq_len": 1024} if chats else {}) | flags.options(args, flags.ENGINE)
     sampling = {"max_tokens": 128 if chats else 64} | flags.options(args, flags.SAMPLING)
     config = speculation(args)
+    let_write(args.model_dir, parse_speculative_config(config))
     folder = build(args.model_dir, config, **engine)
 
     def ask(llm: LLM, prompts: list[str]) -> list[RequestOutput]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,11 +211,17 @@ class LazyTensors(Mapping[str, Tensor]):
         """What is known of each without reading it."""
         return self._headers
 
-    def in_floats(self) -> LazyTensors:
-        """The same, with floats alone in place of each quantised weight."""
+    @property
+    def whole(self) -> dict[str, TensorHeader]:
+        """Its tensors, but for those that lie beside a quantised weight."""
         parts = {n + suffix for n, header in self._headers.items() for suffix in header.beside()}
-        whole = {n: header for n, header in self._headers.items() if n not in parts}
-        return LazyTensors({name: _Floats.of(header) for name, header in whole.items()})
+        return {n: header for n, header in self._headers.items() if n not in parts}
+
+    def in_floats(self, kept: Container[str] = ()) -> LazyTensors:
+        """The same, with floats alone in place of each quantised weight but those ``kept``."""
+        return LazyTensors(
+            {n: header if n in kept else _Floats.of(header) for n, header in self.whole.items()}
+        )
 
     def header(self, name: str) -> TensorHeader:
         """Where a tensor lies and what it is, without reading it."""

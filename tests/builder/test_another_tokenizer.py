@@ -13,7 +13,10 @@ from transformers import AutoTokenizer
 
 from trtspec import LLM, build
 from trtspec.bench.doctor.pair_checks import model_checks
+from trtspec.builder.locate import CACHE_VARIABLE
 from trtspec.builder.plan import plan_build
+from trtspec.builder.token_lists import keep_written
+from trtspec.builder.tokenizer import read_tokenizer
 from trtspec.commands import build as build_command
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import EngineConfig
@@ -23,6 +26,7 @@ from trtspec.speculative.options import parse_speculative_config
 from trtspec.train.calibration import require_tokenizer
 from trtspec.train.data import find_source, mask_token
 from trtspec.train.options import TrainOptions
+from trtspec.train.own_vocabulary import let_write
 from trtspec.train.target import TrainingTarget
 
 from ..e2e.helpers import TinyModels, chain
@@ -100,6 +104,28 @@ def test_drafts_are_compared_with_it(models: TinyModels, spoken: Path, tmp_path:
     with pytest.raises(ConfigError, match="the draft's tokenizer differs"):
         plan_build(models.folder("llama"), EAGER, config, tokenizer=spoken)
     plan_build(models.folder("llama"), EAGER, config)
+
+
+def test_a_drafts_vocabulary_is_counted_by_it(
+    bare: Path, spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text, and of what the target writes by it."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("zebra" * 40)
+    asked = {**chain(bare, 2), "vocabulary": 40, "vocabulary_text": str(tmp_path / "text.txt")}
+    config = parse_speculative_config(asked)
+    with pytest.raises(ConfigError, match="has no tokenizer to read"):
+        plan_build(bare, EAGER, config)
+    (draft,) = plan_build(bare, EAGER, config, tokenizer=spoken).drafts
+    assert {*read_tokenizer(spoken)("zebra")["input_ids"]} <= {*draft.tensors["token_map"].tolist()}
+    keep_written(bare, [[1, 2] * 50], spoken)
+    config = parse_speculative_config({**chain(bare, 2), "vocabulary": "auto"})
+    let_write(bare, config, spoken)  # was done
+    assert plan_build(bare, EAGER, config, tokenizer=spoken).drafts
+    with pytest.raises(ConfigError, match="has not written yet"):
+        plan_build(bare, EAGER, config)
+    with pytest.raises(ConfigError, match="or a tokenizer"):
+        let_write(bare, config)
 
 
 def test_it_stands_in_for_a_damaged_one(bare: Path, spoken: Path, tmp_path: Path) -> None:

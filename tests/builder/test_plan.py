@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import checkpoint_converters
 import trtspec.backends.base as base
@@ -17,6 +18,7 @@ from trtspec.builder import plan
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.models.causal_lm import CausalLM
 from trtspec.speculative.options import parse_speculative_config
 
 from ..e2e.helpers import TinyModels, chain, ngram, tree
@@ -237,6 +239,24 @@ def test_pairs_that_share_most_tokens(models: TinyModels, tmp_path: Path) -> Non
     assert never_drafted(plan_of(target, smaller)) == []
     larger = with_words(resized(models, 210), tmp_path / "large", words, "<a>", "<b>")
     assert never_drafted(plan_of(target, larger)) == list(range(203, 210))
+
+
+def test_a_cut_head_of_such_a_pair(models: TinyModels, tmp_path: Path) -> None:
+    """The bias has the rows of the head; there is none where the cut leaves these tokens out."""
+    words = [f"w{i}" for i in range(180)]
+    target = with_words(models.folder("llama"), tmp_path / "target", words)
+    draft = with_words(models.draft("llama"), tmp_path / "draft", words[:170])
+    listed = tmp_path / "tokens.json"
+    for ids, rows in (([5, 170, 9, 179], [1, 3]), ([5, 9], [])):
+        listed.write_text(json.dumps(ids))
+        asked = parse_speculative_config({**chain(draft, 3), "vocabulary": str(listed)})
+        plan = plan_build(target, BuildConfig(backend="eager"), asked)
+        assert never_drafted(plan) == rows
+        (found,) = plan.drafts
+        network = CausalLM(found.config, torch.float32)
+        network.load_weights(found)
+        logits = network.head(torch.ones(1, found.config.hidden_size))[0]
+        assert (logits < -1e29).nonzero().flatten().tolist() == rows and len(logits) == len(ids)
 
 
 def test_limits(models: TinyModels) -> None:

@@ -20,7 +20,6 @@ from trtspec.builder.checkpoints import read_draft
 from trtspec.errors import CheckpointError
 
 from .draft_folder import IDS, TARGET, H, V, covered, offsets, speculators, yuhuili1, yuhuili3
-from .tiny_folder import TinyFolder
 
 
 def table_of(path: Path, d2t: Tensor, t2d: Tensor | None) -> dict[str, TensorHeader]:
@@ -275,8 +274,6 @@ def test_token_map_where_there_is_one_already(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "freq.pt")
     with pytest.raises(CheckpointError, match=r"own token map \(d2t, 6 tokens\).*freq\.pt"):
         read_draft(speculators(tmp_path).write(), TARGET, tmp_path / "freq.pt")
-    with pytest.raises(CheckpointError, match="causal language model; the token map"):
-        read_draft(TinyFolder(tmp_path / "lm").write(), TARGET, tmp_path / "freq.pt")
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,16 @@ def test_a_language_model_with_another_mask(tmp_path: Path) -> None:
     assert draft.kind == "model"
 
 
-def test_a_token_map_is_not_for_pard(tmp_path: Path) -> None:
-    torch.save(torch.arange(5), tmp_path / "map.pt")
-    with pytest.raises(CheckpointError, match="a causal language model; the token map"):
-        read_draft(TinyFolder(tmp_path / "p").write(pard_token=6), TARGET, tmp_path / "map.pt")
+def test_a_token_map_cuts_the_head_of_pard(tmp_path: Path) -> None:
+    torch.save(torch.tensor([7, 2]), tmp_path / "map.pt")
+    tied = TinyFolder(tmp_path / "p")
+    del tied.tensors["lm_head.weight"]
+    folder = tied.write(pard_token=6, tie_word_embeddings=True)
+    draft = read_draft(folder, TARGET, tmp_path / "map.pt")
+    assert isinstance(draft.config, PardConfig) and draft.config.draft_vocab_size == 2
+    whole = read_draft(folder, TARGET).tensors["embed.weight"]
+    assert torch.equal(draft.tensors["head.weight"], whole[[7, 2]])
+    assert torch.equal(draft.tensors["embed.weight"], whole)
 
 
 def test_a_token_map_cuts_the_head_of_p_eagle(tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def test_shapes_of_a_head(
         config = parse_speculative_config(flags(*EAGLE3, "--spec_decode_algo", name, *shape))
         assert isinstance(config, cls) and config.speculative_model == "h"
         assert (config.topk, config.num_steps, config.num_draft_tokens) == expected
-    assert config.speculative_token_map is None
-    assert flags(*EAGLE3, "--speculative_token_map", "m.pt")["speculative_token_map"] == "m.pt"
+    assert config.vocabulary is None
+    assert flags(*EAGLE3, "--speculative_token_map", "m.pt")["vocabulary"] == "m.pt"
 
 
 def test_flags_of_mtp(flags: Callable[..., dict[str, Any]]) -> None:

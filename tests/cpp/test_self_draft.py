@@ -1,4 +1,5 @@
-"""A copy of the target in fewer bits that drafts, compiled, run by Python and by C++."""
+"""Drafts in fewer bits than their checkpoints, a copy of the target and a model with a cut head,
+compiled, run by Python and by C++."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ from .program import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
-COPY: dict[str, Any] = {"method": "self", "weight_dtype": "int4", "num_speculative_tokens": 3}
+FOUR_BITS: dict[str, Any] = {"weight_dtype": "int4", "num_speculative_tokens": 3}
+DRAFTS: dict[str, dict[str, Any]] = {
+    "copy": {"method": "self", **FOUR_BITS},
+    "model": {"model": "trtspec-tiny-draft", "vocabulary": 512, **FOUR_BITS},
+}
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_one(tmp_path_factory, find_model("trtspec-tiny"), COPY)
+@pytest.fixture(scope="module", params=DRAFTS)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_one(tmp_path_factory, find_model("trtspec-tiny"), DRAFTS[request.param])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
@@ -30,7 +35,7 @@ def test_python_and_cpp(
     program: Program, engine: Path, tmp_path: Path, options: str, temperature: float
 ) -> None:
     metrics = assert_equal(program, engine, tmp_path, None, (), options, temperature)
-    assert metrics["acceptance_rate"] > 0.5
+    assert metrics["acceptance_rate"] > 0.3
 
 
 def test_text_is_the_targets(program: Program, engine: Path, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from trtspec.builder.token_choice import DraftVocabulary
 from trtspec.train.card import Card
 from trtspec.train.measure import Measured
 from trtspec.train.options import TrainOptions
 from trtspec.train.plan import TrainingPlan
 from trtspec.train.run import make_plan
 from trtspec.train.trainer import HeldOut
-from trtspec.train.vocabulary import DraftVocabulary
 
 from .toy_training import schedule
 

@@ -11,12 +11,12 @@ import torch
 
 from trtspec.builder.checkpoints import load_target, target_config
 from trtspec.builder.plan import plan_build
+from trtspec.builder.token_choice import DraftCost, choose
 from trtspec.config.build_config import BuildConfig
 from trtspec.speculative.recipe import HeadRequest
 from trtspec.speculative.registry import methods
 from trtspec.train.data import mask_token
 from trtspec.train.target import TrainingTarget
-from trtspec.train.vocabulary import DraftCost, choose
 
 from ..e2e.helpers import TinyModels
 from ..e2e.tiny_tokenizer import save_bytes

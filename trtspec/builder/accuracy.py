@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from checkpoint_converters import Checkpoint
+from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.config.model import ModelConfig
@@ -109,6 +109,25 @@ def text_report(
         f"{said}; rounded to the nearest they would be at {_distance(theirs, nearest)}, perplexity "
         f"{_perplexity(nearest, ids):.4g}"
     )
+
+
+def draft_report(engine: EngineConfig, rounded: CausalLM, found: DraftCheckpoint) -> str:
+    """How often a language model that drafts proposes with its rounded weights what it would with
+    those of its checkpoint, in one line: what that costs in accepted drafts, and in nothing
+    else."""
+    dtype = built_dtype(engine)
+    size = matrix_bytes(CausalLM.matrices(found.config), IN_PANELS, dtype)
+    if size > MAX_COMPARED_BYTES:
+        return f"not compared: {size / 2**30:.1f} GiB of float weights are too many to load"
+    exact = CausalLM(replace(found.config, ropes=rounded.config.ropes), dtype)
+    exact.load_weights(found)
+    ids, what = fixed_ids(found.path, found.config)
+    ours, theirs = (log_probabilities(model, ids) for model in (rounded, exact))
+    said = f"over {len(ids)} {what}, {_distance(theirs, ours)} as its checkpoint's weights say"
+    if rounded.token_map is not None:
+        share = torch.isin(ids, rounded.token_map).double().mean()
+        said += f"; {share:.1%} of them are among the {len(rounded.token_map)} that it proposes"
+    return said
 
 
 def _distance(theirs: Tensor, ours: Tensor) -> str:

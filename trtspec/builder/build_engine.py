@@ -13,7 +13,7 @@ from torch import Tensor
 
 from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
-from trtspec.builder.accuracy import rounding_report, text_report
+from trtspec.builder.accuracy import draft_report, rounding_report, text_report
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
@@ -34,6 +34,7 @@ from trtspec.engine.graphs import (
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
+from trtspec.models.causal_lm import CausalLM
 
 
 def build_engine(
@@ -138,6 +139,10 @@ def _write_draft(
     kept = engine.formats_of(draft)
     if kept.is_rounded:
         logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
+    if draft.weights is not None and kept.layers.is_rounded and isinstance(module, CausalLM):
+        with progress(f"compare {kept.layers.name} weights of the {draft.folder}"):
+            cost = draft_report(engine, module, found)
+        logger.info("drafts of the %s: %s", draft.folder, cost)
     _save({**own_state(module), **draft_constants(draft)}, folder)
 
 

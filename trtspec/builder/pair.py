@@ -89,20 +89,31 @@ def check_engine_draft(
         CheckpointError: the checkpoint that the config names cannot be found or read.
     """
     speculative.check_network(draft.network)
-    if speculative.weights is not None:
-        speculative.weights.check_built(draft.weights)
+    speculative.weights.check_built(draft.weights)
     model = str(speculative.speculative_model)
-    if model in (OWN_DRAFT, OWN_MODULES, draft.folder):
+    is_own = model in (OWN_DRAFT, OWN_MODULES, draft.folder)
+    cut, known = speculative.cut, draft.folder
+    if cut is not None and (is_own or cut.words is not None):
+        cut.check_built(draft.vocabulary)
+        # Its tokens were counted when it was built: told apart is the checkpoint that was cut.
+        speculative, known = speculative.uncut(), whole_fingerprint(draft.folder)
+    if is_own:
         return
     found = at_hand.open(speculative)
     asked = hash_files(found.content, DigestMemory.of_user().digest)
-    built = engine.fingerprints.get(draft.folder)
+    built = engine.fingerprints.get(known)
     if asked != built:
         raise ConfigError(
             f"the draft model {model} (fingerprint {asked}) is not the one in the engine folder "
             f"({built}); leave speculative_config out or name the model {OWN_DRAFT!r} to use that "
             "one, or rebuild the engine"
         )
+
+
+def whole_fingerprint(folder: str) -> str:
+    """The name, among an engine's fingerprints, of that of the checkpoint of the draft in a folder
+    before its head was cut to tokens that were counted or numbered."""
+    return f"{folder}, whole"
 
 
 def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:

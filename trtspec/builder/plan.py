@@ -24,6 +24,7 @@ from trtspec.builder.pair import (
     check_draft_kind,
     check_rows_without_draft,
     fit_pair,
+    whole_fingerprint,
 )
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
@@ -39,20 +40,23 @@ from trtspec.builder.tokenizer import (
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
+from trtspec.config.draft_weights import AUTO
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.weight_formats import draft_formats
 from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
-from trtspec.formats.drafts import resolve_copy, rounded_beside
+from trtspec.formats.drafts import resolve_copy, resolve_draft
 from trtspec.log import logger
+from trtspec.models.block_map import Matrix
 from trtspec.models.built import require_blocks, require_kernels
 from trtspec.speculative.options import speculative_to_dict
-from trtspec.speculative.registry import draft_kinds, other_modules
+from trtspec.speculative.registry import draft_kinds, method_of, other_modules
 
 _GIB = 1 << 30
 METHODS = PACKAGE / "speculative"
@@ -160,7 +164,7 @@ def plan_build(
     skips_damaged = skip_tokenizer_init or another is not None  # of a draft
     target, ends = _with_tokenizer(config_as_said(target_dir), spoken, skip_tokenizer_init)
     require_blocks(target)
-    at_hand = TargetDrafts(target, target_dir)
+    at_hand = TargetDrafts(target, target_dir, another)
     if speculative is not None:
         speculative = speculative.resolve(at_hand)
     build, reasons = resolve_build(config, target, speculative)
@@ -195,15 +199,16 @@ def plan_build(
         assert speculative is not None, "it has members"
         with speculative.naming(member):
             found = at_hand.open(member)
-            weights, because = None, list(found.notes)
-            if member.weights is not None:
-                weights, why = resolve_copy(member.weights, build, target.storage, place)
-                because += why
-                found = found.in_floats()
-            elif found.storage is None:
-                weights, why = rounded_beside(target.storage, config, build, place)
-                because += why
             check_draft_kind(member, found)
+            if method_of(member).copies_target:
+                form = resolve_copy(member.weights, build, target.storage, place)
+            else:
+                size = _model_bytes(found, target, build)
+                kept_of = target.storage, found.storage
+                form = resolve_draft(member.weights, build, config, *kept_of, size, place)
+            because = [*found.notes, *form.reasons]
+            if form.rounds_head:
+                found = found.in_floats(not form.rounds, form.bits)
             if isinstance(found.config, ModelConfig):
                 found, never = fit_pair(spoken, target, found, skips_damaged)
                 if never:
@@ -215,11 +220,18 @@ def plan_build(
             draft, choice = _plan_draft(member, found, folder, target, build)
             made_for = made_for_another(found.path, fingerprints["target"])
             doubts = (*found.doubts, *made_for)
-            draft = replace(draft, storage=kept(found.storage), weights=weights, doubts=doubts)
+            storage = kept_storage(form.kept_by(config), found.storage, place, build.dtype)
+            cut = member.cut.words if member.cut else None
+            draft = replace(draft, storage=storage, weights=form.weights)
+            draft = replace(draft, doubts=doubts, vocabulary=cut)
+            _require_own_head(member, draft)
             draft.tell_doubts(found.path)
         opened.append(found)
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
+        if draft.vocabulary is not None:
+            whole = at_hand.open(member.uncut()).content
+            fingerprints[whole_fingerprint(folder)] = hash_files(whole, digest)
         reasons += [*because, *choice, *made_for]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
@@ -252,7 +264,7 @@ def plan_build(
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
     facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on trees, but engines do.
-    facts += [asdict(draft.speculation) for draft in engine.drafts]
+    facts += [draft.to_dict() for draft in engine.drafts]
     facts += not_drafted
     if together is not None:
         facts.append(speculative_to_dict(together))
@@ -318,6 +330,24 @@ def _for_length(network: DraftConfig, length: int) -> DraftConfig:
     if isinstance(network.decoder, ModelConfig) and "decoder" in vars(network):
         return replace(network, decoder=network.decoder.for_length(length))  # type: ignore[type-var]
     return network
+
+
+def _model_bytes(found: DraftCheckpoint, target: ModelConfig, build: BuildConfig) -> int | None:
+    """Those of the weights of a language model that drafts as its checkpoint has them; None: it is
+    another network."""
+    if not isinstance(found.config, ModelConfig):
+        return None
+    return weight_bytes(found.config, draft_formats(found.storage, target, build), build)
+
+
+def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> None:
+    """ConfigError where a format is asked for of a head that is the target's."""
+    asked, reads = speculative.weights.head_weight_dtype, draft.kind.matrices(draft.network)
+    if asked != AUTO and not any(isinstance(each, Matrix) and each.is_head for each in reads):
+        raise ConfigError(
+            f"head_weight_dtype {asked}: the draft has no head of its own, it reads the target's; "
+            "leave it out, or build with --head_weight_dtype"
+        )
 
 
 def _require_caches(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint_converters import DraftCheckpoint
 from trtspec.builder.checkpoints import read_draft, read_own_draft
 from trtspec.builder.locate import find_model
+from trtspec.builder.token_lists import token_list
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
@@ -23,12 +25,18 @@ class TargetDrafts:
     """
 
     def __init__(
-        self, target: ModelConfig, folder: Path | None = None, built: DecodingConfig | None = None
+        self,
+        target: ModelConfig,
+        folder: Path | None = None,
+        tokenizer: Path | None = None,
+        built: DecodingConfig | None = None,
     ) -> None:
-        """``folder``: that of the target's checkpoint, where it is at hand. ``built``: the config
-        that an engine folder holds drafts for."""
+        """``folder``: that of the target's checkpoint, where it is at hand. ``tokenizer``: where
+        its tokenizer is, if not there. ``built``: the config that an engine folder holds drafts
+        for."""
         self._target = target
         self._folder = folder
+        self._tokenizer = tokenizer
         self._built = built
         self._opened: dict[tuple[Path, Path | None, str | None], DraftCheckpoint] = {}
 
@@ -47,7 +55,8 @@ class TargetDrafts:
 
         Raises:
             CheckpointError: it cannot be found or read, or does not fit the target.
-        ConfigError: one is named where the target itself is meant.
+            ConfigError: one is named where the target itself is meant, or the tokens that it is
+                to be cut to cannot be told.
         """
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
@@ -59,7 +68,19 @@ class TargetDrafts:
             )
         # One checkpoint may hold a target and be a draft model: only the method tells these apart.
         own = method if method.by_target else None
-        return self._open(folder or find_model(model), config.token_map, own)
+        path = folder or find_model(model)
+        if config.cut is None:
+            return self._open(path, None, own)
+        if config.cut.file is not None:
+            return self._open(path, config.cut.file, own)
+        whole = self._open(path, None, own)
+        steps = config.max_draft_len
+        network, _ = config.network(whole.config)
+        tokens, why = token_list(
+            config.cut, self._target, self._folder, self._tokenizer, network, steps
+        )
+        found = whole if tokens is None else self._open(path, tokens, own)
+        return replace(found, notes=(*found.notes, why))
 
     def _own(self) -> str:
         """The method of what the target brings: of networks in its checkpoint, or, where there are

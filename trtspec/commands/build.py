@@ -23,7 +23,7 @@ from trtspec.config.speculative_keys import any_bool, any_number
 from trtspec.config.strict import Foreign, nearest, resolve_keys
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.formats.registry import format_kinds, weight_only_kinds
-from trtspec.llmapi import help_texts
+from trtspec.llmapi import flags, help_texts
 from trtspec.llmapi.help_texts import one_of
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.peer_options import part_speculation
@@ -31,6 +31,7 @@ from trtspec.log import log_to_stderr
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import methods_taking
 from trtspec.train.awq import AWQ_BITS, quantise_by_awq
+from trtspec.train.own_vocabulary import let_write
 
 RTN, AWQ = QUANTIZERS = ("rtn", "awq")
 _KERNELS = "the backend chooses its kernels"
@@ -130,10 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="whether each module of mtp drafts at a depth of its own, or the first one at every "
         "depth (default: the former where the checkpoint has modules enough)",
     )
-    add(
-        "--speculative_token_map",
-        help="file of the token ids to cut a draft's head to",
-    )
+    flags.add_rows(add, flags.SPECULATION, flags.draft_flags())
     add(
         "--mask_token_id",
         type=int,
@@ -204,7 +202,7 @@ def read_args(argv: Sequence[str]) -> argparse.Namespace:
 def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
     """The speculative config that the flags describe; ConfigError for flags without a mode, or
     beside a whole config."""
-    flags = {
+    options = {
         "model": args.draft_checkpoint_dir,
         "max_draft_len": args.max_draft_len,
         "topk": args.topk,
@@ -213,12 +211,12 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
         "medusa_choices": args.medusa_choices,
         "num_medusa_heads": args.num_medusa_heads,
         "use_mtp_vanilla": args.use_mtp_vanilla,
-        "speculative_token_map": args.speculative_token_map,
+        **flags.options(args, flags.SPECULATION),
         "mask_token_id": args.mask_token_id,
         "capture_layers": args.capture_layers,
         "eagle_aux_hidden_state_layer_ids": args.eagle_aux_hidden_state_layer_ids,
     }
-    given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     mode = args.speculative_decoding_mode
     if args.speculative_config is not None:
         if given or mode is not None:
@@ -315,6 +313,7 @@ def quantised(
     folder = quantise_by_awq(
         plan.target_dir, group_size, args.calibration_text, plan.another_tokenizer
     )
+    let_write(folder, speculative, plan.another_tokenizer)
     return plan_build(
         folder,
         replace(config, weight_group_size=None),  # kept are the groups that its weights have
@@ -347,6 +346,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--report needs --backend {able}, not {backend.name}")
         way = quantizer(args, weights)
         speculative = speculative_options(args)
+        if not args.dry_run:
+            let_write(args.checkpoint_dir, speculative, args.tokenizer)
         plan = plan_build(
             args.checkpoint_dir,
             config,

@@ -25,6 +25,7 @@ from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.peer_options import part_speculation
 from trtspec.speculative.options import parse_speculative_config
+from trtspec.train.own_vocabulary import let_write
 
 _missing: ConfigError | None = None
 try:
@@ -165,6 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         find_model(args.model)  # a wrong name is found before the port is bound
 
         def open_llm() -> LLM:
+            if isinstance(speculation, dict):
+                asked = parse_speculative_config(speculation)
+                let_write(args.model, asked, options["tokenizer"])
             llm = LLM(args.model, speculation, **options)
             if template is not None:
                 llm.tokenizer.chat_template = template

@@ -87,8 +87,7 @@ class BuildConfig:
         for name in (
             *("weight_dtype", "head_weight_dtype", "embedding_weight_dtype", "activation_dtype"),
         ):
-            asked = getattr(self, name)
-            object.__setattr__(self, name, _DTYPE_ALIASES.get(_plain_name(asked), asked))
+            object.__setattr__(self, name, full_dtype(getattr(self, name)))
         if not 1 <= self.max_batch_size <= MAX_BATCH_SIZE:
             raise ConfigError(
                 f"max_batch_size={self.max_batch_size} must be between 1 and {MAX_BATCH_SIZE}"
@@ -131,6 +130,11 @@ def resolve_dtype(name: str) -> str:
             f"(supported: auto, {', '.join(DTYPES)})"
         )
     return _DTYPE_ALIASES[plain]
+
+
+def full_dtype(name: str) -> str:
+    """The full name of a dtype from one of its spellings; any other name as it is."""
+    return _DTYPE_ALIASES.get(_plain_name(name), name)
 
 
 def _plain_name(dtype: str) -> str:

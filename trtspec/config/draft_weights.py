@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from trtspec.config.build_config import BuildConfig
+from trtspec.config.build_config import BuildConfig, full_dtype
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
@@ -14,12 +14,16 @@ AUTO = "auto"
 @strict_config()
 @dataclass(frozen=True)
 class DraftWeights:
-    """The options of `BuildConfig` about weights, of one draft."""
+    """The options of `BuildConfig` about weights, of one draft; auto and None leave them open."""
 
     weight_dtype: str = AUTO
     weight_group_size: int | None = None
     head_weight_dtype: str = AUTO
     activation_dtype: str = AUTO
+
+    def __post_init__(self) -> None:
+        for name in ("weight_dtype", "head_weight_dtype", "activation_dtype"):
+            object.__setattr__(self, name, full_dtype(getattr(self, name)))
 
     @classmethod
     def of(cls, build: BuildConfig) -> DraftWeights:
@@ -34,6 +38,11 @@ class DraftWeights:
     def within(self, build: BuildConfig) -> BuildConfig:
         """The build, with these in place of its own."""
         return replace(build, **asdict(self))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == DraftWeights()
 
     def check_built(self, built: DraftWeights | None) -> None:
         """ConfigError if an engine's draft was built with other weights than those asked for here;

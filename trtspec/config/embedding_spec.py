@@ -58,14 +58,20 @@ class EmbeddingSpec:
 class HeadSpec:
     """tied: its matrix is the embedding's. scale: what logits are multiplied with. soft_cap: logits
     l become ``cap * tanh(l / cap)``; None: they stay. bias: it adds one to what comes of this.
-    ConfigError for a value that is none."""
+    rows: of a draft's that is cut to some of the tokens, how many; None: it has one for each.
+    ConfigError for a value that is none, or for a cut head that is the embedding."""
 
     tied: bool = False
     scale: float = 1.0
     soft_cap: float | None = None
     bias: bool = False
+    rows: int | None = None
 
     def __post_init__(self) -> None:
+        if self.rows is not None and (self.rows < 1 or self.tied):
+            raise ConfigError(
+                f"rows={self.rows} of a head must be at least 1, and of no embedding (tied)"
+            )
         if not self.scale > 0:
             raise ConfigError(f"scale of the logits is {self.scale}; it must be above 0")
         if self.soft_cap is not None and not self.soft_cap > 0:

@@ -32,7 +32,7 @@ PER_LAYER = "per_layer."
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
     ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``;
-    ``head.bias [V]`` where there is one;
+    ``head.bias [V]`` where there is one; ``V_d`` rows of both where the head is cut;
     with embeddings of P elements for every of L layers, ``per_layer.embed.weight [V, L * P]``,
     ``per_layer.projection.weight [L * P, H]`` and ``per_layer.norm.weight [P]``.
 
@@ -47,9 +47,9 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
     tensors |= _per_layer(config)
     tensors |= _norm("norm", config.norm, (hidden,))
     if not config.head.tied:
-        tensors[HEAD] = (config.vocab_size, hidden)
+        tensors[HEAD] = (config.draft_vocab_size, hidden)
     if config.head.bias:
-        tensors[HEAD_BIAS] = (config.vocab_size,)
+        tensors[HEAD_BIAS] = (config.draft_vocab_size,)
     return tensors
 
 

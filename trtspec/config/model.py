@@ -56,6 +56,10 @@ class ModelConfig:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.draft_vocab_size > self.vocab_size:
+            raise ConfigError(
+                f"the head has {self.draft_vocab_size} rows, more than {self.vocab_size} tokens"
+            )
         given = self.embedding.per_layer
         for index, layer in enumerate(self.layers):
             self._check_layer(index, layer.mixer)
@@ -111,6 +115,16 @@ class ModelConfig:
         return min((rope.usual(limit) for rope in self.ropes), default=limit)
 
     @property
+    def draft_vocab_size(self) -> int:
+        """Rows of its head: tokens that it can say."""
+        return self.vocab_size if self.head.rows is None else self.head.rows
+
+    @property
+    def maps_tokens(self) -> bool:
+        """Whether its head has rows for some tokens only, and a map to their ids."""
+        return self.head.rows is not None
+
+    @property
     def max_sequence(self) -> int:
         """Tokens of the longest sequence that may be asked for: ``max_position_embeddings``, or
         what the rope tables may stretch positions to, all of them, where that is more."""
@@ -134,9 +148,10 @@ class ModelConfig:
     def describe(self) -> str:
         """The model in one line."""
         stored = self.storage.name if self.storage else self.dtype
+        said = f"{self.draft_vocab_size} of " if self.maps_tokens else ""
         return (
             f"{self.architecture}, {self.num_layers} layers, hidden {self.hidden_size}, "
-            f"vocabulary {self.vocab_size}, checkpoint {stored}"
+            f"vocabulary {said}{self.vocab_size}, checkpoint {stored}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,9 +42,14 @@ FIXED_LENGTH = (
     "none, where that is faster"
 )
 ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
+OWN_WEIGHTS = (
+    "leave it out: a quantised checkpoint says itself how, and in how many bits a draft with a "
+    "network keeps its weights is said by "
+)
 SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
 OTHER_METHOD = "it belongs to another speculative method"
 _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
+_CUT = f"{_EAGLE}, and of draft_model, pard and self,"
 
 
 # What these accept is said in their docstrings, which the page of keys quotes.
@@ -91,12 +96,14 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     ),
     "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
     "use_local_argmax_reduction": Foreign(ONE_DEVICE),
-    "quantization": Foreign(SAME_DTYPE, (None,)),
-    "draft_lm_head_quantization": Foreign(SAME_DTYPE, (None,)),
     **dict.fromkeys(
-        ("speculative_draft_model_quantization", "speculative_model_quantization"),
-        Foreign(SAME_DTYPE, (None,)),
+        (
+            *("quantization", "speculative_model_quantization"),
+            "speculative_draft_model_quantization",
+        ),
+        Foreign(f"{OWN_WEIGHTS}weight_dtype", (None, "unquant")),
     ),
+    "draft_lm_head_quantization": Foreign(f"{OWN_WEIGHTS}head_weight_dtype", (None,)),
     **dict.fromkeys(
         ("kv_cache_dtype", "speculative_draft_kv_cache_dtype"),
         Foreign(SAME_DTYPE, (None, "auto")),
@@ -168,8 +175,8 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),
     **dict.fromkeys(
-        ("speculative_token_map", "token_map"),
-        Foreign(f"only the head of {_EAGLE} is cut; this vocabulary is used whole", (None,)),
+        ("vocabulary", "vocabulary_text", "speculative_token_map", "token_map"),
+        Foreign(f"only the head of {_CUT} is cut; this vocabulary is used whole", (None,)),
     ),
 }
 

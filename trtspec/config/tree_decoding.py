@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.config.draft_weights import DraftWeights
+from trtspec.config.draft_vocabulary import VocabularyAsked
+from trtspec.config.draft_weights import AUTO, DraftWeights
 from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
@@ -32,6 +33,12 @@ class TreeDecodingConfig(DecodingConfig):
     1 + k + (D-1)k^2. Left out, N is D + 1 for a chain and k*D + 1 for a tree, within the limit of
     rows. max_total_draft_tokens: the same without the root, N - 1. use_dynamic_tree: says that a
     tree is wanted; k above 1 says so as well, so it may be left out.
+
+    weight_dtype, weight_group_size, head_weight_dtype, activation_dtype: of the draft's network, as
+    `BuildConfig` has them of the target; the text does not depend on them. Weights that a
+    checkpoint has quantised are then quantised again. auto: a language model of more than 100 MB
+    gets 4 bits on a CPU, its head too; any other draft keeps its weights, or has them as the
+    target's. A head without a dtype of its own has that of the others, where these have one.
     """
 
     draft_method: ClassVar[str | None] = None
@@ -47,6 +54,10 @@ class TreeDecodingConfig(DecodingConfig):
     num_draft_tokens: int = LEFT_OUT
     max_total_draft_tokens: int = LEFT_OUT
     use_dynamic_tree: bool = False
+    weight_dtype: str = AUTO
+    weight_group_size: int | None = None
+    head_weight_dtype: str = AUTO
+    activation_dtype: str = AUTO
 
     def __post_init__(self) -> None:
         model = str(self.speculative_model)
@@ -72,14 +83,23 @@ class TreeDecodingConfig(DecodingConfig):
         return cls(speculative_model=model, max_draft_len=tree.num_steps, **options)
 
     @property
-    def token_map(self) -> Path | None:
-        """The file that cuts the draft's head, if one was given."""
+    def cut(self) -> VocabularyAsked | None:
+        """The tokens that the draft's head is to be cut to; None: it stays whole."""
         return None
 
+    def uncut(self) -> Self:
+        """The same drafts, of a network with its whole head."""
+        return self
+
     @property
-    def weights(self) -> DraftWeights | None:
-        """How a copy of the target that drafts keeps its weights, of fewer bits; else None."""
-        return None
+    def weights(self) -> DraftWeights:
+        """How the draft is to keep its weights."""
+        return DraftWeights(
+            self.weight_dtype,
+            self.weight_group_size,
+            self.head_weight_dtype,
+            self.activation_dtype,
+        )
 
     def of_engine(self, folder: str) -> Self:
         """The same drafts, of the network in that folder of an engine."""

@@ -43,7 +43,8 @@ class SpeculationContract:
 class EngineDraft:
     """One draft of an engine. folder: where its files lie, and its name in the fingerprints.
     storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none.
-    weights: how it keeps its weights; None: as the target does. doubts: see `DraftCheckpoint`."""
+    weights: how it keeps its weights; None: as the target does. doubts: see `DraftCheckpoint`.
+    vocabulary: by what words its head was cut (`VocabularyAsked`); None: by a file, or not."""
 
     network: DraftConfig
     speculation: SpeculationContract
@@ -51,6 +52,7 @@ class EngineDraft:
     storage: NetworkStorage | None = None
     weights: DraftWeights | None = None
     doubts: tuple[str, ...] = ()
+    vocabulary: str | None = None
 
     @property
     def kind(self) -> DraftKind:
@@ -108,6 +110,7 @@ class EngineDraft:
             "speculation": asdict(self.speculation),
             **own,
             **({"doubts": list(self.doubts)} if self.doubts else {}),
+            **({"vocabulary": self.vocabulary} if self.vocabulary else {}),
         }
 
     @classmethod
@@ -120,7 +123,8 @@ class EngineDraft:
         weights = None if given is None else from_dict(DraftWeights, given)
         doubts = tuple(data.get("doubts", ()))
         network = draft_from_dict(data["network"])
-        return cls(network, speculation, data["folder"], storage, weights, doubts)
+        cut = data.get("vocabulary")
+        return cls(network, speculation, data["folder"], storage, weights, doubts, cut)
 
 
 def draft_folder_name(index: int) -> str:

@@ -1,25 +1,115 @@
 """Which formats drafts get whose weights are not as their target's: a copy of it with fewer bits,
-and a draft of floats beside a quantised target."""
+a language model, a draft of floats beside a quantised target, and any that asks for its own."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft_weights import AUTO, DraftWeights
+from trtspec.config.model import DTYPES
 from trtspec.config.storage import NetworkStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.choose import resolve_weights
 from trtspec.formats.registry import format_kinds, weight_dtypes
 
+MOST_KEPT = 100_000_000
+"""Bytes from which on a language model that drafts is read in few bits, where nobody says how."""
+
+
+@dataclass(frozen=True)
+class DraftFormat:
+    """How a draft keeps its weights. weights: None: as its target does. rounds, rounds_head:
+    whether what its checkpoint quantised, or the head of that, is quantised again. bits: what has
+    no more of them stays as the checkpoint has it. reasons: a line for each choice made."""
+
+    weights: DraftWeights | None
+    rounds: bool
+    rounds_head: bool
+    reasons: tuple[str, ...]
+    bits: int = 0
+
+    def kept_by(self, asked: BuildConfig) -> BuildConfig:
+        """The build that was asked for, as far as it says what is kept of a checkpoint whose linear
+        layers are rounded: tables alone are left, which no weight_dtype is about."""
+        if not self.rounds or asked.weight_dtype in DTYPES:
+            return asked
+        return replace(asked, weight_dtype=AUTO, weight_group_size=None)
+
+
+def resolve_draft(
+    asked: DraftWeights,
+    build: BuildConfig,
+    build_asked: BuildConfig,
+    kept: NetworkStorage | None,
+    stored: NetworkStorage | None,
+    size: int | None,
+    place: Place,
+) -> DraftFormat:
+    """How a draft with a checkpoint of its own keeps its weights. ``build``: the target's,
+    resolved; ``build_asked``: before. ``kept``: how weights of the target's checkpoint are
+    quantised that it keeps so; ``stored``: those of the draft's. ``size``: bytes of a language
+    model's weights, if it keeps them as they are; None: of another network.
+
+    Raises:
+        ConfigError: what was asked for is unknown, or not available there.
+    """
+    name, reasons = asked.weight_dtype, []
+    floats_asked = build_asked.weight_dtype in DTYPES
+    if name == AUTO and size is not None and size > MOST_KEPT and not floats_asked:
+        kinds = {each.name: each for each in format_kinds().values() if each.bits}
+        fewest = min(kinds, key=lambda each: kinds[each].bits)
+        fits = kinds[fewest].make(kinds[fewest].group_size, False).unsupported(place) is None
+        if fits:
+            name = fewest
+            head = "included" if asked.head_weight_dtype == AUTO else "apart"
+            reasons.append(
+                f"draft's weight_dtype {name}, head {head}: it would read {size / 1e6:.0f} MB a "
+                "pass. The text is the target's whatever a draft reads; what that costs in "
+                "accepted drafts is measured by the build"
+            )
+    rounds = name != AUTO
+    rounds_head = rounds or asked.head_weight_dtype != AUTO
+    base = None
+    if not rounds and stored is None:
+        base, why = rounded_beside(kept, build_asked, build, place)
+        reasons += why
+    if not rounds and asked.is_open:
+        return DraftFormat(base, False, False, tuple(reasons))
+    own = base or DraftWeights.of(build)
+    if rounds:
+        own = DraftWeights(name, head_weight_dtype=name)
+    changes = {
+        field: value
+        for field, value in vars(asked).items()
+        if value not in (AUTO, None) and field != "weight_dtype"
+    }
+    own = replace(own, **changes)
+    try:
+        found, _ = resolve_weights(own.within(build), build.dtype, None, place)
+    except ConfigError as error:
+        raise ConfigError(f"the draft: {error}") from error
+    if rounds_head and stored is not None:
+        what = "weights" if rounds else "head"
+        reasons.append(
+            f"draft's {what} quantised again, where its checkpoint has more bits: {stored.name}"
+        )
+    known = format_kinds()
+    asked_kinds = [found.head_weight_dtype, *([found.weight_dtype] if rounds else [])]
+    bits = min(known[each].bits if each in known else 0 for each in asked_kinds)
+    bits = 0 if asked.weight_group_size is not None else bits  # groups of its own are asked for
+    return DraftFormat(DraftWeights.of(found), rounds, rounds_head, tuple(reasons), bits)
+
 
 def resolve_copy(
     asked: DraftWeights, build: BuildConfig, kept: NetworkStorage | None, place: Place
-) -> tuple[DraftWeights, list[str]]:
-    """How the copy keeps its weights, with all made concrete, and a line for each choice made.
-    ``build``: the target's, resolved; ``kept``: how its checkpoint's weights are quantised that it
-    keeps so. The copy is rounded from floats, those that a quantised checkpoint stands for.
+) -> DraftFormat:
+    """How the copy of a target keeps its weights, with all made concrete. ``build``: the target's,
+    resolved; ``kept``: how its checkpoint's weights are quantised that it keeps so. The copy is
+    rounded from floats, those that a quantised checkpoint stands for.
 
     Raises:
         ConfigError: its weights would have as many bits as the target's or more, or what was asked
@@ -37,7 +127,7 @@ def resolve_copy(
             f"weight_dtype {name!r} of the copy that drafts: the target's weights are {target}, "
             f"and a copy is faster only with fewer bits; {remedy}"
         )
-    own = DraftWeights(name, asked.weight_group_size, asked.head_weight_dtype).within(build)
+    own = replace(asked, weight_dtype=name).within(build)
     try:
         found, reasons = resolve_weights(own, build.dtype, None, place)
     except ConfigError as error:
@@ -46,7 +136,8 @@ def resolve_copy(
         reasons.insert(0, f"weight_dtype {name}: the fewest bits there are")
     if kept is not None:
         reasons.append(f"weight_dtype {name}: rounded from what the {target} weights stand for")
-    return DraftWeights.of(found), [f"copy's {reason}" for reason in reasons]
+    said = tuple(f"copy's {reason}" for reason in reasons)
+    return DraftFormat(DraftWeights.of(found), True, True, said)
 
 
 def rounded_beside(

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import embedded_checkpoints
 from trtspec.builder.packaged import PACKAGED
 from trtspec.errors import ConfigError
+from trtspec.formats.registry import format_kinds
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.help_texts import one_of
 from trtspec.speculative.registry import NO_METHOD, method_name, methods, methods_taking
@@ -57,6 +58,52 @@ def _model_flags() -> list[Row]:
             _NO,
         ),
         ("--disable_overlap_scheduler", "async_scheduling", between, _NO),
+    ]
+
+
+def draft_flags() -> list[Row]:
+    """About a draft's weights, named as those of the target behind ``draft_``, and its tokens."""
+    kinds = one_of([*format_kinds()])
+    return [
+        (
+            "--draft_weight_dtype",
+            "weight_dtype",
+            f"in what a draft keeps its weights: {kinds} or --dtype (default: 4 bits, head too, of "
+            "a language model above 100 MB on a CPU; else as they are)",
+            {},
+        ),
+        (
+            "--draft_weight_group_size",
+            "weight_group_size",
+            "input features that share a scale of them",
+            _INT,
+        ),
+        (
+            "--draft_head_weight_dtype",
+            "head_weight_dtype",
+            "in what a draft keeps its head (default: as --draft_weight_dtype)",
+            {},
+        ),
+        (
+            "--draft_activation_dtype",
+            "activation_dtype",
+            "in what these weights of a draft are multiplied",
+            {},
+        ),
+        (
+            "--vocabulary --speculative_token_map",
+            "vocabulary",
+            "tokens that a draft proposes, to which its head is cut: a number (those of the lowest "
+            "ids, or the most frequent of --vocabulary_text), a file of token ids, or auto",
+            {},
+        ),
+        (
+            "--vocabulary_text",
+            "vocabulary_text",
+            "file of plain text in which --vocabulary counts tokens (auto without it: what the "
+            "target writes itself)",
+            {},
+        ),
     ]
 
 
@@ -117,12 +164,7 @@ def _speculation_flags(default: str) -> list[Row]:
             "whether each module of MTP drafts at a depth of its own, or the first at every depth",
             {"action": argparse.BooleanOptionalAction},
         ),
-        (
-            "--speculative_token_map",
-            "speculative_token_map",
-            "file of the token ids that an EAGLE head is cut to",
-            {},
-        ),
+        *draft_flags(),
         ("--max_matching_ngram_size", "max_matching_ngram_size", "longest n of NGRAM", _INT),
         (
             "--suffix_decoding_max_tree_depth",
@@ -178,16 +220,22 @@ def add_flags(parser: argparse.ArgumentParser, default_method: str) -> None:
         ("generation", SAMPLING, _generation_flags()),
     ):
         group = parser.add_argument_group(title)
-        for names, option, text, how in rows:
-            first, *others = names.split()
-            name = first.removeprefix("--")
-            dest = f"{of}.{option}" if option else name
-            takes: dict[str, Any] = {} if "action" in how else {"metavar": name.upper()}
-            group.add_argument(first, *others, dest=dest, help=text, **takes, **how)
+        add_rows(group.add_argument, of, rows)
+
+
+def add_rows(add: Callable[..., Any], of: str, rows: Iterable[Row]) -> None:
+    """A flag for each row of options ``of`` something. ``add``: of a parser or of a group."""
+    for names, option, text, how in rows:
+        first, *others = names.split()
+        name = first.removeprefix("--")
+        dest = f"{of}.{option}" if option else name
+        takes: dict[str, Any] = {} if "action" in how else {"metavar": name.upper()}
+        add(first, *others, dest=dest, help=text, **takes, **how)
 
 
 def options(args: argparse.Namespace, of: str) -> dict[str, Any]:
-    """The options that were given, or have a default, of `ENGINE`, `SPECULATION` or `SAMPLING`."""
+    """The options that were given, or have a default, of `ENGINE`, `SPECULATION`, `SAMPLING`, or of
+    what else `add_rows` was told."""
     found: dict[str, Any] = {}
     for dest, value in vars(args).items():
         if dest.startswith(f"{of}.") and value is not None:

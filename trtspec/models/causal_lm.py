@@ -33,6 +33,9 @@ from trtspec.models.rope import LayerRotary
 
 EMBEDDING = "embed"
 """The name of the weight, less ``.weight``, that the embedding is filled from."""
+TOKEN_MAP = "token_map"
+"""The name, in checkpoints and in the ``state_dict``, of the ids that rows of a cut head stand
+for."""
 
 
 class WeightSource(Protocol):
@@ -68,6 +71,7 @@ class CausalLM(nn.Module):
     In place of ``attn.qkv`` stands ``attn.qk`` where the values are the keys, ``attn.q`` where
     both are an earlier layer's. With per-layer embeddings there are those of `PerLayerEmbedding`
     behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
+    With a head that is cut there is ``token_map [V_d] i64``, the ids of its rows.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
@@ -78,7 +82,7 @@ class CausalLM(nn.Module):
     output of layer i, -1 the embeddings, the number of layers the output of the final norm.
     """
 
-    token_map: Tensor | None = None  # ids are the target's: no map is needed
+    token_map: Tensor | None
     head_bias: Tensor | None
 
     def __init__(
@@ -109,14 +113,19 @@ class CausalLM(nn.Module):
         given = config.embedding.per_layer
         self.per_layer = None if given is None else PerLayerEmbedding(config, given, dtype, formats)
         self.cache_places = cache_places(config)
-        self.lm_head = Linear(hidden, vocab, dtype, format=head_format)
-        bias = torch.empty(vocab, dtype=torch.float32) if config.head.bias else None
+        rows_of_head = config.draft_vocab_size
+        self.lm_head = Linear(hidden, rows_of_head, dtype, format=head_format)
+        bias = torch.empty(rows_of_head, dtype=torch.float32) if config.head.bias else None
         self.register_buffer("head_bias", bias)
+        ids = torch.empty(rows_of_head, dtype=torch.int64) if config.maps_tokens else None
+        self.register_buffer(TOKEN_MAP, ids)
 
     @staticmethod
     def matrices(config: ModelConfig) -> list[Read]:
         """The matrices that one pass reads: those of the layers, and the head."""
-        head = Matrix(config.vocab_size, config.hidden_size, head_weight(config), is_head=True)
+        head = Matrix(
+            config.draft_vocab_size, config.hidden_size, head_weight(config), is_head=True
+        )
         return [*decoder_matrices(config), head]
 
     def trunk(
@@ -171,7 +180,7 @@ class CausalLM(nn.Module):
         return None, hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V] f32`` of hidden rows ``[R, H]``."""
+        """Logits ``[R, V] f32`` of hidden rows ``[R, H]``; of a cut head ``[R, V_d]``."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
         spec = self.config.head
         found = capped(logits if spec.scale == 1 else logits * spec.scale, spec.soft_cap)
@@ -208,6 +217,8 @@ class CausalLM(nn.Module):
         load_linear(self.lm_head, tensors, [head_weight(self.config)])
         if self.head_bias is not None:
             self.head_bias.copy_(read_tensor(tensors, HEAD_BIAS))
+        if self.token_map is not None:
+            self.token_map.copy_(read_tensor(tensors, TOKEN_MAP))
         for name, buffer in self.norm.named_buffers():
             buffer.copy_(read_tensor(tensors, f"norm.{name}"))
         if self.per_layer is not None:

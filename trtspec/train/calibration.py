@@ -1,4 +1,5 @@
-"""The text over which weights are quantised: a given one, or what the target writes itself."""
+"""The text over which weights are quantised: a given one, or what the target writes itself; the
+latter for others too."""
 
 from __future__ import annotations
 
@@ -56,14 +57,22 @@ def written_windows(checkpoint: Checkpoint, tokenizer: Path | None = None) -> li
         TrtspecError: no text is worth keeping, or the disk is full.
     """
     require_tokenizer(checkpoint, tokenizer)
+    return _in_windows(written(checkpoint, TOKENS, WINDOW, tokenizer), checkpoint)
+
+
+def written(
+    checkpoint: Checkpoint, num_tokens: int, most: int, tokenizer: Path | None = None
+) -> list[list[int]]:
+    """Texts that the target writes, of ``num_tokens`` in all and at most ``most`` each, by what
+    computes without an engine; see `written_windows`."""
     cache_root().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache_root(), prefix="texts-") as scratch:
         options = TrainOptions(
             method=trainable_methods()[0],  # texts depend on none
             model=str(checkpoint.path),
             output=Path(scratch) / "head",
-            tokens=TOKENS,
-            max_text_tokens=WINDOW,
+            tokens=num_tokens,
+            max_text_tokens=most,
             device="cpu",
             tokenizer=None if tokenizer is None else str(tokenizer),
             backend=next(each.name for each in backends().values() if not each.makes_artifacts),
@@ -71,8 +80,7 @@ def written_windows(checkpoint: Checkpoint, tokenizer: Path | None = None) -> li
         store = TextStore(Path(scratch) / "texts")
         write_texts(options, checkpoint, find_source(options, checkpoint, ()), (), store)
         texts = RecordedTexts(store.paths, (), checkpoint.config.num_layers)
-        written = [texts.token_ids(i).tolist() for i in range(len(store.paths))]
-    return _in_windows(written, checkpoint)
+        return [texts.token_ids(i).tolist() for i in range(len(store.paths))]
 
 
 def require_tokenizer(checkpoint: Checkpoint, tokenizer: Path | None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtspec.builder.token_choice import DraftVocabulary
 from trtspec.train.measure import Measured
 from trtspec.train.plan import TrainingPlan
 from trtspec.train.trainer import HeldOut, Schedule
-from trtspec.train.vocabulary import DraftVocabulary
 
 
 @dataclass(frozen=True)

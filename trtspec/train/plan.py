@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtspec.builder.token_choice import DraftCost
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.memory import weight_bytes
 from trtspec.engine.weight_formats import target_formats
@@ -14,7 +15,6 @@ from trtspec.speculative.recipe import TrainingRecipe
 from trtspec.train.data import DataSource
 from trtspec.train.options import TrainOptions
 from trtspec.train.target import TrainingTarget
-from trtspec.train.vocabulary import DraftCost
 
 _THROWN_AWAY = 1.3
 """Tokens written for each one that is kept: questions are written, then read again."""

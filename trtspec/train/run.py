@@ -16,6 +16,7 @@ import torch
 from trtspec.builder.locate import cache_root, require_cache
 from trtspec.builder.made_for import MADE_FOR, facts_of
 from trtspec.builder.scratch import scratch_folder
+from trtspec.builder.token_choice import DraftVocabulary, choose
 from trtspec.errors import ConfigError, TrainingError, TrtspecError
 from trtspec.log import logger
 from trtspec.speculative.recipe import HeadRequest
@@ -43,7 +44,6 @@ from trtspec.train.stop import asked_to_stop
 from trtspec.train.target import TrainingTarget
 from trtspec.train.text_store import TextStore
 from trtspec.train.trainer import Schedule, Trainer, steps_of
-from trtspec.train.vocabulary import DraftVocabulary, choose
 from trtspec.train.windows import RecordedTexts
 from trtspec.version import __version__
 

@@ -171,7 +171,7 @@ TREE = {**EAGLE, "num_steps": 3, "topk": 4}
         ({**TREE, "disable_eagle_block_drop": True}, "its tokens and the next one"),
         ({**TREE, "posterior_threshold": 0.1}, "change the text"),
         ({**TREE, "medusa_choices": [[0]]}, "write the paths as eagle_choices"),
-        ({**TREE, "speculative_token_map": ""}, "speculative_token_map is an empty path"),
+        ({**TREE, "speculative_token_map": ""}, "vocabulary is an empty path"),
         ({**TREE, "token_map": "a", "speculative_token_map": "b"}, "mean the same option"),
         ({**TREE, "eagle_top_k": 4}, "did you mean `eagle_topk`"),
     ],
@@ -184,12 +184,12 @@ def test_refused(data: dict[str, Any], message: str) -> None:
 def test_token_map() -> None:
     for method, cls in (("eagle", EagleDecodingConfig), ("eagle3", Eagle3DecodingConfig)):
         config = parse({**TREE, "method": method, "token_map": "freq_32768.pt"})
-        assert isinstance(config, cls) and config.speculative_token_map == "freq_32768.pt"
+        assert isinstance(config, cls) and config.vocabulary == "freq_32768.pt"
     path = Path("maps") / "freq.pt"
     named = EagleDecodingConfig(
         speculative_model=Path("d"), max_draft_len=1, speculative_token_map=path
     )
-    assert (named.speculative_model, named.speculative_token_map) == ("d", str(path))
+    assert (named.speculative_model, named.vocabulary) == ("d", str(path))
 
 
 def test_methods_do_not_mix() -> None:

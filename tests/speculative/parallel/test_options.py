@@ -87,7 +87,7 @@ def test_off_is_the_plain_method() -> None:
         ({"method": "pard", "num_speculative_tokens": 3}, "missing option `speculative_model`"),
         ({**PARD, "mask_token_id": -1}, "mask_token_id=-1 must not be negative"),
         ({**PARD, "sa_config": {"threshold": 4}}, "not mixed"),
-        ({**PARD, "speculative_token_map": "m.pt"}, "vocabulary is used whole"),
+        ({**PARD, "vocabulary": ""}, "vocabulary is an empty path"),
         ({**PARD, "prompt_lookup_max": 3}, "ngram"),
         ({**PARD, "eagle_choices": [[0], [0, 0]]}, "choices make a tree of max_draft_len=2"),
         ({**PARD, "use_dynamic_tree": True}, "is a chain"),

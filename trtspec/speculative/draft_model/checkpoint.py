@@ -12,23 +12,27 @@ from trtspec.speculative.draft_reader import DraftReader
 
 
 def read_language_model(
-    folder: DraftFolder, token_map: Path | None, what: str = "draft: causal language model"
+    folder: DraftFolder,
+    target: ModelConfig,
+    token_map: Path | None,
+    what: str = "draft: causal language model",
 ) -> DraftCheckpoint:
-    """Any checkpoint that is a target could draft; ``what`` it is called."""
-    folder.refuse_token_map("a causal language model", token_map)
+    """Any checkpoint that is a target could draft; ``what`` it is called. Of its head those rows
+    are kept that ``token_map`` names."""
     model = load_checkpoint(folder.path, folder.guests)
     config = model.config
     note = (
         f"{what} ({config.architecture}, {config.num_layers} layers of width {config.hidden_size})"
     )
     method = DraftTargetDecodingConfig.method
-    return DraftCheckpoint(
+    found = DraftCheckpoint(
         folder.path, method, config, model.tensors, model.ignored, (note,), model.files
     )
+    return found if token_map is None else found.cut_to(token_map, target)
 
 
 def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
-    return read_language_model(folder, token_map)
+    return read_language_model(folder, target, token_map)
 
 
 LANGUAGE_MODEL_READER = DraftReader(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -13,16 +14,16 @@ from trtspec.config.speculative_keys import (
     TREE_ALIASES,
 )
 from trtspec.config.strict import strict_config
-from trtspec.config.tree_decoding import TreeDecodingConfig
 
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES},
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **VOCABULARY_ALIASES},
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
-class DraftTargetDecodingConfig(TreeDecodingConfig):
-    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig`."""
+class DraftTargetDecodingConfig(CutVocabularyConfig):
+    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig` and
+    `CutVocabularyConfig`."""
 
     method: ClassVar[str] = "draft_model"

@@ -101,7 +101,7 @@ def read_network(
     if D2T in headers and token_map is not None and eagle.maps_tokens:
         raise CheckpointError(
             f"{path} has its own token map (d2t, {headers[D2T].shape[0]} tokens); the token map "
-            f"{token_map} cannot be used with it: leave speculative_token_map out"
+            f"{token_map} cannot be used with it: leave vocabulary out"
         )
     mapped, doubts = read_map(path, eagle, headers, tensors, target)
     notes += mapped

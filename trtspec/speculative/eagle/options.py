@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.config.decoding import DecodingConfig, DraftsAtHand
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
@@ -19,9 +19,8 @@ from trtspec.config.speculative_keys import (
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import ChoicesDecodingConfig
-from trtspec.errors import ConfigError
 
-EAGLE_ALIASES: Mapping[str, str] = {"token_map": "speculative_token_map"}
+EAGLE_ALIASES: Mapping[str, str] = VOCABULARY_ALIASES
 EAGLE_FOREIGN: Mapping[str, Foreign] = {
     "num_eagle_layers": Foreign(
         "the draft's config.json says how many layers it has; the depth of the tree is "
@@ -49,36 +48,18 @@ EAGLE_FOREIGN: Mapping[str, Foreign] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagleFamilyConfig(ChoicesDecodingConfig):
-    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig`:
+class EagleFamilyConfig(ChoicesDecodingConfig, CutVocabularyConfig):
+    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig` and
+    `CutVocabularyConfig`:
 
     eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
     node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as the JSON
     text of such a list. k, D and N follow from it; where given as well, they must agree.
-    speculative_token_map: a file with the target's token ids that the draft's head is cut to, in
-    the order of its rows (FR-Spec; also `token_map`).
     """
 
     choices_key: ClassVar[str] = "eagle_choices"
 
     eagle_choices: Choices | str | None = None
-    speculative_token_map: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.speculative_token_map is not None:
-            self._set("speculative_token_map", str(self.speculative_token_map))
-            if not self.speculative_token_map:
-                raise ConfigError("speculative_token_map is an empty path; leave it out")
-        super().__post_init__()
-
-    @property
-    def token_map(self) -> Path | None:
-        given = self.speculative_token_map
-        return None if given is None else Path(given)
-
-    def of_engine(self, folder: str) -> Self:
-        # The network's head has been cut already.
-        return replace(self, speculative_model=folder, speculative_token_map=None)
 
 
 _eagle_config = strict_config(

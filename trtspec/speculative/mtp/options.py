@@ -56,7 +56,8 @@ _FOREIGN: Mapping[str, Foreign] = {
 class MtpDecodingConfig(EagleFamilyConfig):
     """Multi-token prediction: modules that were trained with the target draft. Either module i
     drafts at depth i, a chain (*vanilla*), or the first one at every depth, fed its own output
-    (*MTP-Eagle*); then trees are those of EAGLE. The token map is EAGLE's, see `EagleFamilyConfig`.
+    (*MTP-Eagle*); then trees are those of EAGLE. The other options are EAGLE's, see
+    `EagleFamilyConfig`.
 
     speculative_model: the checkpoint with the modules; left out, the target's own.
     num_nextn_predict_layers: TensorRT-LLM's; stands for ``max_draft_len`` where neither that nor

@@ -68,7 +68,7 @@ def _describe_pard(folder: DraftFolder) -> str:
 
 
 def _read_pard(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
-    found = read_language_model(folder, token_map, _describe_pard(folder))
+    found = read_language_model(folder, target, token_map, _describe_pard(folder))
     config = found.config
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     try:

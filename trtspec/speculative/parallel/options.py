@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
@@ -56,15 +57,17 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
         **COMMON_ALIASES,
         **TREE_ALIASES,
         **MODEL_ALIASES,
+        **VOCABULARY_ALIASES,
         "eagle_choices": "choices",
     },
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
-class PardDecodingConfig(ParallelDecodingConfig):
-    """PARD: a language model of the target's vocabulary; options: see `ParallelDecodingConfig` and
-    `TreeDecodingConfig`. choices: the paths of a static tree (also `eagle_choices`)."""
+class PardDecodingConfig(ParallelDecodingConfig, CutVocabularyConfig):
+    """PARD: a language model of the target's vocabulary; options: see `ParallelDecodingConfig`,
+    `TreeDecodingConfig` and `CutVocabularyConfig`. choices: the paths of a static tree (also
+    `eagle_choices`)."""
 
     method: ClassVar[str] = "pard"
     choices_key: ClassVar[str] = "choices"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from trtspec.config.draft_weights import AUTO, DraftWeights
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -15,23 +15,24 @@ from trtspec.config.speculative_keys import (
     TREE_ALIASES,
 )
 from trtspec.config.strict import strict_config
-from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
+from trtspec.config.tree_decoding import OWN_MODULES
 from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES},
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **VOCABULARY_ALIASES},
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
-class SelfDecodingConfig(TreeDecodingConfig):
+class SelfDecodingConfig(CutVocabularyConfig):
     """A copy of the target whose weights have fewer bits drafts (ML-SpecQD, arXiv 2503.13565), with
-    a K/V cache of its own; no other checkpoint is needed. Trees: see `TreeDecodingConfig`.
+    a K/V cache of its own; no other checkpoint is needed. Trees and a part of the vocabulary: see
+    `TreeDecodingConfig` and `CutVocabularyConfig`.
 
     speculative_model: the target itself; leave it out. weight_dtype, weight_group_size,
-    head_weight_dtype: those of the copy, as `BuildConfig` has them of the target; auto: the format
-    of fewest bits.
+    head_weight_dtype, activation_dtype: those of the copy, as `BuildConfig` has them of the target;
+    auto: the format of fewest bits.
     """
 
     method: ClassVar[str] = "self"
@@ -39,10 +40,3 @@ class SelfDecodingConfig(TreeDecodingConfig):
 
     speculative_model: str | Path = OWN_MODULES
     max_draft_len: int = 5
-    weight_dtype: str = AUTO
-    weight_group_size: int | None = None
-    head_weight_dtype: str = AUTO
-
-    @property
-    def weights(self) -> DraftWeights:
-        return DraftWeights(self.weight_dtype, self.weight_group_size, self.head_weight_dtype)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from trtspec.builder.token_choice import DraftCost, choose
 from trtspec.errors import ConfigError
-from trtspec.train.vocabulary import DraftCost, choose
 
 COST = DraftCost(target=10**8, body=10**6, row=1000, depth=5)
 

@@ -1,4 +1,4 @@
-"""The part of the target's vocabulary that a draft may propose, chosen from the data."""
+"""The part of the target's vocabulary that a draft may propose, chosen from texts."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ def choose(
     always: Sequence[int],
     size: int | None,
     cost: DraftCost,
+    option: str = "--draft_vocab_size",
 ) -> DraftVocabulary:
     """The most frequent tokens of ``texts`` (``[T] i64`` each), of equal ones those of lower ids,
     and those that are ``always`` in it.
 
     ``size``: how many; None: the multiple of 1,024, or all, with which drafts are fastest by
-    ``cost``; 0: all.
+    ``cost``; 0: all. ``option``: by what name it was asked for.
 
     Raises:
         ConfigError: ``size`` is not between ``always`` and the target's vocabulary.
@@ -67,7 +68,7 @@ def choose(
     must = sorted(set(always))
     if size is not None and size != 0 and not len(must) < size <= vocab_size:
         raise ConfigError(
-            f"--draft_vocab_size {size} must be above {len(must)} and at most the target's "
+            f"{option} {size} must be above {len(must)} and at most the target's "
             f"{vocab_size} tokens; 0: all of them"
         )
     first, second = halves
