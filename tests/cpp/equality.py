@@ -89,10 +89,7 @@ def changes_of_logits() -> dict[str, Any]:
     }
 
 
-SERVED = {
-    "num_failed_steps", "num_preemptions", "num_prefix_cache_queries", "num_prefix_cache_hits",
-    "overlap_ms", "overlap_wait_ms",
-}  # fmt: skip
+SERVED = {"num_failed_steps", "num_preemptions", "overlap_ms", "overlap_wait_ms"}
 """What a server counts over its life; one run of the binary does not, nor does it do other work
 while its engines run."""
 

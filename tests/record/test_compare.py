@@ -203,7 +203,7 @@ def test_the_normal_form_of_an_onnx_graph(tmp_path: Path) -> None:
 
 def test_the_files_are_small_and_plain() -> None:
     files = [path for path in store.DATA.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 220_000
+    assert sum(path.stat().st_size for path in files) < 280_000
     for path in files:
         text = path.read_text()
         assert json.loads(text) and not re.search(r"/tmp|/home|/opt|AVX|EPYC|Xeon", text), path

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.commands import help_texts
 from trtspec.config.speculative_keys import any_number
 from trtspec.config.strict import Foreign
 from trtspec.errors import ConfigError
+from trtspec.llmapi import help_texts
 from trtspec.speculative.registry import AUTOMATIC, DEFAULT, NO_METHOD, method_name
 
 _ONE_ATTENTION = "there is one attention op"

@@ -115,13 +115,7 @@ class LLM:
         claim_process()
         with progress_shown(config.verbose), progress("load the engine", is_long=False):
             self._runtime = open_runtime(
-                folder,
-                engine,
-                drafts,
-                limits,
-                wanted,
-                config.kv_cache_config,
-                graphs,
+                *(folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs),
                 config.async_scheduling,
                 order=order,
                 weights=self._weights(folder, engine),
