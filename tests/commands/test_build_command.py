@@ -88,6 +88,12 @@ def test_layers_to_extract(
     assert "the target has 2 layers" in capsys.readouterr().err
     assert main([*flags, "--dry_run"]) == 1
     assert "needs the layers" in capsys.readouterr().err
+    assert main([*flags, "--capture_layers", "EAGLE3", "--dry_run"]) == 0
+    assert "states   outputs of layers 0, 1, 2 are handed out" in capsys.readouterr().out
+    assert main([*flags, "--capture_layers", "ngram", "--dry_run"]) == 1
+    assert (
+        "no drafts are trained for method 'ngram'; name one of eagle3, " in capsys.readouterr().err
+    )
 
 
 def test_a_hybrid(models: TinyModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

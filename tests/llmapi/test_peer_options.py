@@ -204,6 +204,9 @@ class Drafts:
     def method_for(self, model: str | Path) -> type[Any]:
         return self.kind
 
+    def training_layers(self, method: str) -> tuple[int, ...]:
+        raise AssertionError(method)
+
 
 def test_eagle_with_tensorrt_llms_key_is_what_its_files_say() -> None:
     eagle, eagle3 = trtspec.EagleDecodingConfig, trtspec.Eagle3DecodingConfig

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from trtspec import SamplingParams
 from trtspec.builder.locate import assets_root
+from trtspec.speculative.registry import methods, trainable_methods
 from trtspec.train.target import TrainingTarget
 from trtspec.train.teacher import Teacher
 from trtspec.train.windows import RecordedTexts
@@ -17,6 +18,23 @@ from trtspec.train.windows import RecordedTexts
 from ..e2e.helpers import open_llm, random_prompt, tokens
 
 TARGET = assets_root() / "trtspec-tiny"
+
+
+@pytest.mark.parametrize("method", trainable_methods())
+def test_what_the_guide_records_can_be_trained_on(tmp_path: Path, method: str) -> None:
+    """The layers of a recording are those of the training that is named, of this target."""
+    config = {
+        "method": "extract_hidden_states",
+        "capture_layers": method,
+        "shared_storage_path": str(tmp_path),
+    }
+    with open_llm(TARGET, config) as llm:
+        prompts = [random_prompt(i, 8, 1000) for i in range(2)]
+        llm.generate(prompts, SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+    recipe = methods()[method].recipe
+    assert recipe is not None
+    layers = recipe.capture_layers(TrainingTarget.open("trtspec-tiny").config)
+    assert RecordedTexts(sorted(tmp_path.glob("*.safetensors")), layers, 8).normed
 
 
 @pytest.mark.parametrize("last", [7, 8])

@@ -15,7 +15,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import OWN_MODULES, TreeDecodingConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.base import DraftMethod
-from trtspec.speculative.registry import method_of, methods
+from trtspec.speculative.registry import method_name, method_of, methods, trainable_methods
 
 
 class TargetDrafts:
@@ -49,6 +49,15 @@ class TargetDrafts:
         method = methods()[name].options
         assert issubclass(method, TreeDecodingConfig), "these have drafts"
         return method
+
+    def training_layers(self, method: str) -> tuple[int, ...]:
+        recipe = methods()[method_name(method)].recipe
+        if recipe is None:
+            raise ConfigError(
+                f"no drafts are trained for method {method!r}; name one of "
+                f"{', '.join(trainable_methods())}, or numbers of layers"
+            )
+        return recipe.recorded_layers(self._target)
 
     def open(self, config: TreeDecodingConfig) -> DraftCheckpoint:
         """The draft that a config names.

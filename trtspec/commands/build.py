@@ -139,9 +139,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--capture_layers",
-        type=int,
+        type=flags.layer,
         nargs="+",
-        help="extract_hidden_states: layers whose outputs are written, -1 for the embeddings",
+        help=f"extract_hidden_states: {flags.LAYERS}",
     )
     add(
         "--eagle_aux_hidden_state_layer_ids",

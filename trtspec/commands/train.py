@@ -17,7 +17,8 @@ from pathlib import Path
 from trtspec.errors import TrtspecError
 from trtspec.llmapi import help_texts
 from trtspec.log import log_to_stderr
-from trtspec.train.options import MAX_DEPTH, TrainOptions, trainable_methods
+from trtspec.speculative.registry import trainable_methods
+from trtspec.train.options import MAX_DEPTH, TrainOptions
 from trtspec.train.run import make_plan, train_draft
 
 

@@ -29,6 +29,11 @@ class DraftsAtHand(Protocol):
         """
         ...
 
+    def training_layers(self, method: str) -> tuple[int, ...]:
+        """The outputs of the target's layers that training a draft of a method takes; ConfigError
+        if no drafts are trained for it."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:

@@ -32,6 +32,10 @@ ENGINE, SPECULATION, SAMPLING = "engine", "speculation", "sampling"
 Row = tuple[str, str, str | None, Mapping[str, Any]]
 """Names of a flag, the option that it is (a path where it lies in another), help, and what
 argparse asks beside these."""
+LAYERS = (
+    "layers whose outputs are written, -1 for the embeddings; or the method that a draft is to be "
+    "trained for"
+)
 _INT, _FLOAT = {"type": int}, {"type": float}
 _YES: Mapping[str, Any] = {"action": "store_const", "const": True}
 _NO: Mapping[str, Any] = {"action": "store_false", "default": True}
@@ -181,8 +185,8 @@ def _speculation_flags(default: str) -> list[Row]:
         (
             "--capture_layers",
             "capture_layers",
-            "EXTRACT_HIDDEN_STATES: layers whose outputs are written, -1 for the embeddings",
-            {"type": int, "nargs": "+"},
+            f"EXTRACT_HIDDEN_STATES: {LAYERS}",
+            {"type": layer, "nargs": "+"},
         ),
         (
             "--shared_storage_path",
@@ -221,6 +225,14 @@ def add_flags(parser: argparse.ArgumentParser, default_method: str) -> None:
     ):
         group = parser.add_argument_group(title)
         add_rows(group.add_argument, of, rows)
+
+
+def layer(text: str) -> int | str:
+    """A value of ``--capture_layers``: a number where it is one, else what the config judges."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def add_rows(add: Callable[..., Any], of: str, rows: Iterable[Row]) -> None:

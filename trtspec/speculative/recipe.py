@@ -59,6 +59,11 @@ class TrainingRecipe:
     memory_bound: tuple[str, ...]
     attention: Callable[..., Any] | None = None
 
+    def recorded_layers(self, target: ModelConfig) -> tuple[int, ...]:
+        """What is recorded of a target to train on: the outputs that the head reads, and that of
+        the final norm, from which the target's distribution follows."""
+        return *self.capture_layers(target), target.num_layers
+
 
 def decoder_sizes(target: ModelConfig) -> dict[str, int]:
     """Sizes of a plain decoder layer like the target's, by the keys of Hugging Face configs. Where

@@ -139,6 +139,11 @@ def method_name(name: object) -> str:
     raise ConfigError(f"unknown speculative method {name!r}{near} (available: {available})")
 
 
+def trainable_methods() -> tuple[str, ...]:
+    """Names of the methods that have a recipe."""
+    return tuple(name for name, method in methods().items() if method.recipe is not None)
+
+
 def methods_taking(option: str) -> list[str]:
     """The methods whose configs have that option, by whichever name."""
     return [

@@ -15,8 +15,9 @@ from trtspec.builder.checkpoints import Checkpoint
 from trtspec.builder.locate import cache_root
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
 from trtspec.errors import ConfigError
+from trtspec.speculative.registry import trainable_methods
 from trtspec.train.data import find_source, write_texts
-from trtspec.train.options import TrainOptions, trainable_methods
+from trtspec.train.options import TrainOptions
 from trtspec.train.text_store import TextStore
 from trtspec.train.windows import RecordedTexts
 
@@ -78,7 +79,8 @@ def written(
             backend=next(each.name for each in backends().values() if not each.makes_artifacts),
         )
         store = TextStore(Path(scratch) / "texts")
-        write_texts(options, checkpoint, find_source(options, checkpoint, ()), (), store)
+        last = (checkpoint.config.num_layers,)  # texts come with a state
+        write_texts(options, checkpoint, find_source(options, checkpoint, ()), last, store)
         texts = RecordedTexts(store.paths, (), checkpoint.config.num_layers)
         return [texts.token_ids(i).tolist() for i in range(len(store.paths))]
 

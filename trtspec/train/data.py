@@ -156,8 +156,8 @@ def write_texts(
     layers: Sequence[int],
     store: TextStore,
 ) -> None:
-    """Have the target write until the store holds as many tokens as wanted. Its last state is
-    recorded behind its final norm.
+    """Have the target write until the store holds as many tokens as wanted, and record the outputs
+    of ``layers``.
 
     Raises:
         TrtspecError: the engine cannot be built, the disk is full, or no text is worth keeping.
@@ -168,7 +168,7 @@ def write_texts(
     recorder = next(each for each in methods().values() if each.options.transfer is not None)
     config = {
         "method": recorder.name,
-        "capture_layers": [*layers, target.config.num_layers],
+        "capture_layers": list(layers),
         "shared_storage_path": str(store.folder),
     }
     length = min(options.max_text_tokens, target.config.usual_sequence)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.errors import ConfigError
-from trtspec.speculative.registry import method_name, methods
+from trtspec.speculative.registry import method_name, trainable_methods
 
 MAX_DEPTH = 16
 
@@ -84,11 +84,6 @@ class TrainOptions:
                 f"{', '.join(trainable_methods())}"
             )
         check_output(self.output)
-
-
-def trainable_methods() -> tuple[str, ...]:
-    """Names of the methods that have a recipe."""
-    return tuple(name for name, method in methods().items() if method.recipe is not None)
 
 
 def check_output(folder: Path) -> None:

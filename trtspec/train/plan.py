@@ -92,7 +92,7 @@ class TrainingPlan:
     def disk_bytes(self) -> int:
         """Still to be written: states of new texts, two checkpoints, the head."""
         config = self.target.config
-        states = len(self.recipe.capture_layers(config)) + 1
+        states = len(self.recipe.recorded_layers(config))
         width = 2 if config.dtype != "float32" else _ELEMENT
         texts = self.new_tokens * states * config.hidden_size * width
         return texts + self.head_weights * (2 * _OPTIMIZER_COPIES * _ELEMENT + 2)

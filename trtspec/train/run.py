@@ -143,7 +143,7 @@ def _data(plan: TrainingPlan) -> _Data:
         return _Data(texts, None, f"{texts.num_tokens:,} tokens {source.description}")
     store = TextStore(plan.folder / f"texts-{source.key}")
     if not options.finish:
-        write_texts(options, target, source, layers, store)
+        write_texts(options, target, source, plan.recipe.recorded_layers(target.config), store)
     prompts = [text.prompt for text in store.texts]
     texts = RecordedTexts(store.paths, layers, target.config.num_layers, prompts)
     check_states(texts, target)

@@ -93,7 +93,7 @@ class RecordedTexts:
             raise ConfigError(
                 f"the files in {folder} hold the outputs of layers {list(layers)}, training needs "
                 f"{wanted} ({num_layers}: the final norm; {num_layers - 1} would do as well); "
-                "record them all"
+                "record them all: capture_layers takes the name of the trained method, too"
             )
         self._columns = [layers.index(layer) for layer in wanted]
         held = set(range(HELD_OUT - 1, len(paths), HELD_OUT)) or {len(paths) - 1}

@@ -54,6 +54,9 @@ class AtHand:
         assert self.method is not None and model == "d"
         return self.method
 
+    def training_layers(self, method: str) -> tuple[int, ...]:
+        raise AssertionError(method)
+
 
 def test_auto_without_a_draft() -> None:
     auto = parse(decoding_type="AUTO")

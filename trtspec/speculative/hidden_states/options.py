@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from trtspec.config.decoding import DecodingConfig
+from trtspec.config.decoding import DecodingConfig, DraftsAtHand
 from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.errors import ConfigError
@@ -111,10 +111,12 @@ class ExtractHiddenStatesConfig(DecodingConfig):
 
     Which states, in the order of the file, by one of two conventions:
     capture_layers: the OUTPUT of each of these 0-based layers, -1 for the embeddings, the number of
-    layers for the output of the final norm.
+    layers for the output of the final norm. Or the name of a method that drafts can be trained for:
+    what a training for this target takes.
     eagle_aux_hidden_state_layer_ids: vLLM's, here or in `draft_model_config`: the INPUT of each of
     these layers; 0 for the embeddings, the number of layers for the last layer's output before the
-    final norm. Converted, so that `capture_layers` always holds what was meant.
+    final norm. Converted, so that `capture_layers` always holds what was meant, in numbers
+    once `resolve` knows the target.
     None of them: those that an engine folder was built for.
 
     num_writer_threads: files written at the same time. max_draft_len (`num_speculative_tokens`) may
@@ -126,7 +128,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
     stands_alone: ClassVar[str | None] = "it drafts nothing, and takes a run of its own"
 
     max_draft_len: int = 1
-    capture_layers: tuple[int, ...] | None = None
+    capture_layers: tuple[int, ...] | str | None = None
     eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = None
     draft_model_config: HiddenStatesDraftConfig | None = None
     shared_storage_path: str | None = None
@@ -155,7 +157,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
                 f"{MAX_WRITER_THREADS}"
             )
         self._read_inputs()
-        if self.capture_layers is not None:
+        if self.capture_layers is not None and not isinstance(self.capture_layers, str):
             _check_ids("capture_layers", self.capture_layers, -1)
 
     @property
@@ -166,22 +168,42 @@ class ExtractHiddenStatesConfig(DecodingConfig):
     def note(self) -> str | None:
         """What was converted, for the log."""
         inputs = self.eagle_aux_hidden_state_layer_ids
-        if inputs is None or self.capture_layers is None:
+        if inputs is None:
             return None
-        outputs = ", ".join("the embeddings" if i < 0 else str(i) for i in self.capture_layers)
+        outputs = ", ".join("the embeddings" if i < 1 else str(i - 1) for i in inputs)
         return (
             f"{EAGLE_KEY} {list(inputs)} names layer inputs, which are the outputs of layers "
             f"{outputs}"
         )
 
+    @classmethod
+    def prepare(
+        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
+    ) -> Mapping[str, Any]:
+        match options.get("capture_layers"):
+            case [str() as method] if not method.lstrip(
+                "-"
+            ).isdecimal():  # from a command line, where one value is a list too
+                return {**options, "capture_layers": method}
+        return options
+
+    def resolve(self, drafts: DraftsAtHand) -> ExtractHiddenStatesConfig:
+        """With the layers of a method that is named in their place; ConfigError for one that no
+        drafts are trained for."""
+        if not isinstance(self.capture_layers, str):
+            return self
+        return replace(self, capture_layers=drafts.training_layers(self.capture_layers))
+
     def captured_layers(self, num_layers: int) -> tuple[int, ...]:
         """`capture_layers` of a target with so many; ConfigError if it does not have them, or if
         none are named."""
         layers, inputs = self.capture_layers, self.eagle_aux_hidden_state_layer_ids
+        assert not isinstance(layers, str), "it was resolved"
         if layers is None:
             raise ConfigError(
                 f"method {self.method} needs the layers whose states are to be written; give "
-                f"capture_layers (their outputs) or {EAGLE_KEY} (as vLLM, their inputs)"
+                f"capture_layers (their outputs, or the method that a draft is to be trained for) "
+                f"or {EAGLE_KEY} (as vLLM, their inputs)"
             )
         if inputs is not None and max(inputs) > num_layers:
             raise ConfigError(
@@ -205,7 +227,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
             )
         if self.capture_layers not in (None, captured):
             raise ConfigError(
-                f"the states of layers {list(self.capture_layers or ())} (outputs) were asked for, "
+                f"the states of layers {_shown(self.capture_layers)} (outputs) were asked for, "
                 f"the engine was built for {list(captured)}; they are fixed at build: leave them "
                 "out, or rebuild the engine"
             )
@@ -264,9 +286,13 @@ class ExtractHiddenStatesConfig(DecodingConfig):
         if self.capture_layers not in (None, outputs):
             raise ConfigError(
                 f"{EAGLE_KEY} {list(inputs)} names layer inputs (outputs {list(outputs)}), but "
-                f"capture_layers is {list(self.capture_layers or ())}; give one of them"
+                f"capture_layers is {_shown(self.capture_layers)}; give one of them"
             )
         self._set("capture_layers", outputs)
+
+
+def _shown(layers: tuple[int, ...] | str | None) -> str:
+    return repr(layers) if isinstance(layers, str) else str(list(layers or ()))
 
 
 def _check_ids(key: str, ids: tuple[int, ...], low: int) -> None:
