@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from trtspec import LLM, SamplingParams
 from trtspec.bench.doctor import machine_checks as machine
+from trtspec.bench.doctor import pair_checks
 from trtspec.bench.doctor.agreement import matched_depth, measure_agreement
 from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check, describe, has_problem
 from trtspec.bench.doctor.cost import StepCosts
@@ -217,12 +218,33 @@ def test_text() -> None:
 # -- contracts ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("method", "draft", "status"),
+    [
+        ("draft_model", "trtspec-tiny-draft", OK),  # 12 % a token
+        ("eagle3", "trtspec-tiny-eagle3", WARNING),  # 30 %
+        ("dflash", "trtspec-tiny-dflash", OK),  # 32 % for four tokens
+    ],
+)
+def test_what_a_drafted_token_may_cost(method: str, draft: str, status: str) -> None:
+    spec = {"method": method, "model": draft, "num_speculative_tokens": 4}
+    config = BenchMethod(method, parse_speculative_config(spec))
+    found = contract_check("trtspec-tiny", config, BuildConfig(backend="eager"))
+    assert found.status == status and "a pass reads" in found.detail
+    assert ("a drafted token reads more than 25%" in found.remedy) == (status == WARNING)
+
+
 @pytest.mark.parametrize("flaw", ["", "zeros", "ids", "contradicts", "head", "nan"])
 def test_what_a_draft_is_doubted_for(
-    models: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture, flaw: str
+    models: TinyModels,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    flaw: str,
 ) -> None:
     """By the doctor, before anything is built; by `LLM`, which builds; and where the engine that
     was built is opened again."""
+    monkeypatch.setattr(pair_checks, "HEAVY", 1.0)  # beside so small a target
     target, head = models.folder("llama"), tmp_path / "head"
     ids = [*(token for token in range(10, 50) if token % 4 > 1), 60]
     random_eagle3(models.hf("llama"), head, ids)

@@ -21,7 +21,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "examples" / "README.md"
 def test_aiperf_as_the_guide_calls_it(serve: Serve, text_model: TextModel, tmp_path: Path) -> None:
     """Its own lines of the guide, with this server's address, tokenizer and a few requests."""
     (command,) = re.findall(r"^aiperf profile .*$", GUIDE.read_text(), flags=re.MULTILINE)
-    (tmp_path / "prompts.jsonl").write_text('{"text": "the cat"}\n{"text": "the dog"}\n')
+    (tmp_path / "part.jsonl").write_text('{"text": "the cat"}\n{"text": "the dog"}\n')
     with serve("chain") as server:
         for words, here in (
             ("http://127.0.0.1:$port", server.url),

@@ -58,7 +58,9 @@ def test_card(plan: TrainingPlan, tmp_path: Path) -> None:
     for words in (
         "# my-head\n", "layers [1, 3, 4]", '"method": "eagle3"', '"num_speculative_tokens": 5',
         "`trtspec-train eagle3 --seed 5`", "1,000 tokens of somebody's", "9 of 12 steps",
-        "1,024 of 4,096 tokens, 99.60% of a text", "1.250 nats", "0.500, 0.250",
+        "1,024 of 4,096 tokens, 99.60% of a text",
+        "1.250 nats (cross-entropy with the target's distribution, the sum over the positions",
+        "0.500, 0.250",
         "2.50 at temperature 0, 2.25 at temperature 1 (7 prompts, drafts of 5)",
         f"fingerprint {plan.target.fingerprint}", "| Seeds | 5 for", "trtspec 1",
     ):  # fmt: skip

@@ -44,7 +44,7 @@ class TrainingRecipe:
     own, and may propose a part of the target's tokens. row_multiple: windows have a multiple of so
     many rows. memory_bound: functions of the converted model that pass over the vocabulary and are
     worth fusing. attention: of the network's layers, as transformers calls its functions; settings
-    name it `ATTENTION`. None: transformers' own.
+    name it `ATTENTION`. None: transformers' own. loss: what its figure sums, for people.
     """
 
     algorithm: str
@@ -57,6 +57,7 @@ class TrainingRecipe:
     cuts_vocabulary: bool
     row_multiple: int
     memory_bound: tuple[str, ...]
+    loss: str
     attention: Callable[..., Any] | None = None
 
     def recorded_layers(self, target: ModelConfig) -> tuple[int, ...]:

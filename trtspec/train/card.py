@@ -55,7 +55,7 @@ LLM("<{target.name}>", speculative_config={{"method": "{config}", "model": "<thi
 | Data | {self.data} |
 | Trained | {self.step:,} of {schedule.steps:,} steps of about {schedule.rows:,} tokens |
 | Proposes | {proposes} |
-| Held-out loss | {self.held_out.loss:.3f} nats |
+| Held-out loss | {self.held_out.loss:.3f} nats ({plan.recipe.loss}) |
 | Held-out agreement | {agreement} (by position, in answers; among the tokens it proposes) |
 | Acceptance length | {measured} |
 | Seeds | {schedule.seed} for data, weights and order |

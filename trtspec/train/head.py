@@ -17,8 +17,8 @@ class Head(Protocol):
     module: nn.Module
 
     def loss(self, window: Window, depth: int) -> tuple[Tensor, Sequence[float]]:
-        """The loss (nats, summed over positions) of drafts of at most ``depth`` tokens, and how
-        often the head's choice is the target's at each position that was unrolled."""
+        """The loss (nats, as `TrainingRecipe.loss` says) of drafts of at most ``depth`` tokens, and
+        how often the head's choice is the target's at each position that was unrolled."""
         ...
 
     def export(self, folder: Path) -> None:

@@ -20,14 +20,19 @@ from trtspec.builder.tokenizer import has_tokenizer, tokenizer_folder
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.engine.graphs import draft_shape
 from trtspec.errors import TrtspecError
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 from trtspec.speculative.options import speculative_to_dict
 
 NO_AGREEMENT, LITTLE_AGREEMENT = 0.1, 0.4
 """Top-1 agreement below which a draft does not know its target, or hardly pays."""
+HEAVY = 0.25
+"""Share of a target's step that a drafted token may read, before it is told that this is much."""
 WORTH_TELLING = 1.05
 TEMPERATURES = (0.0, 1.0)
 SECONDS = 0.3
@@ -89,28 +94,55 @@ def contract_check(
         if is_engine_folder(folder):
             engine = EngineConfig.read(folder)
             drafts = find_drafts(engine, method.config, TargetDrafts(engine.target))
-            detail = "the engine was built with this draft"
+            built = ["the engine was built with this draft"]
         else:
             plan = plan_build(folder, build, method.config, tokenizer=tokenizer)
             engine, drafts = plan.engine, plan.engine.drafts
             for found in plan.drafts:
                 require_weights(found, plan.target_dir)
             assert drafts, "a method with a draft"
-            parts = (
-                engine.pass_bytes(drafts[0]).expected(1),
-                engine.pass_bytes().expected(1),
-            )
-            share = f"a pass reads {parts[0] / parts[1]:.0%} of a target step"
-            detail = f"{drafts[0].network.describe()}; {share}"
+            built = []
+        weights = [_weight(engine, draft) for draft in drafts]
     except TrtspecError as error:
         return Check(name, PROBLEM, str(error))
     doubts = [doubt for draft in drafts for doubt in draft.doubts]
+    remedies = []
     if doubts:
-        return Check(
-            name, WARNING, "; ".join((detail, *doubts)), "look at the agreement below it; where "
-            "that is low, get the draft again, or train one for this target (trtspec-train)",
-        )  # fmt: skip
-    return Check(name, OK, detail)
+        remedies.append(
+            "look at the agreement below it; where that is low, get the draft again, or train one "
+            "for this target (trtspec-train)"
+        )
+    if any(weight.is_heavy for weight in weights):
+        remedies.append(
+            f"a drafted token reads more than {HEAVY:.0%} of what a step does, so it pays only "
+            "where most are accepted: give the draft fewer bits (weight_dtype), cut its head "
+            "(vocabulary), draft less, or take a smaller one; the expected speed-up tells"
+        )
+    detail = "; ".join((*built, *(weight.describe() for weight in weights), *doubts))
+    return Check(name, WARNING if remedies else OK, detail, "; ".join(remedies))
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """What a draft reads: of a target's step, in one pass, and for each token of a chain."""
+
+    network: str
+    a_pass: float
+    a_token: float
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.a_token > HEAVY
+
+    def describe(self) -> str:
+        return f"{self.network}; a pass reads {self.a_pass:.0%} of a target step"
+
+
+def _weight(engine: EngineConfig, draft: EngineDraft) -> _Weight:
+    share = engine.pass_bytes(draft).expected(1) / engine.pass_bytes().expected(1)
+    passes = {graph.name: graph.passes for graph in draft_shape(engine, draft).graphs}
+    a_token = share * passes[DRAFT_ROLLOUT] / draft.speculation.num_steps
+    return _Weight(draft.network.describe(), share, a_token)
 
 
 @dataclass(frozen=True)

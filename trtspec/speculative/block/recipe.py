@@ -67,4 +67,6 @@ DFLASH_RECIPE = TrainingRecipe(
     cuts_vocabulary=False,
     row_multiple=_BLOCK,
     memory_bound=("_compute_loss",),
+    loss="cross-entropy with the target's distribution, the mean over the positions of drafts, "
+    "weighed by how sure the network was up to there",
 )

@@ -69,5 +69,7 @@ EAGLE3_RECIPE = TrainingRecipe(
     cuts_vocabulary=True,
     row_multiple=1,
     memory_bound=("_prepare_eagle_inputs", "_eagle_loss"),
+    loss="cross-entropy with the target's distribution, the sum over the positions of a draft; "
+    f"each counts {_LOSS_DECAY} of the one before",
     attention=unrolled_attention,
 )
