@@ -18,6 +18,13 @@ from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
 from trtspec.builder.locate import CACHE_VARIABLE, cache_root, require_cache
+from trtspec.builder.packed_weights import (
+    copy_packed,
+    packed_key,
+    recall_lines,
+    remember_lines,
+    remember_packed,
+)
 from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tokenizer import save_tokenizer
@@ -67,6 +74,8 @@ def build_engine(
             (write_weights or _write_weights)(plan, scratch)
             _write_engine(plan, scratch)
             _move_into_place(scratch, output_dir, plan)
+        if write_weights is None:
+            remember_packed(packed_key(plan), output_dir)
     except (OSError, SafetensorError) as error:
         is_cached = output_dir.is_relative_to(cache_root().resolve())
         remedy = f"; name another cache folder in {CACHE_VARIABLE}" if is_cached else ""
@@ -94,21 +103,34 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     ends, storage = engine.target.eos_token_ids, engine.target.storage
     config = replace(checkpoint.config, eos_token_ids=ends, storage=storage)
     checkpoint = replace(checkpoint, config=config)
-    with progress("pack weights of the target"):
-        target = target_module(engine)
-        target.load_weights(checkpoint)
-        _save(target.state_dict(), folder / TARGET)
-    kept = engine.formats_of()
-    if kept.is_rounded:
-        logger.info("%s weights of the target: %s", kept.name, rounding_report(target))
-        with progress(f"compare {kept.name} weights with floats"):
-            cost = text_report(engine, target, checkpoint, plan.floats, plan.tokenizer_dir)
-        logger.info("%s weights of the target: %s", kept.name, cost)
-    del target
+    _write_target(plan, checkpoint, folder / TARGET)
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
-            _write_draft(engine, draft, found, checkpoint, folder / draft.folder)
+            _write_draft(plan, draft, found, checkpoint, folder / draft.folder)
+
+
+def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None:
+    """Pack the target's weights, or copy what was packed for another engine, and say what rounding
+    costs."""
+    engine, key = plan.engine, packed_key(plan)
+    kept = engine.formats_of()
+    said = recall_lines(key) if kept.is_rounded else []
+    source = None if said is None else copy_packed(key, folder / WEIGHTS_NAME)
+    if source is not None:
+        logger.info("pack weights of the target: those of %s are the same", source)
+    else:
+        with progress("pack weights of the target"):
+            target = target_module(engine)
+            target.load_weights(checkpoint)
+            _save(target.state_dict(), folder)
+        if said is None:
+            with progress(f"compare {kept.name} weights with floats"):
+                cost = text_report(engine, target, checkpoint, plan.floats, plan.tokenizer_dir)
+            said = [rounding_report(target), cost]
+            remember_lines(key, said)
+    for line in said or ():
+        logger.info("%s weights of the target: %s", kept.name, line)
 
 
 def _write_engine(plan: BuildPlan, folder: Path) -> None:
@@ -126,13 +148,14 @@ def _write_engine(plan: BuildPlan, folder: Path) -> None:
 
 
 def _write_draft(
-    engine: EngineConfig,
+    plan: BuildPlan,
     draft: EngineDraft,
     found: DraftCheckpoint,
     target: Checkpoint,
     folder: Path,
 ) -> None:
     """Pack what a draft brings itself, and the constants of its tree."""
+    engine = plan.engine
     require_weights(found, target.path)
     module = draft_module(engine, draft)
     draft.kind.load(module, found, target.tensors)
@@ -140,9 +163,14 @@ def _write_draft(
     if kept.is_rounded:
         logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
     if draft.weights is not None and kept.layers.is_rounded and isinstance(module, CausalLM):
-        with progress(f"compare {kept.layers.name} weights of the {draft.folder}"):
-            cost = draft_report(engine, module, found)
-        logger.info("drafts of the %s: %s", draft.folder, cost)
+        key = packed_key(plan, draft)
+        said = recall_lines(key)
+        if said is None:
+            with progress(f"compare {kept.layers.name} weights of the {draft.folder}"):
+                said = [draft_report(engine, module, found)]
+            remember_lines(key, said)
+        for line in said:
+            logger.info("drafts of the %s: %s", draft.folder, line)
     _save({**own_state(module), **draft_constants(draft)}, folder)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import checkpoint_converters
@@ -27,7 +27,7 @@ from trtspec.builder.pair import (
     whole_fingerprint,
 )
 from trtspec.builder.resolve import place_of, resolve_build
-from trtspec.builder.sources import PACKAGE, hash_of, is_ours, sources_of
+from trtspec.builder.sources import PACKAGE, code_in, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import (
     find_tokenizer,
@@ -256,9 +256,9 @@ def plan_build(
         extract_layers=extract_layers,
     )
     # A change of a converter may change weights without changing any shape.
-    converters = _code_in(Path(checkpoint_converters.__path__[0]))
+    converters = code_in(Path(checkpoint_converters.__path__[0]))
     facts: list[object] = [fingerprints, asdict(build), converters, other_packages()]
-    facts.append(_code_in(METHODS))  # the readers of drafts are among them
+    facts.append(code_in(METHODS))  # the readers of drafts are among them
     used = {*(found.method for found in opened), *(d.speculation.method for d in drafts)}
     facts.append(_of_other_packages(used))
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
@@ -273,12 +273,6 @@ def plan_build(
     return BuildPlan(
         target_dir, tuple(opened), engine, tuple(reasons), speculative, floats, another
     )
-
-
-@cache
-def _code_in(folder: Path) -> str:
-    """Hash of the Python files in a folder, read once: what runs is what was there at first."""
-    return hash_of({str(path.relative_to(folder)): path for path in folder.rglob("*.py")})
 
 
 def _of_other_packages(used: Collection[str]) -> str:

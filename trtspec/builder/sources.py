@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def hash_of(files: Mapping[str, Path]) -> str:
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.blake2b(files[name].read_bytes()).digest())
     return digest.hexdigest()
+
+
+@cache
+def code_in(folder: Path) -> str:
+    """Hash of the Python files in a folder, read once: what runs is what was there at first."""
+    return hash_of({str(path.relative_to(folder)): path for path in folder.rglob("*.py")})
 
 
 def _folder(top: str) -> Path | None:
