@@ -36,6 +36,7 @@ class ExtractHiddenStatesDrafter(Drafter):
         if config.shared_storage_path is None or config.capture_layers is None:
             missing = "capture_layers" if config.capture_layers is None else "shared_storage_path"
             raise ConfigError(f"method {config.method} needs {missing}; name it")
+        assert not isinstance(config.capture_layers, str), "it was resolved"
         self.needs = self.needs_of(config)
         self._layers = config.capture_layers
         self._writer = HiddenFileWriter(Path(config.shared_storage_path), config.num_writer_threads)
