@@ -123,21 +123,8 @@ class TreeDecodingConfig(DecodingConfig):
                 "as topk and eagle_topk) above 1, or leave use_dynamic_tree out"
             )
         self._check_common()  # before a number follows from a wrong one
-        rows = self.num_draft_tokens
-        if rows == LEFT_OUT and self.max_total_draft_tokens != LEFT_OUT:
-            rows = self.max_total_draft_tokens + 1
-        elif rows == LEFT_OUT:
-            rows = min(k * self.max_draft_len + 1, MAX_TREE_ROWS)
-        tree = TreeShape(k, self.max_draft_len, rows)
-        self._agree("max_total_draft_tokens", tree.num_nodes, f"num_draft_tokens={rows} means")
-        return tree
-
-    def _agree(self, name: str, value: int, why: str) -> None:
-        given = getattr(self, name)
-        if given not in (LEFT_OUT, value):
-            raise ConfigError(
-                f"{name}={given} was given, but {why} {name}={value}; leave it out or write {value}"
-            )
+        rows = rows_of(self, min(k * self.max_draft_len + 1, MAX_TREE_ROWS))
+        return TreeShape(k, self.max_draft_len, rows)
 
     @cached_property
     def tree(self) -> TreeShape:
@@ -192,7 +179,7 @@ class ChoicesDecodingConfig(TreeDecodingConfig):
             ("num_draft_tokens", tree.num_draft_tokens),
             ("max_total_draft_tokens", tree.num_nodes),
         ):
-            self._agree(name, value, f"{self.choices_key} make a tree of")
+            agree(self, name, value, f"{self.choices_key} make a tree of")
         return tree
 
     def _resolve_numbers(self) -> TreeShape:
@@ -210,6 +197,25 @@ def with_networks(config: DecodingConfig | None) -> tuple[TreeDecodingConfig, ..
     """Of the members of a config those that draft with a network of their own, in their order."""
     members = config.members if config else ()
     return tuple(member for member in members if isinstance(member, TreeDecodingConfig))
+
+
+def agree(config: DecodingConfig, name: str, value: int, why: str) -> None:
+    """ConfigError if a number was given that differs from what others mean."""
+    given = getattr(config, name)
+    if given not in (LEFT_OUT, value):
+        raise ConfigError(
+            f"{name}={given} was given, but {why} {name}={value}; leave it out or write {value}"
+        )
+
+
+def rows_of(config: Any, usual: int) -> int:
+    """num_draft_tokens, which max_total_draft_tokens counts without the root; ``usual`` if neither
+    was given. ConfigError if they contradict each other."""
+    rows, nodes = config.num_draft_tokens, config.max_total_draft_tokens
+    if rows == LEFT_OUT:
+        return usual if nodes == LEFT_OUT else int(nodes) + 1
+    agree(config, "max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
+    return int(rows)
 
 
 def _parse_choices(text: str, name: str) -> Choices:

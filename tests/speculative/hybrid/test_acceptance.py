@@ -31,7 +31,7 @@ def chances(estimator: Acceptance, tree: TokenTree) -> list[float]:
 def test_it_converges_whatever_is_verified(verified: int) -> None:
     """The text tells of the node behind those that were verified too, so that truncated drafts do
     not look worse than they are."""
-    rng, estimator = random.Random(0), Acceptance(12)
+    rng, estimator = random.Random(0), Acceptance(12, 12)
     for step in range(6000):
         tree, said = random_chain(rng)
         right = 0
@@ -50,7 +50,7 @@ def test_it_converges_whatever_is_verified(verified: int) -> None:
 
 
 def test_a_path_is_never_likelier_than_its_start() -> None:
-    rng, estimator = random.Random(1), Acceptance(12)
+    rng, estimator = random.Random(1), Acceptance(12, 12)
     noise = np.random.default_rng(1)
     for _ in range(200):
         size = rng.randint(1, 12)
@@ -71,12 +71,12 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
 
 def test_the_drafter_is_believed_at_first() -> None:
     tree = TokenTree([1, 2], [-1, 0], np.log([0.9, 0.9 * 0.3]).astype(np.float32))
-    found = chances(Acceptance(12), tree)
+    found = chances(Acceptance(12, 12), tree)
     assert found[0] == pytest.approx(0.9, abs=0.05) and found[1] == pytest.approx(0.27, abs=0.05)
 
 
 def test_old_observations_fade() -> None:
-    estimator, tree = Acceptance(12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
+    estimator, tree = Acceptance(12, 12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
     for _ in range(3000):
         estimator.observe(9, tree, [1], None)
     assert chances(estimator, tree)[0] > 0.97

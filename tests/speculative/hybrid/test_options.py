@@ -125,11 +125,11 @@ def test_the_drafts_of_an_engine() -> None:
         ([NGRAM, EAGLE3], {"num_draft_tokens": 1}, "num_draft_tokens=1 .* between 2 and 11"),
         (
             [NGRAM, EAGLE3], {"num_draft_tokens": 9, "max_total_draft_tokens": 9},
-            "max_total_draft_tokens=9 was given, .* make it 8",
+            "max_total_draft_tokens=9 was given, .* leave it out or write 8",
         ),
         (
             [NGRAM, EAGLE3], {"num_speculative_tokens": 5},
-            "max_draft_len=5 was given, .* make it 4; .* each drafter a length of its own",
+            "max_draft_len=5 was given, but the drafters mean max_draft_len=4",
         ),
         ([NGRAM, EAGLE3], {"topk": 2}, "`topk`=2 is refused: it belongs to one of the drafters"),
         ([NGRAM, EAGLE3], {"model": "x"}, "`model`='x' is refused: it belongs to one of"),

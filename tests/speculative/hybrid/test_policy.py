@@ -85,32 +85,34 @@ def test_what_loses_is_off_within_32_steps_and_off_means_off(has_engine: bool) -
     world.serve(union, [second], 33)
     calls, told = drafter.num_calls, drafter.num_told
     world.serve(union, [second], 1000)
-    assert drafter.num_calls - calls < 60 and drafter.num_told - told < 80
+    most = 60 if has_engine else 100  # a try of the index takes a tenth of a step
+    assert drafter.num_calls - calls < most and drafter.num_told - told < most
     tokens, work = world.tokens, world.work
     world.serve(union, [second], 1000)
     plain = world.target(1) + HOST
     assert (world.tokens - tokens) / (world.work - work) >= 0.98 / plain
 
 
-def test_a_text_that_repeats_itself_is_probed_at_once() -> None:
+def test_copies_are_found_again_soon() -> None:
+    """What costs little is asked often, also after it found nothing for long."""
     world = World(COSTS["rows cost"], 0.0)
 
     class Copier(ChainDrafter):
         repeats = False
 
         def prepare_draft_tokens(self, batch: StepPlan) -> None:
+            self.num_calls += 1
             if self.repeats:
                 super().prepare_draft_tokens(batch)
 
     drafter = Copier(world, 5, 0.9)
     union = union_of(world, [drafter])
     union.profile_with(world.target, 6)
-    (request,) = requests_of(1)
-    world.serve(union, [request], 1500)
-    drafter.repeats, before = True, drafter.num_calls
-    world.text = lambda request: lambda i: (len(request.tokens) + i) % 5  # type: ignore[method-assign]
-    world.serve(union, [request], 40)
-    assert drafter.num_calls - before > 25
+    requests = requests_of(1)
+    world.serve(union, requests, 1500)
+    drafter.repeats, world.acceptance, before = True, 0.9, drafter.num_calls
+    world.serve(union, requests, 80)
+    assert drafter.num_calls - before > 80
 
 
 def test_engines_come_back_when_they_pay() -> None:

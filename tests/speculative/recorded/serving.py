@@ -48,7 +48,7 @@ class Server:
             members = [drafter.member() for drafter in self.drafters]
             self.union = UnionDrafter(members, needs, adapts=adapts, clock=lambda: self.now)
             engine: Any = Engine(self.target)
-            self.union.profile(engine, 8, 256)
+            self.union.profile(engine, 8, 1024)
 
     def target(self, rows: int) -> float:
         first, row = self.costs["target"]

@@ -13,10 +13,6 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MOST = len(DIGITS) - 1
 
 
-COPIES = ("ngram", "suffix")
-"""Drafters that copy what stood before."""
-
-
 @dataclass(frozen=True)
 class Place:
     """A position of a text, where a drafter proposed a chain: how many of its nodes came true, and
@@ -62,10 +58,8 @@ class Text:
         return 1 + min(map(len, self.places.values()))
 
     def token(self, index: int) -> int:
-        """That of an output: 0 where all drafters that copy foretold it, so that it repeats what
-        stood before, as it did in the text; else one that stands nowhere else."""
-        copied = [places[index - 1].right for d, places in self.places.items() if d in COPIES]
-        return 0 if index and copied and min(copied) else index + 1
+        """That of an output; each stands nowhere else."""
+        return index + 1
 
 
 @lru_cache

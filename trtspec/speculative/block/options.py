@@ -16,7 +16,7 @@ from trtspec.config.speculative_keys import (
 )
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TOPK, MAX_TREE_ROWS, Choices, TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig
+from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig, agree
 from trtspec.errors import ConfigError
 
 _ALIASES: Mapping[str, str] = {
@@ -108,7 +108,7 @@ class DDTreeDecodingConfig(BlockDecodingConfig):
     def _resolve_numbers(self) -> TreeShape:
         rows, nodes = self.num_draft_tokens, self.max_total_draft_tokens
         if rows != LEFT_OUT:
-            self._agree("max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
+            agree(self, "max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
             nodes = rows - 1
         if nodes == LEFT_OUT:
             raise ConfigError(

@@ -21,7 +21,9 @@ _HALF_LIFE, _HALF_LIFE_OF_ALL = 32.0, 64.0
 """Rows of a text, and of all, after which older ones count half: fewer are noise, or what a single
 text was like, more miss a change."""
 _TRUST = 8.0  # rows that what is known already counts for: more see a change late, fewer chance
-_KNOWN = 12  # rows before a drafter is judged: fewer judge by luck, more draft in vain for longer
+_HOPED, _HOPE = 0.9, 4.0
+"""What is not known is hoped to be accepted so often a node, half of that after so many rows: less
+hope or fewer rows give up what would pay, more draft in vain for longer."""
 _USUAL_HALF_LIFE = 7.0  # steps that the usual tree is a mean of: fewer are noise, more are late
 _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
 
@@ -69,21 +71,22 @@ class Acceptance:
     request's `Drift`. drifts: by request.
     """
 
-    def __init__(self, max_nodes: int) -> None:
+    def __init__(self, max_nodes: int, max_depth: int) -> None:
         self._verified = [0.0] * (NUM_DEPTHS * NUM_LEVELS)  # lists, as single entries are counted
         self._accepted = list(self._verified)
         middles = [2.0 ** -((2.0 ** ((i + 0.5) / 4.0) - 1.0) / 4.0) for i in range(NUM_LEVELS)]
         self._own = np.clip(middles, _LEAST, _MOST)
-        self._num_nodes = self._num_new = self._num_rows = 0
+        self._num_nodes = self._num_new = 0
+        self._num_rows = 0.0  # since it was last hoped
+        self._hoped = np.pad(_HOPED ** np.arange(1.0, max_depth + 1), (0, max_nodes - max_depth))
         self._all, self.drifts = Drift(), dict[int, Drift]()
         # Chances of a request's nodes, the best first, and how many are of depth 1.
         self._usual, self._first_width = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes)), max_nodes
         self._estimate()
 
-    @property
-    def is_known(self) -> bool:
-        """Whether enough became of its drafts to judge them by."""
-        return self._num_rows >= _KNOWN
+    def hope(self) -> None:
+        """What was known may have changed for the better."""
+        self._num_rows = 0.0
 
     def calibrate(
         self, ids: Sequence[int], trees: Sequence[TokenTree], first_only: bool = False
@@ -107,6 +110,7 @@ class Acceptance:
     def usual(self, ids: Sequence[int], first_only: bool) -> Floats:
         """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests."""
         usual: Floats = self._usual.value ** np.array(self._exponents(ids))[:, None]
+        usual += 0.5 ** (self._num_rows / _HOPE) * np.maximum(self._hoped - usual, 0.0)
         return usual[:, : self._first_width] if first_only else usual
 
     def observe(

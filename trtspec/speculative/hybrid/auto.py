@@ -62,17 +62,12 @@ class AutoDecodingConfig(DecodingConfig):
 
     def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
         """By the files of the draft, or with the drafts that an engine folder holds."""
-        if self.speculative_model is None:
-            return self._beside(() if drafts.built is None else drafts.built.members)
-        draft = drafts.method_for(self.speculative_model)
-        steps = draft.usual_steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
-        options: dict[str, Any] = {"speculative_model": self.speculative_model}
-        if steps is not None:
-            options["max_draft_len"] = steps
-        return self._beside((draft(**options),))
-
-    def _beside(self, drafters: tuple[DecodingConfig, ...]) -> DecodingConfig:
-        """What is meant, where these draft as well."""
+        drafters: tuple[DecodingConfig, ...] = () if drafts.built is None else drafts.built.members
+        if self.speculative_model is not None:
+            draft = drafts.method_for(self.speculative_model)
+            steps = draft.usual_steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
+            length = {} if steps is None else {"max_draft_len": steps}
+            drafters = (draft(speculative_model=self.speculative_model, **length),)
         common: dict[str, Any] = {
             "max_model_len": self.max_model_len,
             "simulate_acceptance": self.simulate_acceptance,

@@ -61,11 +61,9 @@ class CostTable:
             self._engine, self._padded = engine, lru_cache(1 << 14)(engine.padded_rows)
         if None in [timed(1) for _ in range(_SET_UPS)]:
             return
-        spent, sizes = 0.0, [1, 2]
-        while sizes[-1] < largest:
-            sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2]
-        for size in [size for size in sizes if size < largest] + [largest]:
-            if spent <= PROFILE_SECONDS:
+        spent, sizes = 0.0, {1, largest, *(n << i for n in (2, 3) for i in range(20))}
+        for size in sorted(sizes):
+            if size <= largest and spent <= PROFILE_SECONDS:
                 pair = [timed(size) or 0.0 for _ in range(2)]
                 spent += sum(pair)
                 self._add(size, min(pair))
@@ -84,9 +82,8 @@ class CostTable:
             share = self._engine.context_share(context)
         first, last, known = self._rows[0], self._rows[-1], self._seconds
         slope = (known[-1] - known[0]) / max(last - first, 1)  # a flat end would make rows free
-        found: Floats = np.interp(sizes, self._rows, known) + slope * np.maximum(sizes - last, 0)
-        found += known[0] * share
-        return found
+        beyond = slope * np.maximum(sizes - last, 0)
+        return np.asarray(np.interp(sizes, self._rows, known) + beyond + known[0] * share)
 
     def observe(self, seconds: float, requests: int, rows: int, context: int = 0) -> None:
         """A call took that long."""
@@ -96,12 +93,12 @@ class CostTable:
         if expected and self._follows:
             speed.observe(seconds / expected)
         size = rows if self._engine is None else self._padded(requests, rows)
-        if not self._means or not self._rows[0] <= size <= self._rows[-1]:
+        if self._means and self._rows[0] <= size <= self._rows[-1]:
+            near = self._means[min(self._means, key=lambda known: abs(known - size))]
+            near.observe(near.value + seconds / speed.value - expected)
+            self._update()
+        else:
             self._add(size, seconds / speed.value)
-            return
-        near = self._means[min(self._means, key=lambda known: abs(known - size))]
-        near.observe(near.value + seconds / speed.value - expected)
-        self._update()
 
     def _add(self, size: int, seconds: float) -> None:
         self._means[size] = Mean(_POINT_HALF_LIFE, seconds, _TRUST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from itertools import accumulate
 
 from torch import Tensor
 
@@ -17,16 +18,16 @@ from trtspec.speculative.hybrid.costs import CostTable, Mean
 from trtspec.speculative.hybrid.probe import Probe
 
 _WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no longer copies
-_KNOWN = 8  # steps before what needs no engine is judged: fewer judge by luck, more lose
+_KNOWN = 4  # steps before what needs no engine is judged: fewer judge by luck, more lose
 _MOST_BEHIND = 128  # rows up to which drafting is timed: more take longer at the start
-_CATCHES_UP_FOR = 16  # steps that share a catch-up: fewer keep off what pays later, more are a bet
+_CATCHES_UP_FOR = 128  # tokens at most that share a catch-up: more bet on texts that may end
 _WHOLE_AFTER = 32  # rollouts of one step before a whole one: what is known of deeper nodes ages
 
 
 class Member:
     """Asks a drafter for its trees, calibrates them (`Acceptance`), and knows what that takes.
 
-    name: in logs. idle: steps since it was last asked. probe: when it is asked again. worth: of one
+    name: in logs. idle: steps since it was last asked. probe: when it is hoped again. worth: of one
     without an engine, tokens a request that asking it adds. depths: of rollouts, whole, and left at
     their first step; costs: of both.
     """
@@ -46,18 +47,23 @@ class Member:
         # room for all rows that are due.
         reads_tokens = not drafter.needs.reads_hidden
         self.can_be_left = reads_tokens and (cache is None or not getattr(cache, "window", 0))
-        self.acceptance = Acceptance(drafter.needs.max_nodes)
+        self.acceptance = Acceptance(drafter.needs.max_nodes, drafter.needs.max_depth)
         self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
         self.depths = (False, True) if engine is not None and engine.rolls_first_step else (False,)
-        self.idle = self._num_asked = self._num_first_steps = 0  # these since a whole rollout
-        self._most_rows = 1 << 30  # of a call
+        self._num_asked = self._num_first_steps = 0  # since a hope, since a whole rollout
+        self.idle = self._most_rows = 1 << 30  # these: of a call
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
         self.costs = {first: CostTable(None, self.has_engine) for first in (False, True)}
 
     @property
-    def is_known(self) -> bool:
-        """Whether it can be judged."""
-        return self.acceptance.is_known if self.has_engine else self._num_asked >= _KNOWN
+    def is_hoped(self) -> bool:
+        """Whether one without an engine is to be asked, whatever it was worth."""
+        return self._num_asked < _KNOWN
+
+    def hope(self) -> None:
+        """What was known of it may have changed for the better."""
+        self.acceptance.hope()
+        self._num_asked = 0
 
     def profile(self, max_requests: int, max_rows: int) -> None:
         """Time the drafter's engine, before there are requests."""
@@ -85,8 +91,10 @@ class Member:
         first_step_only &= self._num_first_steps < _WHOLE_AFTER
         self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
         began, behind = clock(), [self._behind(item.request) for item in items]
-        most = self._most_rows // len(items)  # no call is to be larger than the target's
-        kept = [i for i, rows in enumerate(behind) if rows <= most]
+        # No call is to be larger than the target's: those with the fewest rows come first.
+        order = sorted(range(len(items)), key=behind.__getitem__)
+        totals = accumulate(behind[i] for i in order)
+        kept = sorted(i for i, rows in zip(order, totals, strict=True) if rows <= self._most_rows)
         plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
         self.drafter.prepare_draft_tokens(StepPlan(*plan, first_step_only=first_step_only))
         rows = sum(behind[i] for i in kept)
@@ -100,15 +108,16 @@ class Member:
     def seconds(
         self, requests: Sequence[Request], first_only: bool = False, context: int = 0
     ) -> float:
-        """What drafting for these should take, with a share of what its cache lacks."""
+        """What drafting for these should take, with a share of catching up: tokens that a step is
+        hoped to bring, of those that the texts may still have."""
         costs, count = self.costs[first_only], len(requests)
-        behind = [self._behind(request) for request in requests]
+        ids, behind = [r.id for r in requests], [self._behind(request) for request in requests]
         usual = sum(min(rows, 2) for rows in behind)
-        seconds, due = costs.at(count, usual, context), (sum(behind) - usual) / _CATCHES_UP_FOR
-        if due:
-            more = costs.at(count, usual + _MOST_BEHIND, context) - seconds
-            seconds += due * more / _MOST_BEHIND
-        return seconds
+        left = sum(min(request.remaining_tokens, _CATCHES_UP_FOR) for request in requests)
+        per_step = count + float(self.acceptance.usual(ids, False).sum())
+        due = (sum(behind) - usual) * per_step / max(left, 1)
+        seconds, more = (costs.at(count, usual + rows, context) for rows in (0, _MOST_BEHIND))
+        return seconds + due * (more - seconds) / _MOST_BEHIND
 
     def learn(self, batch: StepPlan, accepted: Sequence[Accepted], verified_only: bool) -> None:
         """Compare the step's drafts with what the target emitted. `verified_only`: judge only the
@@ -121,13 +130,15 @@ class Member:
                 self.acceptance.observe(request.id, drafts[request.id], outcome.tokens, verified)
 
     def tell(
-        self, batch: StepPlan, accepted: Sequence[Accepted], is_on: bool
+        self, batch: StepPlan, accepted: Sequence[Accepted], adapts: bool
     ) -> Sequence[tuple[int, ...]]:
-        """See `Drafter.on_accepted`. One that is off is not told if it can be left; else it hears
-        of what it cannot make up for, and is fed nothing."""
-        if is_on or not self.can_be_left:
-            told = batch if is_on else batch.without_feeding()
-            return self.drafter.on_accepted(told, accepted)
+        """See `Drafter.on_accepted`. Where it ``adapts``, one that did not draft is not told if it
+        can be left; else it hears of what it cannot make up for. It is fed nothing: that is weighed
+        once it is to draft."""
+        if not (adapts and self.idle):
+            return self.drafter.on_accepted(batch, accepted)
+        if not self.can_be_left:
+            return self.drafter.on_accepted(batch.without_feeding(), accepted)
         cache = self._cache
         return [() if cache is None else (cache.committed(i.request),) for i in batch.items]
 

@@ -10,10 +10,9 @@ from trtspec.config.decoding import DecodingConfig, DraftsAtHand
 from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, LOSSY
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
-from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig
+from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig, agree, rows_of
 from trtspec.errors import ConfigError
 
-_ALIASES: Mapping[str, str] = {"speculative_num_draft_tokens": "num_draft_tokens"}
 _FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
         (
@@ -25,15 +24,12 @@ _FOREIGN: Mapping[str, Foreign] = {
     ),
     "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
 }
-_ONE_RULE = (
-    ": lossy_typical_acceptance is refused: one rule judges the drafts of all, and that of a "
-    "hybrid is lossless"
-)
+_ONE_RULE = ": lossy_typical_acceptance is refused: one lossless rule judges the drafts of all"
 _OF_ALL = " holds for the drafts of all; write it beside `drafters`"
 
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **_ALIASES},
+    aliases={**COMMON_ALIASES, "speculative_num_draft_tokens": "num_draft_tokens"},
     foreign={**COMMON_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
@@ -60,17 +56,15 @@ class HybridDecodingConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         self._check_drafters()
-        self._resolve("max_draft_len", max(member.max_draft_len for member in self.drafters))
+        deepest = max(member.max_draft_len for member in self.drafters)
+        agree(self, "max_draft_len", deepest, "the drafters mean")
+        self._set("max_draft_len", deepest)
         limits = [m.max_model_len for m in self.drafters if m.max_model_len is not None]
         if limits:
             self._set("max_model_len", min([*limits, self.max_model_len or limits[0]]))
-        rows = self.num_draft_tokens
-        if rows == LEFT_OUT and self.max_total_draft_tokens != LEFT_OUT:
-            rows = self.max_total_draft_tokens + 1
-        elif rows == LEFT_OUT:
-            rows = max(member.num_rows for member in self.drafters)
+        rows = rows_of(self, max(member.num_rows for member in self.drafters))
         self._set("num_draft_tokens", rows)
-        self._resolve("max_total_draft_tokens", rows - 1)
+        self._set("max_total_draft_tokens", rows - 1)
         self._check_common()
         most = min(1 + sum(member.num_rows - 1 for member in self.drafters), MAX_TREE_ROWS)
         if not 2 <= rows <= most:
@@ -98,17 +92,16 @@ class HybridDecodingConfig(DecodingConfig):
                 'the method hybrid needs `drafters`, a list of configs such as [{"method": '
                 f'"suffix"}}, {{"method": "eagle3", "model": ...}}], got {drafters!r:.80}'
             )
-        members: list[DecodingConfig] = []
+        members = []
         for i, drafter in enumerate(drafters):
             try:
-                member = parse(drafter)
+                members.append(parse(drafter))
             except ConfigError as error:
                 method = drafter.get("method") if isinstance(drafter, Mapping) else None
                 label = f"drafters[{i}]" + (f" ({method})" if method else "")
                 raise ConfigError(f"{label}: {error}") from error
-            if member is None:
-                raise ConfigError(f"drafters[{i}] is None; give the config of a method")
-            members.append(member)
+        if None in members:
+            raise ConfigError(f"drafters[{members.index(None)}] is None; give a method's config")
         return {**options, "drafters": members}
 
     def label(self, member: DecodingConfig) -> str | None:
@@ -122,12 +115,11 @@ class HybridDecodingConfig(DecodingConfig):
         return self if tuple(drafters) == self.drafters else replace(self, drafters=tuple(drafters))
 
     def built(self, folders: Sequence[str]) -> Self:
-        rest = iter(folders)
-        of_engine = (
-            member.of_engine(next(rest)) if isinstance(member, TreeDecodingConfig) else member
-            for member in self.drafters
-        )
-        return replace(self, drafters=tuple(of_engine))
+        rest, drafters = iter(folders), list(self.drafters)
+        for i, member in enumerate(drafters):
+            if isinstance(member, TreeDecodingConfig):
+                drafters[i] = member.of_engine(next(rest))
+        return replace(self, drafters=tuple(drafters))
 
     def _check_drafters(self) -> None:
         if len(self.drafters) < 2:
@@ -138,29 +130,16 @@ class HybridDecodingConfig(DecodingConfig):
         for i, member in enumerate(self.drafters):
             if type(member) is DecodingConfig:
                 raise ConfigError(f"drafters[{i}] names no method; give a config of one")
-            same = next((_label(j, m) for j, m in enumerate(self.drafters[:i]) if m == member), "")
+            first = self.drafters.index(member)
             for refused, why in (
-                (
-                    member.stands_alone is not None,
-                    f": this method cannot be part of a hybrid: {member.stands_alone}",
-                ),
-                (member.typical_acceptance is not None, _ONE_RULE),
-                (member.simulate_acceptance is not None, ": simulate_acceptance" + _OF_ALL),
+                (member.stands_alone, f": it cannot be part of a hybrid: {member.stands_alone}"),
+                (member.typical_acceptance, _ONE_RULE),
+                (member.simulate_acceptance, ": simulate_acceptance" + _OF_ALL),
                 (member.adaptive, ": adaptive=True" + _OF_ALL),
-                (same, f" is the same as {same} and would draft the same; leave one out"),
+                (first < i, f" is the same as {_label(first, member)}; leave one out"),
             ):
                 if refused:
                     raise ConfigError(_label(i, member) + why)
-
-    def _resolve(self, name: str, value: int) -> None:
-        """Set a field to what follows from others; one that was given must agree."""
-        given = getattr(self, name)
-        if given not in (LEFT_OUT, value):
-            raise ConfigError(
-                f"{name}={given} was given, but the drafters and num_draft_tokens make it {value}; "
-                "leave it out, give each drafter a length of its own, and num_draft_tokens for all"
-            )
-        self._set(name, value)
 
 
 def _label(index: int, member: DecodingConfig) -> str:

@@ -13,9 +13,6 @@ from trtspec.speculative.hybrid.candidates import best_of_all, falling, ranked
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.policy import Policy, Rollout, Step
-from trtspec.speculative.hybrid.probe import Repeats
-
-_FED_FOR = 16  # steps without its drafts that an engine is fed for: fewer let it catch up in calls
 
 
 class UnionDrafter(Drafter):
@@ -41,12 +38,12 @@ class UnionDrafter(Drafter):
         self._cheap = [member for member in members if not member.has_engine]
         self._adapts, self._has_own_rule, self._clock = adapts, has_own_rule, clock
         self._policy = Policy(self.target_cost, members, sees_all=not has_own_rule)
-        self._repeats, self._skips = Repeats(), False
+        self._skips = False
         self._step: Step | None = None
 
     def skips_drafts(self, num_requests: int) -> bool:
-        can_skip = self._adapts and num_requests > 0 and not self.needs.reads_every_row
-        self._skips = can_skip and self._policy.skips(num_requests)
+        nothing_pays = self._adapts and num_requests > 0 and self._policy.skips(num_requests)
+        self._skips = nothing_pays and not self.needs.reads_every_row
         return self._skips
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -70,23 +67,17 @@ class UnionDrafter(Drafter):
         told = []
         for member in self._members:
             member.learn(batch, accepted, self._has_own_rule)
-            is_on = not self._skips and member.idle < (_FED_FOR if member.has_engine else 1)
-            told.append(member.tell(batch, accepted, is_on or not self._adapts))
-        # Those without an engine copy.
-        watched = batch.items if self._skips and self._cheap else ()
-        if any([self._repeats.watch(item.request) for item in watched]):  # noqa: C419, all of them
-            self._policy.hasten()
+            told.append(member.tell(batch, accepted, self._adapts))
         self._skips, step.ended = False, self._clock()
         return [sum(lengths, ()) for lengths in zip(*told, strict=True)]
 
     def release(self, request_id: int) -> None:
         for member in self._members:
             member.release(request_id)
-        self._repeats.seen.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return {i for member in self._members for i in member.live_requests} | {*self._repeats.seen}
+        return {i for member in self._members for i in member.live_requests}
 
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
         """See `Drafter.profile`: times the target, then the engine of each member."""
@@ -118,6 +109,7 @@ class UnionDrafter(Drafter):
         step.drafting += clock() - began
         if not drafts:
             return
+        step.asked = list(drafts)
         trees = [TokenTree.merge(parts) for parts in zip(*drafts.values(), strict=True)]
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
         chances, step.nodes = ranked(trees), sum(map(len, trees))

@@ -15,7 +15,7 @@ from trtspec.config.speculative_keys import (
 )
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig
+from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig, agree
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.medusa.choices import default_choices
@@ -101,8 +101,8 @@ class MedusaDecodingConfig(ChoicesDecodingConfig):
         heads = self.num_medusa_heads
         if heads is not None:
             if self.max_draft_len > heads:  # TensorRT-LLM's number of nodes
-                self._agree("max_total_draft_tokens", self.max_draft_len, "max_draft_len means")
-                self._agree("num_draft_tokens", self.max_draft_len + 1, "max_draft_len means")
+                agree(self, "max_total_draft_tokens", self.max_draft_len, "max_draft_len means")
+                agree(self, "num_draft_tokens", self.max_draft_len + 1, "max_draft_len means")
                 self._set("max_total_draft_tokens", self.max_draft_len)
             if not 0 < self.max_draft_len <= heads:
                 self._set("max_draft_len", heads)
@@ -117,7 +117,7 @@ class MedusaDecodingConfig(ChoicesDecodingConfig):
         self._check_common()
         rows, nodes = self.num_draft_tokens, self.max_total_draft_tokens
         if rows != LEFT_OUT:
-            self._agree("max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
+            agree(self, "max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
             nodes = rows - 1
         if nodes != LEFT_OUT and nodes < self.max_draft_len:
             raise ConfigError(
