@@ -103,9 +103,9 @@ def template_in_file(path: str | Path) -> ChatTemplate:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"chat_template {str(path)[:80]!r} cannot be read: {error}") from error
+        raise RequestError(f"chat_template {str(path)!r} cannot be read: {error}") from error
     if not _is_template(text):
-        raise RequestError(f"chat_template: the file {str(path)[:80]!r} holds no template")
+        raise RequestError(f"chat_template: the file {str(path)!r} holds no template")
     return read_template(text)
 
 
