@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,8 @@ class CostTable:
         self._follows = follows
         self._engine: CountedEngine | None = None
         self._means: dict[int, Mean] = {}  # seconds by rows
-        self._rows, self._seconds = np.zeros(0), np.zeros(0)  # the same, both rising
+        self._rows: list[int] = []  # the same, both rising
+        self._seconds: list[float] = []
 
     def profile(
         self, timed: Callable[[int], float | None], largest: int, engine: CountedEngine | None
@@ -70,7 +73,24 @@ class CostTable:
 
     def at(self, requests: int, rows: int, context: int = 0) -> float:
         """Expected seconds; 0 before anything was measured. ``context``: cached tokens in all."""
-        return float(self.run(requests, rows, 1, context)[0])
+        if not self._means:
+            return 0.0
+        known, found, share = self._rows, self._seconds, 0.0
+        if self._engine is not None:
+            rows, share = self._padded(requests, rows), self._engine.context_share(context)
+        place = bisect_right(known, rows)
+        if place == 0:
+            seconds = found[0]
+        elif place == len(known):
+            seconds = found[-1] + self._slope() * (rows - known[-1])
+        else:
+            before, value = known[place - 1], found[place - 1]
+            seconds = (found[place] - value) / (known[place] - before) * (rows - before) + value
+        return seconds + found[0] * share
+
+    def _slope(self) -> float:
+        """Seconds of a row beyond the last; a flat end would make rows free."""
+        return (self._seconds[-1] - self._seconds[0]) / max(self._rows[-1] - self._rows[0], 1)
 
     def run(self, requests: int, rows: int, count: int, context: int = 0) -> Floats:
         """`at` of ``count`` numbers of rows from ``rows`` on."""
@@ -80,10 +100,9 @@ class CostTable:
         if self._engine is not None:
             sizes = np.array([self._padded(requests, size) for size in sizes.tolist()])
             share = self._engine.context_share(context)
-        first, last, known = self._rows[0], self._rows[-1], self._seconds
-        slope = (known[-1] - known[0]) / max(last - first, 1)  # a flat end would make rows free
-        beyond = slope * np.maximum(sizes - last, 0)
-        return np.asarray(np.interp(sizes, self._rows, known) + beyond + known[0] * share)
+        beyond = self._slope() * np.maximum(sizes - self._rows[-1], 0)
+        found = np.interp(sizes, self._rows, self._seconds)
+        return np.asarray(found + beyond + self._seconds[0] * share)
 
     def observe(self, seconds: float, requests: int, rows: int, context: int = 0) -> None:
         """A call took that long."""
@@ -105,6 +124,6 @@ class CostTable:
         self._update()
 
     def _update(self) -> None:
-        self._rows = np.array(sorted(self._means))
-        seconds = np.array([self._means[rows].value for rows in sorted(self._means)])
-        self._seconds = np.minimum.accumulate(seconds[::-1])[::-1]
+        self._rows = sorted(self._means)
+        falling = accumulate((float(self._means[rows].value) for rows in reversed(self._rows)), min)
+        self._seconds = [*falling][::-1]
