@@ -35,10 +35,10 @@ class Backoff(RuleBasedStateMachine):
         self.lost += lost
         self.waited = 0
 
-    @rule()
-    def begin_a_text(self) -> None:
-        self.probe.hasten()
-        if 4 * self.waited >= self.wait:
+    @rule(at_once=st.booleans())
+    def begin_a_text(self, at_once: bool) -> None:
+        self.probe.hasten(at_once)
+        if at_once or 4 * self.waited >= self.wait:
             self.waited = LONGEST
 
     @property

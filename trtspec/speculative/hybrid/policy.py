@@ -144,7 +144,7 @@ class Policy:
             for mean in (self._tokens, self._seconds):
                 mean.count *= max(step.requests / (step.requests + 1), _KEPT)
             for member in self._members:
-                member.probe.hasten()
+                member.probe.hasten(at_once=not member.has_engine)
         elif step.ended:
             verifying, own = step.judged - step.drafted, step.ended - step.began
             own += min(now - step.ended, _LONGEST_BETWEEN * own)

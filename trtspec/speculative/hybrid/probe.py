@@ -35,9 +35,9 @@ class Probe:
         self._waited, self.lost = 0, 0.0
         return True
 
-    def hasten(self) -> None:
-        """Another text begins."""
-        if self._waited >= self.wait / _NEW_TEXT:
+    def hasten(self, at_once: bool) -> None:
+        """Another text begins. ``at_once``: trying costs next to nothing."""
+        if at_once or self._waited >= self.wait / _NEW_TEXT:
             self._waited = LONGEST
 
     def drafted(self, lost: float) -> None:
