@@ -60,7 +60,9 @@ def test_texts(
         expected = tokens(packed.generate(PROMPTS, PARAMS, use_tqdm=False))
 
     monkeypatch.setattr(EngineConfig, "formats_of", lambda engine, draft=None: IN_ROWS)
-    monkeypatch.setenv("TRTSPEC_CACHE_DIR", str(tmp_path / "cache"))  # packed weights are kept there
+    monkeypatch.setenv(
+        "TRTSPEC_CACHE_DIR", str(tmp_path / "cache")
+    )  # packed weights are kept there
     if backend == "aoti":
         compile_here(monkeypatch)
     folder = build_engine(plan, tmp_path / "engine")
