@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trtspec.speculative.hybrid.costs import PROFILE_SECONDS, CostTable
@@ -111,6 +111,7 @@ def test_calls_are_padded_and_read_cached_tokens() -> None:
     st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0)), min_size=1, max_size=60),
     st.booleans(),
 )
+@example([(10, 1.0), (10, 1.0), (1, 0.03125), (5, 0.125)], False)
 def test_seconds_are_never_negative_and_never_fall(
     calls: list[tuple[int, float]], was_profiled: bool
 ) -> None:

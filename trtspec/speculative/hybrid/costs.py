@@ -105,19 +105,23 @@ class CostTable:
         return np.asarray(found + beyond + self._seconds[0] * share)
 
     def observe(self, seconds: float, requests: int, rows: int, context: int = 0) -> None:
-        """A call took that long."""
-        expected, speed = self.at(requests, rows, context), self.speed
-        if expected and speed.count:
-            seconds = min(seconds, _OUTLIER * expected * speed.value)
-        if expected and self._follows:
-            speed.observe(seconds / expected)
+        """A call took that long. A table moves by the ratio to what was expected, never below 0."""
         size = rows if self._engine is None else self._padded(requests, rows)
-        if self._means and self._rows[0] <= size <= self._rows[-1]:
+        expected, speed = self.at(requests, rows, context), self.speed
+        if not expected:
+            self._add(size, seconds / speed.value)
+            return
+        ratio = seconds / expected
+        if speed.count:
+            ratio = min(ratio, _OUTLIER * speed.value)
+        if self._follows:
+            speed.observe(ratio)
+        if self._rows[0] <= size <= self._rows[-1]:
             near = self._means[min(self._means, key=lambda known: abs(known - size))]
-            near.observe(near.value + seconds / speed.value - expected)
+            near.observe(near.value * ratio / speed.value)
             self._update()
         else:
-            self._add(size, seconds / speed.value)
+            self._add(size, self.at(requests, rows) * ratio / speed.value)
 
     def _add(self, size: int, seconds: float) -> None:
         self._means[size] = Mean(_POINT_HALF_LIFE, seconds, _TRUST)
