@@ -37,8 +37,7 @@ def in_bursts(now: float) -> float:
 
 class ChainDrafter:
     """Drafts chains whose nodes are right with chance `acceptance` each, once their parent is; what
-    it says of them is noise around `says`. An engine if it costs anything; one that can leave its
-    rollouts at the first step if that is said to cost something else."""
+    it says of them is noise around `says`. An engine if it costs anything."""
 
     def __init__(
         self,
@@ -48,53 +47,28 @@ class ChainDrafter:
         seconds: float = 0.0,
         says: float = 0.7,
         name: int = 1,
-        first_step_seconds: float | None = None,
     ) -> None:
         self.world, self.length, self.seconds = world, length, seconds
         self.acceptance, self.says, self.name = acceptance, says, name
-        self.first_step_seconds = first_step_seconds
-        self.row_seconds = 0.0  # of a row that its cache lacks
         self.host_seconds = 0.0  # of looking for drafts, on the host
         self.num_calls = 0
-        self.first_steps: list[bool] = []  # whether a call was left at that
-        self.sizes: list[int] = []  # requests of each call
+        self.paces: list[float] = []  # tokens a second that it may stop at
         self.num_told = 0  # steps
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         self.num_calls += 1
-        self.sizes.append(len(batch.items))
-        first_step_only = batch.first_step_only
-        self.first_steps.append(first_step_only)
-        self.world.pass_time(self.time_call(0, 0, first_step_only) + self.host_seconds)
-        length = 1 if first_step_only else self.length
+        self.paces.append(batch.pace)
+        self.world.pass_time(self.seconds + self.host_seconds)
         for item in batch.items:
             request = item.request
             right = self.num_right(request)
             text = self.world.text(request)
-            tokens = [text(i) if i < right else -self.name for i in range(length)]
+            tokens = [text(i) if i < right else -self.name for i in range(self.length)]
             noise = random.Random(hash((request.id, len(request.tokens), self.name, 7)))
             gains = [min(self.says * np.exp(noise.gauss(0, 0.4)), 1) for _ in tokens]
             scores = np.log(np.cumprod(gains)).astype(np.float32)
-            request.draft = TokenTree(tokens, range(-1, length - 1), scores)
-
-    @property
-    def rolls_first_step(self) -> bool:
-        return self.first_step_seconds is not None
-
-    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
-        """It is its own engine."""
-        behind = self.row_seconds * max(rows - 2 * requests, 0)
-        if not first_step_only:
-            return self.seconds + behind
-        assert self.first_step_seconds is not None
-        return self.first_step_seconds + behind
-
-    def padded_rows(self, requests: int, rows: int) -> int:
-        return rows
-
-    def context_share(self, tokens: int) -> float:
-        return 0.0
+            request.draft = TokenTree(tokens, range(-1, self.length - 1), scores)
 
     def num_right(self, request: Request) -> int:
         draws = random.Random(hash((request.id, len(request.tokens), self.name)))
@@ -198,9 +172,7 @@ class World:
         speeds = []
         for length in range(drafter.length + 1):
             tokens = requests * sum(drafter.acceptance**i for i in range(length + 1))
-            seconds = self.target(requests * (1 + length)) + HOST
-            if length:
-                seconds += drafter.time_call(0, 0, length == 1 and drafter.rolls_first_step)
+            seconds = self.target(requests * (1 + length)) + HOST + drafter.seconds * (length > 0)
             speeds.append(tokens / seconds)
         best = int(np.argmax(speeds))
         return speeds[best], best
@@ -226,11 +198,7 @@ def union_of(
         max_depth=most,
         has_draft_engine=any(drafter.seconds > 0 for drafter in drafters),
     )
-    members = [Member(str(drafter.name), drafter) for drafter in drafters]
-    for i, drafter in enumerate(drafters):
-        if drafter.rolls_first_step:
-            members[i] = Member(str(drafter.name), drafter, drafter)  # type: ignore[arg-type]
-            members[i].profile(48, 1 << 16)
+    members = [Member(drafter) for drafter in drafters]
     return ProfiledUnion(
         members, needs, adapts=adapts, has_own_rule=has_own_rule, clock=world.clock
     )

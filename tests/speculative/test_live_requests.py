@@ -98,7 +98,7 @@ WRAPPED: Mapping[str, Callable[[Drafter], Drafter]] = {
 
 
 def union(drafters: list[Drafter], adapts: bool) -> UnionDrafter:
-    members = [Member(str(i), drafter) for i, drafter in enumerate(drafters)]
+    members = [Member(drafter) for drafter in drafters]
     return warm(UnionDrafter(members, drafters[0].needs, adapts=adapts))
 
 
@@ -254,7 +254,7 @@ def test_a_members_leak_shows_through(adapts: bool) -> None:
     members[1].leaks = True
     parts: Any = [ReadsPart(member, slice(0, 1)) for member in members]
     drafter = UnionDrafter(
-        [Member("a", parts[0]), Member("b", parts[1])],
+        [Member(parts[0]), Member(parts[1])],
         members[0].needs,
         adapts=adapts,
     )

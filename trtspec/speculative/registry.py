@@ -197,10 +197,10 @@ def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime]) -> Memb
     assert method.make is not None, "those without needs were refused"
     drafter = method.make(config, draft)
     if draft is None:
-        return Member(config.method, drafter)
+        return Member(drafter)
     if draft.states is not None:
         drafter = ReadsPart(drafter, draft.states)
-    return Member(config.method, drafter, draft.engine, draft.cache)
+    return Member(drafter, draft.engine, draft.cache)
 
 
 def _needs(config: DecodingConfig) -> DrafterNeeds:

@@ -64,7 +64,6 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
         found = [*chances(estimator, tree), 1.0]
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)
-        estimator.calibrate([0], [tree], first_only=True)
         assert chances(estimator, tree) == before, "asking changes nothing"
         estimator.observe(9, tree, [rng.randrange(3) for _ in range(4)], None)
 

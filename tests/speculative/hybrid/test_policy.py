@@ -48,23 +48,18 @@ def test_as_fast_as_the_best_fixed_setting(
     assert world.serve(union, requests, 300) >= 0.96 * best
 
 
-def test_a_rollout_is_left_at_its_first_step_where_more_does_not_pay() -> None:
-    """And all of it is made again once it does, though most rollouts told nothing of more."""
+def test_engines_are_told_what_time_is_worth() -> None:
+    """By which they may end a rollout: tokens a second of late; nothing where all is wanted."""
     target = COSTS["rows cost"]
-    world = World(target, 0.6)
-    drafter = ChainDrafter(world, 5, 0.6, 8e-3, first_step_seconds=1.5e-3)
-    union = union_of(world, [drafter])
-    union.profile_with(target, 48)
-    requests = requests_of(8)
-    world.serve(union, requests, 100)
-    drafter.first_steps.clear()
-    world.serve(union, requests, 200)
-    assert np.mean(drafter.first_steps) > 0.9
-    drafter.acceptance = world.acceptance = 0.98
-    world.serve(union, requests, 200)
-    drafter.first_steps.clear()
-    world.serve(union, requests, 100)
-    assert np.mean(drafter.first_steps) < 0.1
+    for adapts in (True, False):
+        world = World(target, 0.8)
+        drafter = ChainDrafter(world, 5, 0.8, 4e-3)
+        union = union_of(world, [drafter], adapts)
+        union.profile_with(target, 12)
+        requests = requests_of(2)
+        world.serve(union, requests, 200)
+        speed = world.serve(union, requests, 200)
+        assert drafter.paces[-1] == pytest.approx(speed * adapts, rel=0.1)
 
 
 @pytest.mark.parametrize("has_engine", [False, True])

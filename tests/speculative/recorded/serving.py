@@ -131,9 +131,9 @@ class RecordedDrafter:
 
     def member(self) -> Member:
         if not self.is_engine:
-            return Member(self.name, self)  # type: ignore[arg-type]
+            return Member(self)  # type: ignore[arg-type]
         engine: Any = Engine(lambda requests: self.call + self.request * requests, self.row)
-        return Member(self.name, self, engine, self)  # type: ignore[arg-type]
+        return Member(self, engine, self)  # type: ignore[arg-type]
 
     window = 0
 
@@ -172,12 +172,10 @@ class RecordedDrafter:
 class Engine:
     """Takes what it is said to, by rows of a target, or by requests where rows are the draft's."""
 
-    rolls_first_step = False
-
     def __init__(self, seconds: Callable[[int], float], row: float | None = None) -> None:
         self._seconds, self._row = seconds, row
 
-    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
+    def time_call(self, requests: int, rows: int) -> float:
         if self._row is None:
             return self._seconds(rows)
         return self._seconds(requests) + self._row * max(rows - FEW_BEHIND * requests, 0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.candidates import ranked
@@ -80,19 +81,22 @@ class Acceptance:
         self._num_rows = 0.0  # since it was last hoped
         self._hoped = np.pad(_HOPED ** np.arange(1.0, max_depth + 1), (0, max_nodes - max_depth))
         self._all, self.drifts = Drift(), dict[int, Drift]()
-        # Chances of a request's nodes, the best first, and how many are of depth 1.
-        self._usual, self._first_width = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes)), max_nodes
+        self._usual = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes))  # of a request, the best first
         self._estimate()
 
     def hope(self) -> None:
         """What was known may have changed for the better."""
         self._num_rows = 0.0
 
-    def calibrate(
-        self, ids: Sequence[int], trees: Sequence[TokenTree], first_only: bool = False
-    ) -> list[TokenTree]:
+    def gains(self, ids: Sequence[int]) -> Tensor:
+        """By depth and level, ln of a node's chance once its parent is right: of these requests
+        in the mean, float32 [depths, levels]."""
+        exponents = self._exponents(ids)
+        return self._gains * (sum(exponents) / len(exponents))
+
+    def calibrate(self, ids: Sequence[int], trees: Sequence[TokenTree]) -> list[TokenTree]:
         """The trees drafted for these requests, with the ln of the estimated chances of their paths
-        as scores. ``first_only``: nodes of depth 1 alone were asked for."""
+        as scores."""
         if not any(map(len, trees)):
             return list(trees)
         if self._num_new * _MOST_NEW > self._num_nodes:
@@ -100,18 +104,14 @@ class Acceptance:
         exponents = self._exponents(ids)
         found = TokenTree.calibrated(trees, self._gains, exponents)
         own = (ranked(found) ** (1 / np.array(exponents))[:, None]).mean(0)
-        # The first step of a rollout tells nothing of the others; its nodes are the best, about.
-        usual = self._usual.value.copy() if first_only else np.zeros_like(self._usual.value)
-        usual[: len(own)] = own
-        self._usual.observe(usual)
-        self._first_width = max(int((tree.depths == 1).sum()) for tree in trees)
+        self._usual.observe(np.pad(own, (0, len(self._hoped) - len(own))))
         return found
 
-    def usual(self, ids: Sequence[int], first_only: bool) -> Floats:
+    def usual(self, ids: Sequence[int]) -> Floats:
         """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests."""
         usual: Floats = self._usual.value ** np.array(self._exponents(ids))[:, None]
         usual += 0.5 ** (self._num_rows / _HOPE) * np.maximum(self._hoped - usual, 0.0)
-        return usual[:, : self._first_width] if first_only else usual
+        return usual
 
     def observe(
         self, request_id: int, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
@@ -21,6 +20,7 @@ _SPEED_HALF_LIFE = 7.0  # calls: fewer follow bursts, more lag behind a machine 
 _POINT_HALF_LIFE = 35.0  # calls of a size: fewer believe noise, more forget a change late
 _TRUST = 2.0  # calls that a profiled point counts for: fewer would believe one call in a burst
 _OUTLIER = 3.0  # times the expected seconds: a longer call was a pause, and counts as that long
+_FAR = 1 << 20  # rows that no call has
 
 
 class Mean:
@@ -51,8 +51,7 @@ class CostTable:
         self._follows = follows
         self._engine: CountedEngine | None = None
         self._means: dict[int, Mean] = {}  # seconds by rows
-        self._rows: list[int] = []  # the same, both rising
-        self._seconds: list[float] = []
+        self._rows, self._seconds = np.zeros(0), np.zeros(0)  # the same, both rising
 
     def profile(
         self, timed: Callable[[int], float | None], largest: int, engine: CountedEngine | None
@@ -73,36 +72,17 @@ class CostTable:
 
     def at(self, requests: int, rows: int, context: int = 0) -> float:
         """Expected seconds; 0 before anything was measured. ``context``: cached tokens in all."""
-        if not self._means:
-            return 0.0
-        known, found, share = self._rows, self._seconds, 0.0
-        if self._engine is not None:
-            rows, share = self._padded(requests, rows), self._engine.context_share(context)
-        place = bisect_right(known, rows)
-        if place == 0:
-            seconds = found[0]
-        elif place == len(known):
-            seconds = found[-1] + self._slope() * (rows - known[-1])
-        else:
-            before, value = known[place - 1], found[place - 1]
-            seconds = (found[place] - value) / (known[place] - before) * (rows - before) + value
-        return seconds + found[0] * share
-
-    def _slope(self) -> float:
-        """Seconds of a row beyond the last; a flat end would make rows free."""
-        return (self._seconds[-1] - self._seconds[0]) / max(self._rows[-1] - self._rows[0], 1)
+        return float(self.run(requests, rows, 1, context)[0])
 
     def run(self, requests: int, rows: int, count: int, context: int = 0) -> Floats:
         """`at` of ``count`` numbers of rows from ``rows`` on."""
         if not self._means:
             return np.zeros(count)
-        sizes, share = np.arange(rows, rows + count), 0.0
+        sizes, read = list(range(rows, rows + count)), 0.0
         if self._engine is not None:
-            sizes = np.array([self._padded(requests, size) for size in sizes.tolist()])
-            share = self._engine.context_share(context)
-        beyond = self._slope() * np.maximum(sizes - self._rows[-1], 0)
-        found = np.interp(sizes, self._rows, self._seconds)
-        return np.asarray(found + beyond + self._seconds[0] * share)
+            sizes = [self._padded(requests, size) for size in sizes]
+            read = self._engine.context_share(context) * self._seconds[0]
+        return np.asarray(np.interp(sizes, self._rows, self._seconds) + read)
 
     def observe(self, seconds: float, requests: int, rows: int, context: int = 0) -> None:
         """A call took that long. A table moves by the ratio to what was expected, never below 0."""
@@ -116,7 +96,7 @@ class CostTable:
             ratio = min(ratio, _OUTLIER * speed.value)
         if self._follows:
             speed.observe(ratio)
-        if self._rows[0] <= size <= self._rows[-1]:
+        if min(self._means) <= size <= max(self._means):
             near = self._means[min(self._means, key=lambda known: abs(known - size))]
             near.observe(near.value * ratio / speed.value)
             self._update()
@@ -128,6 +108,10 @@ class CostTable:
         self._update()
 
     def _update(self) -> None:
-        self._rows = sorted(self._means)
-        falling = accumulate((float(self._means[rows].value) for rows in reversed(self._rows)), min)
-        self._seconds = [*falling][::-1]
+        rows = sorted(self._means)
+        falling = accumulate((float(self._means[size].value) for size in reversed(rows)), min)
+        seconds = [*falling][::-1]
+        # A flat end would make rows free.
+        slope = (seconds[-1] - seconds[0]) / max(rows[-1] - rows[0], 1)
+        self._rows = np.array([*rows, _FAR])
+        self._seconds = np.array([*seconds, seconds[-1] + slope * (_FAR - rows[-1])])

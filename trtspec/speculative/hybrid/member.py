@@ -21,27 +21,24 @@ _WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no 
 _KNOWN = 4  # steps before what needs no engine is judged: fewer judge by luck, more lose
 _MOST_BEHIND = 128  # rows up to which drafting is timed: more take longer at the start
 _CATCHES_UP_FOR = 128  # tokens at most that share a catch-up: more bet on texts that may end
-_WHOLE_AFTER = 32  # rollouts of one step before a whole one: what is known of deeper nodes ages
 
 
 class Member:
     """Asks a drafter for its trees, calibrates them (`Acceptance`), and knows what that takes.
 
-    name: in logs. idle: steps since it was last asked. probe: when it is hoped again. worth: of one
-    without an engine, tokens a request that asking it adds. depths: of rollouts, whole, and left at
-    their first step; costs: of both.
+    idle: steps since it was last asked. probe: when it is hoped again. worth: of one without an
+    engine, tokens a request that asking it adds. costs: of asking it, by the rows that are fed.
     """
 
     def __init__(
         self,
-        name: str,
         drafter: Drafter,
         engine: CountedEngine | None = None,
         cache: DraftCache | None = None,
     ) -> None:
         """``engine``: what the drafter drafts with, if it has one, to be timed. ``cache``: what
         the engine keeps its K/V in, if it does."""
-        self.name, self.drafter, self._engine, self._cache = name, drafter, engine, cache
+        self.drafter, self._engine, self._cache = drafter, engine, cache
         self.has_engine = drafter.needs.has_draft_engine
         # It makes up for steps that it was not told of: it reads tokens alone, and its cache has
         # room for all rows that are due.
@@ -49,11 +46,10 @@ class Member:
         self.can_be_left = reads_tokens and (cache is None or not getattr(cache, "window", 0))
         self.acceptance = Acceptance(drafter.needs.max_nodes, drafter.needs.max_depth)
         self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
-        self.depths = (False, True) if engine is not None and engine.rolls_first_step else (False,)
-        self._num_asked = self._num_first_steps = 0  # since a hope, since a whole rollout
+        self.costs = CostTable(None, self.has_engine)
+        self._num_asked = 0  # since a hope
         self.idle = self._most_rows = 1 << 30  # these: of a call
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
-        self.costs = {first: CostTable(None, self.has_engine) for first in (False, True)}
 
     @property
     def is_hoped(self) -> bool:
@@ -70,53 +66,50 @@ class Member:
         engine, self._most_rows = self._engine, max_rows
         # After a step, two rows or so of each request are new to a cache.
         each, behind = (2, _MOST_BEHIND) if self._cache else (1, 0)
-        for first in self.depths if engine is not None else ():
-
-            def timed(rows: int, first: bool = first) -> float | None:
-                assert engine is not None
-                return engine.time_call(min(max(rows // each, 1), max_requests), rows, first)
-
-            self.costs[first].profile(timed, max(each * max_requests, behind), engine)
+        if engine is not None:
+            self.costs.profile(
+                lambda rows: engine.time_call(min(max(rows // each, 1), max_requests), rows),
+                max(each * max_requests, behind),
+                engine,
+            )
 
     def draft(
         self,
         items: Sequence[ScheduledRequest],
         clock: Callable[[], float],
         blocks: Sequence[Tensor] = (),
-        first_step_only: bool = False,
+        pace: float = 0.0,
     ) -> list[TokenTree]:
-        """Its trees for these items of a step, which may have nodes, calibrated. ``blocks``: see
-        `StepPlan`. ``first_step_only``: nodes of depth 1 are enough."""
+        """Its trees for these items of a step, which may have nodes, calibrated. ``blocks`` and
+        ``pace``: see `StepPlan`."""
         self.idle, self._num_asked = 0, self._num_asked + 1
-        first_step_only &= self._num_first_steps < _WHOLE_AFTER
-        self._num_first_steps = self._num_first_steps + 1 if first_step_only else 0
+        ids = [item.request.id for item in items]
         began, behind = clock(), [self._behind(item.request) for item in items]
         # No call is to be larger than the target's: those with the fewest rows come first.
         order = sorted(range(len(items)), key=behind.__getitem__)
         totals = accumulate(behind[i] for i in order)
         kept = sorted(i for i, rows in zip(order, totals, strict=True) if rows <= self._most_rows)
         plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
-        self.drafter.prepare_draft_tokens(StepPlan(*plan, first_step_only=first_step_only))
+        gains = self.acceptance.gains(ids) if pace and self.has_engine else None
+        self.drafter.prepare_draft_tokens(StepPlan(*plan, pace=pace, gains=gains))
         rows = sum(behind[i] for i in kept)
-        self.costs[first_step_only].observe(clock() - began, len(items), rows)
-        ids, trees = [item.request.id for item in items], [item.request.draft for item in items]
+        self.costs.observe(clock() - began, len(items), rows)
+        trees = [item.request.draft for item in items]
         for item in items:
             item.request.draft = TokenTree.empty()
         self._drafts = {i: tree for i, tree in zip(ids, trees, strict=True) if len(tree)}
-        return self.acceptance.calibrate(ids, trees, first_step_only)
+        return self.acceptance.calibrate(ids, trees)
 
-    def seconds(
-        self, requests: Sequence[Request], first_only: bool = False, context: int = 0
-    ) -> float:
+    def seconds(self, requests: Sequence[Request], context: int = 0) -> float:
         """What drafting for these should take, with a share of catching up: tokens that a step is
         hoped to bring, of those that the texts may still have."""
-        costs, count = self.costs[first_only], len(requests)
+        count = len(requests)
         ids, behind = [r.id for r in requests], [self._behind(request) for request in requests]
         usual = sum(min(rows, 2) for rows in behind)
         left = sum(min(request.remaining_tokens, _CATCHES_UP_FOR) for request in requests)
-        per_step = count + float(self.acceptance.usual(ids, False).sum())
+        per_step = count + float(self.acceptance.usual(ids).sum())
         due = (sum(behind) - usual) * per_step / max(left, 1)
-        seconds, more = (costs.at(count, usual + rows, context) for rows in (0, _MOST_BEHIND))
+        seconds, more = (self.costs.at(count, usual + rows, context) for rows in (0, _MOST_BEHIND))
         return seconds + due * (more - seconds) / _MOST_BEHIND
 
     def learn(self, batch: StepPlan, accepted: Sequence[Accepted], verified_only: bool) -> None:

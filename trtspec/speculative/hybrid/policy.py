@@ -13,9 +13,6 @@ from trtspec.speculative.hybrid.candidates import either, falling, ranked
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member
 
-Rollout = tuple[Member, bool]
-"""An engine that drafts, and whether its rollout is left at its first step."""
-
 _FIRST_CHEAP = 4  # steps before engines are tried: fewer try what copies make needless
 _PACE_HALF_LIFE = 24.0  # steps: fewer are noise, more miss that a text changes
 _KEPT = 0.25  # of what is known of the pace, for a new text: less is noise, more misleads
@@ -26,10 +23,12 @@ _LONGEST_BETWEEN = 0.5  # of a step: more time to the next one is waiting for re
 
 class Step:
     """requests: those that generate. rows: that are fed without drafts, of prompts too. context:
-    cached tokens. nodes, tokens: verified, emitted. Then times, and seconds of members."""
+    cached tokens. plain: seconds of one without drafts and prompts; 0.0: unknown. nodes, tokens:
+    verified, emitted. Then times, and seconds of members."""
 
-    def __init__(self, requests: int, rows: int, context: int = 0, began: float = 0.0) -> None:
-        self.requests, self.rows, self.context, self.began = requests, rows, context, began
+    def __init__(self, requests: int, rows: int, context: int, began: float, plain: float) -> None:
+        self.requests, self.rows, self.context = requests, rows, context
+        self.began, self.plain = began, plain
         self.drafted = self.judged = self.ended = self.drafting = 0.0
         self.nodes = self.tokens = 0
         self.asked: list[Member] = []
@@ -62,14 +61,26 @@ class Policy:
         self._around = {drafts: CostTable(target.speed, False) for drafts in (False, True)}
         # Of a step of late, by those of one without drafts.
         self._tokens, self._seconds = Mean(_PACE_HALF_LIFE), Mean(_PACE_HALF_LIFE)
-        self._chosen: tuple[Rollout, ...] = ()
+        self._chosen: tuple[Member, ...] = ()
         self._weighed = 0  # requests of the step in which these were chosen; 0: to be chosen anew
         self._num_steps = 0
+
+    def step(self, requests: int, rows: int, context: int = 0, began: float = 0.0) -> Step:
+        """A step that begins."""
+        plain = self._target.at(requests, requests, context)
+        plain += self._around[False].at(requests, requests) if plain else 0.0
+        return Step(requests, rows, context, began, plain)
+
+    def pace(self, step: Step) -> float:
+        """Tokens a second of late: never below those without drafts, which are always possible;
+        0.0: unknown."""
+        speed_up = self._tokens.value / (self._seconds.value or 1.0)
+        return max(speed_up, 1.0) * step.requests / step.plain if step.plain else 0.0
 
     def skips(self, requests: int) -> bool:
         """Whether nothing drafts in the step to come; asked once a step."""
         self._num_steps += 1
-        step = Step(requests, requests)
+        step = self.step(requests, requests)
         off = [m for m in self._members if m.idle and not self._is_on(m, step)]
         for member in self._members:
             member.idle += 1
@@ -88,35 +99,31 @@ class Policy:
 
     def choose(
         self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, list[TokenTree]]
-    ) -> list[Rollout]:
+    ) -> Sequence[Member]:
         """The engines that draft beside those members that have."""
         ids = [request.id for request in requests]
-        usual: dict[Rollout, tuple[Floats, float]] = {
-            (engine, first): (
-                engine.acceptance.usual(ids, first),
-                engine.seconds(requests, first, step.context),
-            )
+        usual = {
+            engine: (engine.acceptance.usual(ids), engine.seconds(requests, step.context))
             for engine in self._engines
             if self._num_steps > _FIRST_CHEAP or not self._cheap
-            for first in engine.depths
         }
-        options: list[tuple[Rollout, ...]] = [(), *((rollout,) for rollout in usual)]
-        if len({engine for engine, _ in usual}) > 1:
-            options.append(tuple(rollout for rollout in usual if not rollout[1]))
+        options: list[tuple[Member, ...]] = [(), *((engine,) for engine in usual)]
+        if len(usual) > 1:
+            options.append(tuple(usual))
         found: list[list[tuple[float, float]]] = []
         chances = np.zeros((len(ids), 0))
         for trees in (None, *drafts.values()):
             chances = chances if trees is None else either(chances, ranked(trees))
             found.append([])
             for option in options:
-                nodes = reduce(either, (usual[rollout][0] for rollout in option), chances)
-                spent = sum(usual[rollout][1] for rollout in option)
+                nodes = reduce(either, (usual[engine][0] for engine in option), chances)
+                spent = sum(usual[engine][1] for engine in option)
                 _, tokens, took = self._best(step, falling(nodes), spent, bool(drafts or option))
                 is_new = not {*option} <= {*self._chosen}
                 found[-1].append((tokens * (1 - _MARGIN * is_new), took or 1.0))
         # The pace of late may be out of reach; then the fastest is the best. Not so beside copies,
         # which come and go: a slow step waits for the next one.
-        pace = self._pace(step)
+        pace = self.pace(step)
         if not drafts:
             pace = min(pace, max(tokens / took for tokens, took in found[-1]))
         worths = [[tokens - pace * took for tokens, took in each] for each in found]
@@ -125,15 +132,15 @@ class Policy:
             for member, less, more in zip(drafts, worths, worths[1:], strict=False):
                 member.worth.observe((max(more) - max(less)) / step.requests)
             self._chosen, self._weighed = best, step.requests
-        return list(best)
+        return best
 
     def count(self, step: Step, chances: Floats, spent: float) -> int:
         """How many nodes are verified. ``chances``: of all, falling. ``spent``: seconds of drafting
         them."""
         nodes, tokens, seconds = self._best(step, chances, spent, True)
-        if step.is_pure and (plain := self._plain(step)):
+        if step.is_pure and step.plain:
             self._tokens.observe(tokens / step.requests)
-            self._seconds.observe(seconds / plain)
+            self._seconds.observe(seconds / step.plain)
         unseen = not self._sees_all and self._num_steps % _UNSEEN_EVERY == 0
         return min(nodes + unseen, len(chances))
 
@@ -156,16 +163,16 @@ class Policy:
             took = self._target.at(step.requests, rows, step.context)
             took += self._around[step.drafting > 0].at(step.requests, step.requests)
             took += step.drafting / self._target.speed.value
-            lost = took / (self._plain(step) or took) - step.tokens / step.requests
+            lost = took / (step.plain or took) - step.tokens / step.requests
             for member in [m for m in step.asked if m.has_engine] or step.asked:
                 member.probe.drafted(lost)
 
     def _is_on(self, member: Member, step: Step) -> bool:
         """Whether a member pays, by what is known of it and hoped."""
         if member.has_engine:
-            return any(member is engine for engine, _ in self._chosen)
-        asking = member.costs[False].at(step.requests, step.requests)
-        pays = member.worth.value > self._pace(step) * asking / step.requests
+            return member in self._chosen
+        asking = member.costs.at(step.requests, step.requests)
+        pays = member.worth.value > self.pace(step) * asking / step.requests
         return bool(pays or member.is_hoped)
 
     def _best(
@@ -173,7 +180,7 @@ class Policy:
     ) -> tuple[int, float, float]:
         """The best number of nodes, of those with these falling ``chances``, with the tokens and
         seconds of such a step."""
-        pace = self._pace(step)
+        pace = self.pace(step)
         costs = self._target.run(step.requests, step.rows, len(chances) + 1, step.context)
         tokens = np.concatenate(([0.0], np.cumsum(chances))) + step.requests
         nodes = int(np.argmax(tokens - pace * costs)) if pace else len(chances)
@@ -181,13 +188,3 @@ class Policy:
         if tokens[nodes] < pace * took[nodes]:
             nodes = int(np.argmax(tokens / took))
         return nodes, float(tokens[nodes]), float(took[nodes])
-
-    def _pace(self, step: Step) -> float:
-        """Tokens a second of late: never below those without drafts, which are always possible."""
-        plain, speed_up = self._plain(step), self._tokens.value / (self._seconds.value or 1.0)
-        return max(speed_up, 1.0) * step.requests / plain if plain else 0.0
-
-    def _plain(self, step: Step) -> float:
-        """Seconds of a step without drafts and prompts."""
-        target = self._target.at(step.requests, step.requests, step.context)
-        return target + self._around[False].at(step.requests, step.requests) if target else 0.0

@@ -12,7 +12,7 @@ from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.candidates import best_of_all, falling, ranked
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
-from trtspec.speculative.hybrid.policy import Policy, Rollout, Step
+from trtspec.speculative.hybrid.policy import Policy, Step
 
 
 class UnionDrafter(Drafter):
@@ -33,8 +33,8 @@ class UnionDrafter(Drafter):
         """``adapts``: draft and verify what pays; False: as much as there may be.
         ``has_own_rule``: an `AcceptanceRule` accepts drafts, not the target's own choice."""
         self.needs, self.target_cost, self._members = needs, CostTable(), tuple(members)
-        for costs in (costs for member in members for costs in member.costs.values()):
-            costs.speed = self.target_cost.speed
+        for member in members:
+            member.costs.speed = self.target_cost.speed
         self._cheap = [member for member in members if not member.has_engine]
         self._adapts, self._has_own_rule, self._clock = adapts, has_own_rule, clock
         self._policy = Policy(self.target_cost, members, sees_all=not has_own_rule)
@@ -52,7 +52,8 @@ class UnionDrafter(Drafter):
             self._policy.close(self._step, began)
         items = [item for item in batch.items if item.is_generation]
         rows = sum(item.num_rows for item in batch.items)
-        self._step = step = Step(len(items), rows, sum(item.start for item in items), began)
+        context = sum(item.start for item in items)
+        self._step = step = self._policy.step(len(items), rows, context, began)
         for item in items:
             item.request.draft = TokenTree.empty()
         if not self._skips and any(item.max_nodes for item in items):
@@ -99,13 +100,13 @@ class UnionDrafter(Drafter):
         drafts = {member: member.draft(items, clock, blocks) for member in asked}
         step.drafting = clock() - began
         spent = sum(member.seconds(requests) for member in drafts)
-        chosen: list[Rollout] = [(m, False) for m in self._members if m.has_engine]
+        engines: Sequence[Member] = [member for member in self._members if member.has_engine]
         if self._adapts:
-            chosen = policy.choose(step, requests, drafts)
-        began = clock()
-        for member, first in chosen:
-            spent += member.seconds(requests, first, step.context)
-            drafts[member] = member.draft(items, clock, blocks, first)
+            engines = policy.choose(step, requests, drafts)
+        began, pace = clock(), policy.pace(step) if self._adapts else 0.0
+        for member in engines:
+            spent += member.seconds(requests, step.context)
+            drafts[member] = member.draft(items, clock, blocks, pace)
         step.drafting += clock() - began
         if not drafts:
             return
