@@ -21,7 +21,7 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
 
 
 def chances(estimator: Acceptance, tree: TokenTree) -> list[float]:
-    (calibrated,) = estimator.calibrate([0], [tree])
+    (calibrated,) = estimator.calibrate([-1], [tree])
     scores = calibrated.scores
     assert scores is not None
     return np.exp(scores.astype(np.float64)).tolist()
@@ -39,6 +39,7 @@ def test_it_converges_whatever_is_verified(verified: int) -> None:
             right += 1
         emitted = [1, 2, 3, 9][: min(right, verified)]
         emitted.append(len(emitted) + 1 if right > verified else 9)
+        estimator.calibrate([step], [tree])
         estimator.observe(step, tree, emitted, None)
     for said in TRUE:
         tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
@@ -77,9 +78,11 @@ def test_the_drafter_is_believed_at_first() -> None:
 def test_old_observations_fade() -> None:
     estimator, tree = Acceptance(12, 12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
     for _ in range(3000):
+        estimator.calibrate([9], [tree])
         estimator.observe(9, tree, [1], None)
     assert chances(estimator, tree)[0] > 0.97
     for _ in range(1500):
+        estimator.calibrate([9], [tree])
         estimator.observe(9, tree, [2], None)
     assert chances(estimator, tree)[0] < 0.1
 
@@ -87,13 +90,13 @@ def test_old_observations_fade() -> None:
 def test_drift() -> None:
     """As often as expected, but for chance: no change. Otherwise the exponent that
     turns what was expected into what happened; a request that is young goes by the others."""
-    rng, everyone = random.Random(0), Drift()
+    rng, everyone = random.Random(0), Drift(64.0)
     away = []
     for _ in range(2000):
         everyone.observe(1, rng.random() < 0.6, 0.6)
         away.append(abs(everyone.exponent - 1))
     assert sorted(away)[len(away) // 2] < 0.2 and max(away) < 0.9
-    request = Drift(everyone)
+    request = Drift(32.0, everyone)
     assert request.exponent == pytest.approx(everyone.exponent, abs=0.2)
     for _ in range(100):
         request.observe(1, 1, 0.6)
@@ -107,8 +110,8 @@ def test_drift() -> None:
 def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
     """What differs by far more than noise is believed whole, or a drafter whose acceptance has
     fallen would be thought better than it is for as long as it drafts."""
-    rng, everyone = random.Random(0), Drift()
-    request, found = Drift(everyone), []
+    rng, everyone = random.Random(0), Drift(64.0)
+    request, found = Drift(32.0, everyone), []
     for step in range(2000):
         hit = rng.random() < true
         for each in (everyone, request):

@@ -57,6 +57,19 @@ def test_calls_that_set_things_up_are_no_profile() -> None:
         assert table.at(1, size) == pytest.approx(linear(size))
 
 
+def test_a_busy_moment_spoils_no_profile() -> None:
+    calls = 0
+
+    def timed(size: int) -> float:
+        nonlocal calls
+        calls += 1
+        return linear(size) * (10 if 5 < calls < 12 else 1)
+
+    table = CostTable()
+    table.profile(timed, 16, None)
+    assert [table.at(1, size) for size in (1, 4, 16)] == pytest.approx([2.1e-3, 2.4e-3, 3.6e-3])
+
+
 def test_what_is_seen_soon_outweighs_a_wrong_profile() -> None:
     """Measured while the machine did something else: too slow, and in part."""
     for wrong in (lambda size: 20 * linear(size), lambda size: 0.1 if size < 3 else linear(size)):

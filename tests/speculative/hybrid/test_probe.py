@@ -38,7 +38,7 @@ class Backoff(RuleBasedStateMachine):
     @rule(at_once=st.booleans())
     def begin_a_text(self, at_once: bool) -> None:
         self.probe.hasten(at_once)
-        if at_once or 4 * self.waited >= self.wait:
+        if at_once or 2 * self.waited >= self.wait:
             self.waited = LONGEST
 
     @property

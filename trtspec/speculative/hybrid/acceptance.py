@@ -17,14 +17,13 @@ NUM_DEPTHS, NUM_LEVELS = 12, 20
 _TRUST_IN_DRAFTER = 2.0  # nodes that a drafter's own probability counts for: few, as many boast
 _TRUST_IN_LEVEL = 16.0  # nodes of all depths that stand in for one: more pools depths that differ
 _MEMORY = 512.0  # nodes of a cell after which older ones count half: fewer are noise
-_MOST_NEW = 64  # of so many nodes one more changes little: estimating seldom saves the host time
 _HALF_LIFE, _HALF_LIFE_OF_ALL = 32.0, 64.0
 """Rows of a text, and of all, after which older ones count half: fewer are noise, or what a single
 text was like, more miss a change."""
 _TRUST = 8.0  # rows that what is known already counts for: more see a change late, fewer chance
-_HOPED, _HOPE = 0.9, 4.0
-"""What is not known is hoped to be accepted so often a node, half of that after so many rows: less
-hope or fewer rows give up what would pay, more draft in vain for longer."""
+_HOPED, HOPE = 0.9, 8
+"""What is not known is hoped to be accepted so often a node, half of that after so many steps: less
+hope or fewer steps give up what would pay by chance, more draft in vain for longer."""
 _USUAL_HALF_LIFE = 7.0  # steps that the usual tree is a mean of: fewer are noise, more are late
 _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always possible
 
@@ -34,12 +33,19 @@ class Drift:
 
     A row with drafts *hits* if one of them carries its next token. With shares h of rows that hit
     and x that were expected to, a chance p has lately been p ** (ln h / ln x), which changes the
-    chances along a path alike. While there are few rows, those of `parent` stand in.
+    chances along a path alike. It begins with what is ``known``.
     """
 
-    def __init__(self, parent: Drift | None = None) -> None:
-        half_life = _HALF_LIFE if parent is not None else _HALF_LIFE_OF_ALL
-        self._parent, self._hits, self._expected = parent, Mean(half_life), Mean(half_life)
+    def __init__(self, half_life: float, known: Drift | None = None) -> None:
+        hits, expected = known.rates if known else (0.5, 0.5)
+        self._hits = Mean(half_life, hits, _TRUST)
+        self._expected = Mean(half_life, expected, _TRUST)
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Shares of rows that hit, and that were expected to."""
+        hits, expected = self._hits.value, self._expected.value
+        return min(max(hits, _LEAST), _MOST), min(max(expected, _LEAST), _MOST)
 
     def observe(self, rows: int, hits: int, expected: float) -> None:
         """Add that many rows, of which `hits` hit and `expected` were expected to."""
@@ -49,16 +55,8 @@ class Drift:
     @property
     def exponent(self) -> float:
         """1: nothing has changed."""
-        hits, expected = (min(max(rate, _LEAST), _MOST) for rate in self._rates())
+        hits, expected = self.rates
         return math.log(hits) / math.log(expected)
-
-    def _rates(self) -> tuple[float, float]:
-        usual = (
-            (self._expected.value or 0.5,) * 2 if self._parent is None else self._parent._rates()
-        )
-        share = _TRUST / (_TRUST + self._hits.count)
-        hits, expected = self._hits.value, self._expected.value
-        return hits + share * (usual[0] - hits), expected + share * (usual[1] - expected)
 
 
 class Acceptance:
@@ -73,20 +71,23 @@ class Acceptance:
     """
 
     def __init__(self, max_nodes: int, max_depth: int) -> None:
-        self._verified = [0.0] * (NUM_DEPTHS * NUM_LEVELS)  # lists, as single entries are counted
-        self._accepted = list(self._verified)
+        self._verified, self._accepted = np.zeros((2, NUM_DEPTHS * NUM_LEVELS))
         middles = [2.0 ** -((2.0 ** ((i + 0.5) / 4.0) - 1.0) / 4.0) for i in range(NUM_LEVELS)]
         self._own = np.clip(middles, _LEAST, _MOST)
-        self._num_nodes = self._num_new = 0
-        self._num_rows = 0.0  # since it was last hoped
+        self._num_asked = 0  # since it was last hoped
         self._hoped = np.pad(_HOPED ** np.arange(1.0, max_depth + 1), (0, max_nodes - max_depth))
-        self._all, self.drifts = Drift(), dict[int, Drift]()
+        self._all, self.drifts = Drift(_HALF_LIFE_OF_ALL), dict[int, Drift]()
         self._usual = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes))  # of a request, the best first
         self._estimate()
 
     def hope(self) -> None:
         """What was known may have changed for the better."""
-        self._num_rows = 0.0
+        self._num_asked = 0
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether so little is known since a hope that chance would be the judge."""
+        return self._num_asked <= HOPE
 
     def gains(self, ids: Sequence[int]) -> Tensor:
         """By depth and level, ln of a node's chance once its parent is right: of these requests
@@ -97,10 +98,10 @@ class Acceptance:
     def calibrate(self, ids: Sequence[int], trees: Sequence[TokenTree]) -> list[TokenTree]:
         """The trees drafted for these requests, with the ln of the estimated chances of their paths
         as scores."""
+        self._num_asked += 1
         if not any(map(len, trees)):
             return list(trees)
-        if self._num_new * _MOST_NEW > self._num_nodes:
-            self._estimate()
+        self._estimate()
         exponents = self._exponents(ids)
         found = TokenTree.calibrated(trees, self._gains, exponents)
         own = (ranked(found) ** (1 / np.array(exponents))[:, None]).mean(0)
@@ -110,7 +111,7 @@ class Acceptance:
     def usual(self, ids: Sequence[int]) -> Floats:
         """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests."""
         usual: Floats = self._usual.value ** np.array(self._exponents(ids))[:, None]
-        usual += 0.5 ** (self._num_rows / _HOPE) * np.maximum(self._hoped - usual, 0.0)
+        usual += 0.5 ** (self._num_asked / HOPE) * np.maximum(self._hoped - usual, 0.0)
         return usual
 
     def observe(
@@ -122,7 +123,7 @@ class Acceptance:
         reached, taken, cells = tree.outcomes(tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
         if not reached:
             return
-        expected = sum(self._chances[cell] for cell in cells)
+        expected = float(self._chances[cells].sum())
         for cell, was_taken in zip(cells, taken, strict=True):
             if self._verified[cell] >= _MEMORY:
                 self._verified[cell] *= 0.5
@@ -130,10 +131,8 @@ class Acceptance:
             self._verified[cell] += 1.0
             self._accepted[cell] += was_taken
         rows = int(tree.rows[2, reached[-1] + 1])
-        self._num_new += len(taken)
-        self._num_nodes += len(taken)
-        self._num_rows += rows
-        for drift in (self._all, self.drifts.setdefault(request_id, Drift(self._all))):
+        own = self.drifts.setdefault(request_id, Drift(_HALF_LIFE, self._all))
+        for drift in (self._all, own):
             drift.observe(rows, sum(taken), expected)
 
     def _exponents(self, ids: Sequence[int]) -> list[float]:
@@ -141,11 +140,9 @@ class Acceptance:
 
     def _estimate(self) -> None:
         """Estimate all chances anew."""
-        self._num_new, shape, trust = 0, (NUM_DEPTHS, NUM_LEVELS), _TRUST_IN_DRAFTER
-        verified = np.array(self._verified).reshape(shape)
-        accepted = np.array(self._accepted).reshape(shape)
+        trust, shape = _TRUST_IN_DRAFTER, (NUM_DEPTHS, NUM_LEVELS)
+        verified, accepted = self._verified.reshape(shape), self._accepted.reshape(shape)
         level = (accepted.sum(0) + trust * self._own) / (verified.sum(0) + trust)
         chances = (accepted + _TRUST_IN_LEVEL * level) / (verified + _TRUST_IN_LEVEL)
-        chances = np.clip(chances, _LEAST, _MOST)
         self._gains = torch.from_numpy(np.log(chances).astype(np.float32))
-        self._chances: list[float] = chances.reshape(-1).tolist()
+        self._chances = chances.reshape(-1)

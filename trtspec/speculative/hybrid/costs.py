@@ -56,19 +56,22 @@ class CostTable:
     def profile(
         self, timed: Callable[[int], float | None], largest: int, engine: CountedEngine | None
     ) -> None:
-        """Measure calls of up to `largest` rows, the smallest first, within about PROFILE_SECONDS;
-        of two calls of a size the faster one counts. `timed`: makes a call of so many rows and
-        returns its seconds; None: it cannot. ``engine``: that pads, and reads cached tokens."""
+        """Measure calls of up to `largest` rows within about PROFILE_SECONDS, the smallest first,
+        in two rounds, of which the faster call counts: what the machine does beside seldom lasts
+        for both. `timed`: makes a call of so many rows and returns its seconds; None: it cannot.
+        ``engine``: that pads, and reads cached tokens."""
         if engine is not None:
             self._engine, self._padded = engine, lru_cache(1 << 14)(engine.padded_rows)
         if None in [timed(1) for _ in range(_SET_UPS)]:
             return
-        spent, sizes = 0.0, {1, largest, *(n << i for n in (2, 3) for i in range(20))}
-        for size in sorted(sizes):
-            if size <= largest and spent <= PROFILE_SECONDS:
-                pair = [timed(size) or 0.0 for _ in range(2)]
-                spent += sum(pair)
-                self._add(size, min(pair))
+        sizes = {1, largest, *(n << i for n in (2, 3) for i in range(20))}
+        for _ in range(2):
+            spent = 0.0
+            for size in sorted(size for size in sizes if size <= largest):
+                if spent <= PROFILE_SECONDS / 2:
+                    seconds = timed(size) or 0.0
+                    spent += seconds
+                    self._add(size, min(seconds, self._means.get(size, Mean(1.0, seconds)).value))
 
     def at(self, requests: int, rows: int, context: int = 0) -> float:
         """Expected seconds; 0 before anything was measured. ``context``: cached tokens in all."""

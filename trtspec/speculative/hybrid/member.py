@@ -18,7 +18,6 @@ from trtspec.speculative.hybrid.costs import CostTable, Mean
 from trtspec.speculative.hybrid.probe import Probe
 
 _WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no longer copies
-_KNOWN = 4  # steps before what needs no engine is judged: fewer judge by luck, more lose
 _MOST_BEHIND = 128  # rows up to which drafting is timed: more take longer at the start
 _CATCHES_UP_FOR = 128  # tokens at most that share a catch-up: more bet on texts that may end
 
@@ -47,19 +46,13 @@ class Member:
         self.acceptance = Acceptance(drafter.needs.max_nodes, drafter.needs.max_depth)
         self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
         self.costs = CostTable(None, self.has_engine)
-        self._num_asked = 0  # since a hope
-        self.idle = self._most_rows = 1 << 30  # these: of a call
+        self.took = 0.0  # seconds of the last call
+        self.idle = self._most_rows = 1 << 30
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
 
-    @property
-    def is_hoped(self) -> bool:
-        """Whether one without an engine is to be asked, whatever it was worth."""
-        return self._num_asked < _KNOWN
-
-    def hope(self) -> None:
-        """What was known of it may have changed for the better."""
-        self.acceptance.hope()
-        self._num_asked = 0
+    def is_worth(self, tokens: float) -> bool:
+        """Whether to ask one without an engine, at the price of so many tokens a request."""
+        return self.acceptance.is_tried or bool(self.worth.value > tokens)
 
     def profile(self, max_requests: int, max_rows: int) -> None:
         """Time the drafter's engine, before there are requests."""
@@ -82,7 +75,7 @@ class Member:
     ) -> list[TokenTree]:
         """Its trees for these items of a step, which may have nodes, calibrated. ``blocks`` and
         ``pace``: see `StepPlan`."""
-        self.idle, self._num_asked = 0, self._num_asked + 1
+        self.idle = 0
         ids = [item.request.id for item in items]
         began, behind = clock(), [self._behind(item.request) for item in items]
         # No call is to be larger than the target's: those with the fewest rows come first.
@@ -92,8 +85,8 @@ class Member:
         plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
         gains = self.acceptance.gains(ids) if pace and self.has_engine else None
         self.drafter.prepare_draft_tokens(StepPlan(*plan, pace=pace, gains=gains))
-        rows = sum(behind[i] for i in kept)
-        self.costs.observe(clock() - began, len(items), rows)
+        self.took = clock() - began
+        self.costs.observe(self.took, len(items), sum(behind[i] for i in kept))
         trees = [item.request.draft for item in items]
         for item in items:
             item.request.draft = TokenTree.empty()
@@ -112,22 +105,20 @@ class Member:
         seconds, more = (self.costs.at(count, usual + rows, context) for rows in (0, _MOST_BEHIND))
         return seconds + due * (more - seconds) / _MOST_BEHIND
 
-    def learn(self, batch: StepPlan, accepted: Sequence[Accepted], verified_only: bool) -> None:
-        """Compare the step's drafts with what the target emitted. `verified_only`: judge only the
-        nodes that were verified, where the rule of acceptance is another than the target's own."""
+    def on_accepted(
+        self, batch: StepPlan, accepted: Sequence[Accepted], adapts: bool, verified_only: bool
+    ) -> Sequence[tuple[int, ...]]:
+        """See `Drafter.on_accepted`; its drafts of the step are compared with what the target
+        emitted. ``verified_only``: those that were verified, where the rule of acceptance is not
+        the target's own. Where it ``adapts``, one that did not draft is not told if it can be left;
+        else it hears of what it cannot make up for. It is fed nothing: that is weighed once it is
+        to draft."""
         drafts, self._drafts = self._drafts, {}
         for item, outcome in zip(batch.items, accepted, strict=True) if drafts else ():
             request = item.request
             if request.id in drafts:
                 verified = request.draft if verified_only else None
                 self.acceptance.observe(request.id, drafts[request.id], outcome.tokens, verified)
-
-    def tell(
-        self, batch: StepPlan, accepted: Sequence[Accepted], adapts: bool
-    ) -> Sequence[tuple[int, ...]]:
-        """See `Drafter.on_accepted`. Where it ``adapts``, one that did not draft is not told if it
-        can be left; else it hears of what it cannot make up for. It is fed nothing: that is weighed
-        once it is to draft."""
         if not (adapts and self.idle):
             return self.drafter.on_accepted(batch, accepted)
         if not self.can_be_left:

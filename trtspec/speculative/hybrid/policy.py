@@ -13,23 +13,20 @@ from trtspec.speculative.hybrid.candidates import either, falling, ranked
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member
 
-_FIRST_CHEAP = 4  # steps before engines are tried: fewer try what copies make needless
 _PACE_HALF_LIFE = 24.0  # steps: fewer are noise, more miss that a text changes
 _KEPT = 0.25  # of what is known of the pace, for a new text: less is noise, more misleads
-_MARGIN = 0.03  # share of more tokens that another engine must promise: less goes to and fro
-_UNSEEN_EVERY = 32  # steps, in one of which a node more is verified where nothing else tells of it
 _LONGEST_BETWEEN = 0.5  # of a step: more time to the next one is waiting for requests
 
 
 class Step:
     """requests: those that generate. rows: that are fed without drafts, of prompts too. context:
-    cached tokens. plain: seconds of one without drafts and prompts; 0.0: unknown. nodes, tokens:
-    verified, emitted. Then times, and seconds of members."""
+    cached tokens. plain: seconds of one without drafts and prompts; 0.0: unknown. spent: expected
+    of drafting. nodes, tokens: verified, emitted. Then times, and seconds of members."""
 
     def __init__(self, requests: int, rows: int, context: int, began: float, plain: float) -> None:
         self.requests, self.rows, self.context = requests, rows, context
-        self.began, self.plain = began, plain
-        self.drafted = self.judged = self.ended = self.drafting = 0.0
+        self.began, self.plain, self.spent = began, plain, 0.0
+        self.ended = self.drafting = 0.0
         self.nodes = self.tokens = 0
         self.asked: list[Member] = []
 
@@ -53,23 +50,18 @@ class Policy:
     of the nodes at hand. Seconds are those of the machine at its usual speed.
     """
 
-    def __init__(self, target: CostTable, members: Sequence[Member], sees_all: bool) -> None:
-        """``sees_all``: False: outcomes are known of verified nodes alone."""
-        self._target, self._members, self._sees_all = target, tuple(members), sees_all
+    def __init__(self, target: CostTable, members: Sequence[Member]) -> None:
+        self._target, self._members = target, tuple(members)
         self._cheap = [member for member in members if not member.has_engine]
         self._engines = [member for member in members if member.has_engine]
-        self._around = {drafts: CostTable(target.speed, False) for drafts in (False, True)}
         # Of a step of late, by those of one without drafts.
         self._tokens, self._seconds = Mean(_PACE_HALF_LIFE), Mean(_PACE_HALF_LIFE)
         self._chosen: tuple[Member, ...] = ()
         self._weighed = 0  # requests of the step in which these were chosen; 0: to be chosen anew
-        self._num_steps = 0
 
     def step(self, requests: int, rows: int, context: int = 0, began: float = 0.0) -> Step:
         """A step that begins."""
-        plain = self._target.at(requests, requests, context)
-        plain += self._around[False].at(requests, requests) if plain else 0.0
-        return Step(requests, rows, context, began, plain)
+        return Step(requests, rows, context, began, self._target.at(requests, requests, context))
 
     def pace(self, step: Step) -> float:
         """Tokens a second of late: never below those without drafts, which are always possible;
@@ -79,13 +71,12 @@ class Policy:
 
     def skips(self, requests: int) -> bool:
         """Whether nothing drafts in the step to come; asked once a step."""
-        self._num_steps += 1
         step = self.step(requests, requests)
         off = [m for m in self._members if m.idle and not self._is_on(m, step)]
         for member in self._members:
             member.idle += 1
             if member in off and member.probe.passes():
-                member.hope()
+                member.acceptance.hope()
                 self._weighed = 0
         if len(off) < len(self._members) or self._weighed != requests:
             return False
@@ -105,7 +96,6 @@ class Policy:
         usual = {
             engine: (engine.acceptance.usual(ids), engine.seconds(requests, step.context))
             for engine in self._engines
-            if self._num_steps > _FIRST_CHEAP or not self._cheap
         }
         options: list[tuple[Member, ...]] = [(), *((engine,) for engine in usual)]
         if len(usual) > 1:
@@ -118,9 +108,8 @@ class Policy:
             for option in options:
                 nodes = reduce(either, (usual[engine][0] for engine in option), chances)
                 spent = sum(usual[engine][1] for engine in option)
-                _, tokens, took = self._best(step, falling(nodes), spent, bool(drafts or option))
-                is_new = not {*option} <= {*self._chosen}
-                found[-1].append((tokens * (1 - _MARGIN * is_new), took or 1.0))
+                _, tokens, took = self._best(step, nodes, spent)
+                found[-1].append((tokens, took or 1.0))
         # The pace of late may be out of reach; then the fastest is the best. Not so beside copies,
         # which come and go: a slow step waits for the next one.
         pace = self.pace(step)
@@ -132,17 +121,19 @@ class Policy:
             for member, less, more in zip(drafts, worths, worths[1:], strict=False):
                 member.worth.observe((max(more) - max(less)) / step.requests)
             self._chosen, self._weighed = best, step.requests
+        step.spent = sum(usual[engine][1] for engine in best)
+        step.spent += sum(member.seconds(requests) for member in drafts)
         return best
 
-    def count(self, step: Step, chances: Floats, spent: float) -> int:
-        """How many nodes are verified. ``chances``: of all, falling. ``spent``: seconds of drafting
-        them."""
-        nodes, tokens, seconds = self._best(step, chances, spent, True)
+    def count(self, step: Step, chances: Floats) -> int:
+        """How many nodes are verified, of those with these ``chances`` (see `ranked`)."""
+        nodes, tokens, seconds = self._best(step, chances, step.spent)
         if step.is_pure and step.plain:
             self._tokens.observe(tokens / step.requests)
             self._seconds.observe(seconds / step.plain)
-        unseen = not self._sees_all and self._num_steps % _UNSEEN_EVERY == 0
-        return min(nodes + unseen, len(chances))
+        # A try tells what drafts and their rows are worth, whatever is believed of them.
+        tried = any(member.acceptance.is_tried for member in step.asked)
+        return int(np.count_nonzero(chances)) if tried else nodes
 
     def close(self, step: Step, now: float) -> None:
         """The next step begins: learn what this one took."""
@@ -153,15 +144,11 @@ class Policy:
             for member in self._members:
                 member.probe.hasten(at_once=not member.has_engine)
         elif step.ended:
-            verifying, own = step.judged - step.drafted, step.ended - step.began
-            own += min(now - step.ended, _LONGEST_BETWEEN * own)
-            rows = step.rows + step.nodes
-            self._target.observe(verifying, step.requests, rows, step.context)
-            around = max(own - verifying - step.drafting, 0.0)
-            self._around[step.drafting > 0].observe(around, step.requests, step.requests)
+            own, rows = step.ended - step.began, step.rows + step.nodes
+            own += min(now - step.ended, _LONGEST_BETWEEN * own) - step.drafting
+            self._target.observe(own, step.requests, rows, step.context)
             # By the tables: a slow moment is no loss.
             took = self._target.at(step.requests, rows, step.context)
-            took += self._around[step.drafting > 0].at(step.requests, step.requests)
             took += step.drafting / self._target.speed.value
             lost = took / (step.plain or took) - step.tokens / step.requests
             for member in [m for m in step.asked if m.has_engine] or step.asked:
@@ -172,19 +159,16 @@ class Policy:
         if member.has_engine:
             return member in self._chosen
         asking = member.costs.at(step.requests, step.requests)
-        pays = member.worth.value > self.pace(step) * asking / step.requests
-        return bool(pays or member.is_hoped)
+        return member.is_worth(self.pace(step) * asking / step.requests)
 
-    def _best(
-        self, step: Step, chances: Floats, spent: float, drafts: bool
-    ) -> tuple[int, float, float]:
-        """The best number of nodes, of those with these falling ``chances``, with the tokens and
-        seconds of such a step."""
-        pace = self.pace(step)
-        costs = self._target.run(step.requests, step.rows, len(chances) + 1, step.context)
-        tokens = np.concatenate(([0.0], np.cumsum(chances))) + step.requests
-        nodes = int(np.argmax(tokens - pace * costs)) if pace else len(chances)
-        took = costs + spent + self._around[drafts].at(step.requests, step.requests)
+    def _best(self, step: Step, chances: Floats, spent: float) -> tuple[int, float, float]:
+        """The best number of nodes, of those with these ``chances``, with the tokens and seconds of
+        such a step."""
+        pace, ranks = self.pace(step), falling(chances)
+        costs = self._target.run(step.requests, step.rows, len(ranks) + 1, step.context)
+        tokens = np.concatenate(([0.0], np.cumsum(ranks))) + step.requests
+        nodes = int(np.argmax(tokens - pace * costs)) if pace else len(ranks)
+        took = costs + spent
         if tokens[nodes] < pace * took[nodes]:
             nodes = int(np.argmax(tokens / took))
         return nodes, float(tokens[nodes]), float(took[nodes])

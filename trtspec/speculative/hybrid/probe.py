@@ -7,7 +7,7 @@ FIRST, LEAST, MOST = 32, 8, 128
 3 % of the time at first and 0.8 % in the end: more loses where drafts lose, less finds late where
 they would gain."""
 SHORTEST, LONGEST = 8, 2048  # steps between tries: fewer blur them, more would end all trying
-_NEW_TEXT = 4  # times as soon for a new text: more costs where texts are alike, less where not
+_NEW_TEXT = 2  # times as soon for a new text: more costs where texts are alike, less where not
 
 
 class Probe:

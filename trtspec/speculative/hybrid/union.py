@@ -9,7 +9,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.candidates import best_of_all, falling, ranked
+from trtspec.speculative.hybrid.candidates import best_of_all, ranked
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.policy import Policy, Step
@@ -32,19 +32,17 @@ class UnionDrafter(Drafter):
     ) -> None:
         """``adapts``: draft and verify what pays; False: as much as there may be.
         ``has_own_rule``: an `AcceptanceRule` accepts drafts, not the target's own choice."""
-        self.needs, self.target_cost, self._members = needs, CostTable(), tuple(members)
+        self.needs, self.target_cost = needs, CostTable()
+        self._members = sorted(members, key=lambda member: member.has_engine)
         for member in members:
             member.costs.speed = self.target_cost.speed
-        self._cheap = [member for member in members if not member.has_engine]
         self._adapts, self._has_own_rule, self._clock = adapts, has_own_rule, clock
-        self._policy = Policy(self.target_cost, members, sees_all=not has_own_rule)
-        self._skips = False
+        self._policy = Policy(self.target_cost, self._members)
         self._step: Step | None = None
 
     def skips_drafts(self, num_requests: int) -> bool:
         nothing_pays = self._adapts and num_requests > 0 and self._policy.skips(num_requests)
-        self._skips = nothing_pays and not self.needs.reads_every_row
-        return self._skips
+        return nothing_pays and not self.needs.reads_every_row
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         began = self._clock()
@@ -56,20 +54,16 @@ class UnionDrafter(Drafter):
         self._step = step = self._policy.step(len(items), rows, context, began)
         for item in items:
             item.request.draft = TokenTree.empty()
-        if not self._skips and any(item.max_nodes for item in items):
+        if any(item.max_nodes for item in items):
             self._draft(step, batch)
-        step.drafted = self._clock()
 
     def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
         step = self._step
         assert step is not None, "drafts are prepared before they are judged"
-        step.judged = self._clock()
         step.tokens = sum(len(outcome.tokens) for outcome in accepted)
-        told = []
-        for member in self._members:
-            member.learn(batch, accepted, self._has_own_rule)
-            told.append(member.tell(batch, accepted, self._adapts))
-        self._skips, step.ended = False, self._clock()
+        own = self._adapts, self._has_own_rule
+        told = [member.on_accepted(batch, accepted, *own) for member in self._members]
+        step.ended = self._clock()
         return [sum(lengths, ()) for lengths in zip(*told, strict=True)]
 
     def release(self, request_id: int) -> None:
@@ -91,31 +85,25 @@ class UnionDrafter(Drafter):
 
     def _draft(self, step: Step, batch: StepPlan) -> None:
         """Let members draft, and give each request the nodes that are worth a row."""
-        policy, clock = self._policy, self._clock
+        policy, clock, pace = self._policy, self._clock, 0.0
         places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
         items = [batch.items[i] for i in places]
         blocks = [batch.blocks[i] for i in places] if batch.blocks else []  # a plan may lack them
-        requests, began = [item.request for item in items], clock()
-        asked = policy.asks(step) if self._adapts else self._cheap
-        drafts = {member: member.draft(items, clock, blocks) for member in asked}
-        step.drafting = clock() - began
-        spent = sum(member.seconds(requests) for member in drafts)
-        engines: Sequence[Member] = [member for member in self._members if member.has_engine]
+        requests = [item.request for item in items]
+        drafts: dict[Member, list[TokenTree]] = {}
+        engines: Sequence[Member] = self._members
         if self._adapts:
-            engines = policy.choose(step, requests, drafts)
-        began, pace = clock(), policy.pace(step) if self._adapts else 0.0
+            drafts = {member: member.draft(items, clock, blocks) for member in policy.asks(step)}
+            engines, pace = policy.choose(step, requests, drafts), policy.pace(step)
         for member in engines:
-            spent += member.seconds(requests, step.context)
             drafts[member] = member.draft(items, clock, blocks, pace)
-        step.drafting += clock() - began
         if not drafts:
             return
-        step.asked = list(drafts)
+        step.asked, step.drafting = list(drafts), sum(member.took for member in drafts)
         trees = [TokenTree.merge(parts) for parts in zip(*drafts.values(), strict=True)]
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
-        chances, step.nodes = ranked(trees), sum(map(len, trees))
-        if self._adapts:
-            step.nodes = policy.count(step, falling(chances), spent)
+        chances = ranked(trees)
+        step.nodes = policy.count(step, chances) if self._adapts else sum(map(len, trees))
         for request, tree in zip(requests, best_of_all(trees, chances, step.nodes), strict=True):
             request.draft = tree
 
