@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
     from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
     from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
-    from trtspec.speculative.hybrid.auto import AutoDecodingConfig
-    from trtspec.speculative.hybrid.options import HybridDecodingConfig
+    from trtspec.speculative.hybrid.options import AutoDecodingConfig, HybridDecodingConfig
     from trtspec.speculative.medusa.options import MedusaDecodingConfig
     from trtspec.speculative.mtp.options import MtpDecodingConfig
     from trtspec.speculative.mtp.options import MtpDecodingConfig as MTPDecodingConfig
@@ -75,7 +74,7 @@ _HOMES = {
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "KvCacheConfig": "trtspec.config.kv",
     "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
-    "AutoDecodingConfig": "trtspec.speculative.hybrid.auto",
+    "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.options",
     "DFlashDecodingConfig": "trtspec.speculative.block.options",
     "DraftTargetDecodingConfig": "trtspec.speculative.draft_model.options",

@@ -70,6 +70,19 @@ class DrafterNeeds:
                 f"{self.max_nodes}"
             )
 
+    @classmethod
+    def of_all(cls, members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
+        """What drafters need whose trees are merged into one of ``max_nodes`` nodes at most."""
+        nodes = min(max_nodes, sum(needs.max_nodes for needs in members))
+        return cls(
+            max_nodes=nodes,
+            max_depth=min(max(needs.max_depth for needs in members), nodes),
+            caches=tuple(cache for needs in members for cache in needs.caches),
+            reads_hidden=any(needs.reads_hidden for needs in members),
+            reads_every_row=any(needs.reads_every_row for needs in members),
+            has_draft_engine=any(needs.has_draft_engine for needs in members),
+        )
+
 
 @dataclass(slots=True)
 class Accepted:

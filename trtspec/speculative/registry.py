@@ -24,7 +24,7 @@ from trtspec.speculative.eagle.method import EAGLE, EAGLE3
 from trtspec.speculative.hidden_states.method import EXTRACT_HIDDEN_STATES
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.method import AUTO, HYBRID
-from trtspec.speculative.hybrid.union import UnionDrafter, union_needs
+from trtspec.speculative.hybrid.union import UnionDrafter
 from trtspec.speculative.medusa.method import MEDUSA
 from trtspec.speculative.mtp.method import MTP
 from trtspec.speculative.ngram.method import NGRAM
@@ -157,7 +157,7 @@ def methods_taking(option: str) -> list[str]:
 def drafter_needs(config: DecodingConfig) -> DrafterNeeds:
     """What the drafter for `config` may use in a step; ConfigError for an unregistered class."""
     needs = [_needs(member) for member in config.members]
-    return needs[0] if len(needs) == 1 else union_needs(needs, config.num_rows - 1)
+    return needs[0] if len(needs) == 1 else DrafterNeeds.of_all(needs, config.num_rows - 1)
 
 
 def make_drafter(

@@ -96,7 +96,7 @@ def test_drift() -> None:
         everyone.observe(1, rng.random() < 0.6, 0.6)
         away.append(abs(everyone.exponent - 1))
     assert sorted(away)[len(away) // 2] < 0.2 and max(away) < 0.9
-    request = Drift(32.0, everyone)
+    request = Drift(32.0, *everyone.rates)
     assert request.exponent == pytest.approx(everyone.exponent, abs=0.2)
     for _ in range(100):
         request.observe(1, 1, 0.6)
@@ -111,7 +111,7 @@ def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
     """What differs by far more than noise is believed whole, or a drafter whose acceptance has
     fallen would be thought better than it is for as long as it drafts."""
     rng, everyone = random.Random(0), Drift(64.0)
-    request, found = Drift(32.0, everyone), []
+    request, found = Drift(32.0, *everyone.rates), []
     for step in range(2000):
         hit = rng.random() < true
         for each in (everyone, request):

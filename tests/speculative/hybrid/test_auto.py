@@ -12,8 +12,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
-from trtspec.speculative.hybrid.auto import AutoDecodingConfig
-from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.hybrid.options import AutoDecodingConfig, HybridDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.speculative.registry import methods

@@ -1,6 +1,5 @@
 """Several methods at once, and how much of their drafts pays: hybrid, adaptive and auto."""
 
-from trtspec.speculative.hybrid.auto import AutoDecodingConfig
-from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.hybrid.options import AutoDecodingConfig, HybridDecodingConfig
 
 __all__ = ["AutoDecodingConfig", "HybridDecodingConfig"]

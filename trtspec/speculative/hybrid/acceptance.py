@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.candidates import ranked
 from trtspec.speculative.hybrid.costs import Floats, Mean
 
 NUM_DEPTHS, NUM_LEVELS = 12, 20
@@ -20,7 +19,7 @@ _MEMORY = 512.0  # nodes of a cell after which older ones count half: fewer are 
 _HALF_LIFE, _HALF_LIFE_OF_ALL = 32.0, 64.0
 """Rows of a text, and of all, after which older ones count half: fewer are noise, or what a single
 text was like, more miss a change."""
-_TRUST = 8.0  # rows that what is known already counts for: more see a change late, fewer chance
+_TRUST = 16.0  # rows that what is known already counts for: more see a change late, fewer chance
 _HOPED, HOPE = 0.9, 8
 """What is not known is hoped to be accepted so often a node, half of that after so many steps: less
 hope or fewer steps give up what would pay by chance, more draft in vain for longer."""
@@ -33,13 +32,11 @@ class Drift:
 
     A row with drafts *hits* if one of them carries its next token. With shares h of rows that hit
     and x that were expected to, a chance p has lately been p ** (ln h / ln x), which changes the
-    chances along a path alike. It begins with what is ``known``.
+    chances along a path alike. It begins with the rates of all.
     """
 
-    def __init__(self, half_life: float, known: Drift | None = None) -> None:
-        hits, expected = known.rates if known else (0.5, 0.5)
-        self._hits = Mean(half_life, hits, _TRUST)
-        self._expected = Mean(half_life, expected, _TRUST)
+    def __init__(self, half_life: float, hits: float = 0.5, expected: float = 0.5) -> None:
+        self._hits, self._expected = (Mean(half_life, rate, _TRUST) for rate in (hits, expected))
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -131,7 +128,7 @@ class Acceptance:
             self._verified[cell] += 1.0
             self._accepted[cell] += was_taken
         rows = int(tree.rows[2, reached[-1] + 1])
-        own = self.drifts.setdefault(request_id, Drift(_HALF_LIFE, self._all))
+        own = self.drifts.setdefault(request_id, Drift(_HALF_LIFE, *self._all.rates))
         for drift in (self._all, own):
             drift.observe(rows, sum(taken), expected)
 
@@ -146,3 +143,13 @@ class Acceptance:
         chances = (accepted + _TRUST_IN_LEVEL * level) / (verified + _TRUST_IN_LEVEL)
         self._gains = torch.from_numpy(np.log(chances).astype(np.float32))
         self._chances = chances.reshape(-1)
+
+
+def ranked(trees: Sequence[TokenTree]) -> Floats:
+    """[B, W]: the chances of the nodes of each calibrated tree, falling; 0 where it has fewer."""
+    chances = np.zeros((len(trees), max(map(len, trees))))
+    for row, tree in zip(chances, trees, strict=True):
+        if len(tree):
+            assert tree.scores is not None, "a calibrated tree has scores"
+            row[: len(tree)] = np.exp(-np.sort(-tree.scores))
+    return chances

@@ -46,8 +46,8 @@ class CostTable:
     pays. follows: whether it follows these calls; short ones differ by chance.
     """
 
-    def __init__(self, speed: Mean | None = None, follows: bool = True) -> None:
-        self.speed = speed or Mean(_SPEED_HALF_LIFE, 1.0)
+    def __init__(self, follows: bool = True) -> None:
+        self.speed = Mean(_SPEED_HALF_LIFE, 1.0)
         self._follows = follows
         self._engine: CountedEngine | None = None
         self._means: dict[int, Mean] = {}  # seconds by rows

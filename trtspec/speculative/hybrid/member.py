@@ -45,7 +45,7 @@ class Member:
         self.can_be_left = reads_tokens and (cache is None or not getattr(cache, "window", 0))
         self.acceptance = Acceptance(drafter.needs.max_nodes, drafter.needs.max_depth)
         self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
-        self.costs = CostTable(None, self.has_engine)
+        self.costs = CostTable(self.has_engine)
         self.took = 0.0  # seconds of the last call
         self.idle = self._most_rows = 1 << 30
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request

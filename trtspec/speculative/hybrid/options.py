@@ -1,30 +1,40 @@
-"""HybridDecodingConfig: several methods draft, the union of their trees is verified at once."""
+"""HybridDecodingConfig: several methods draft, the union of their trees is verified at once; and
+AutoDecodingConfig: speculation without a choice of method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from trtspec.config.decoding import DecodingConfig, DraftsAtHand
-from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, LOSSY
+from trtspec.config.speculative_keys import COMMON_ALIASES, COMMON_FOREIGN, LOSSY, MODEL_ALIASES
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig, agree, rows_of
 from trtspec.errors import ConfigError
+from trtspec.speculative.suffix import SuffixDecodingConfig
 
+_OF_MEMBERS = (
+    *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "prompt_lookup_min"),
+    *("prompt_lookup_max", "max_matching_ngram_size"),
+)
+_OF_DRAFTS = ("model", "speculative_model", "speculative_model_dir", "draft_model")
 _FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
-        (
-            *("model", "speculative_model", "speculative_model_dir", "draft_model"),
-            *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "speculative_num_steps"),
-            *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
-        ),
+        (*_OF_MEMBERS, *_OF_DRAFTS, "speculative_num_steps"),
         Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
     ),
     "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
 }
-_ONE_RULE = ": lossy_typical_acceptance is refused: one lossless rule judges the drafts of all"
+_FOREIGN_TO_AUTO: Mapping[str, Foreign] = dict.fromkeys(
+    (
+        *("num_draft_tokens", "speculative_num_draft_tokens", "max_total_draft_tokens"),
+        *(*_OF_MEMBERS, "use_dynamic_tree", "drafters"),
+    ),
+    Foreign("the method auto has no such choice; name a method, or a hybrid of several", (None,)),
+)
 _OF_ALL = " holds for the drafts of all; write it beside `drafters`"
 
 
@@ -98,14 +108,13 @@ class HybridDecodingConfig(DecodingConfig):
                 members.append(parse(drafter))
             except ConfigError as error:
                 method = drafter.get("method") if isinstance(drafter, Mapping) else None
-                label = f"drafters[{i}]" + (f" ({method})" if method else "")
-                raise ConfigError(f"{label}: {error}") from error
+                raise ConfigError(f"{_label(i, method)}: {error}") from error
         if None in members:
             raise ConfigError(f"drafters[{members.index(None)}] is None; give a method's config")
         return {**options, "drafters": members}
 
     def label(self, member: DecodingConfig) -> str | None:
-        return _label(self.drafters.index(member), member)
+        return _label(self.drafters.index(member), member.method)
 
     def resolve(self, drafts: DraftsAtHand) -> Self:
         drafters = []
@@ -115,10 +124,11 @@ class HybridDecodingConfig(DecodingConfig):
         return self if tuple(drafters) == self.drafters else replace(self, drafters=tuple(drafters))
 
     def built(self, folders: Sequence[str]) -> Self:
-        rest, drafters = iter(folders), list(self.drafters)
-        for i, member in enumerate(drafters):
-            if isinstance(member, TreeDecodingConfig):
-                drafters[i] = member.of_engine(next(rest))
+        rest = iter(folders)
+        drafters = [
+            each.of_engine(next(rest)) if isinstance(each, TreeDecodingConfig) else each
+            for each in self.drafters
+        ]
         return replace(self, drafters=tuple(drafters))
 
     def _check_drafters(self) -> None:
@@ -133,14 +143,68 @@ class HybridDecodingConfig(DecodingConfig):
             first = self.drafters.index(member)
             for refused, why in (
                 (member.stands_alone, f": it cannot be part of a hybrid: {member.stands_alone}"),
-                (member.typical_acceptance, _ONE_RULE),
+                (member.typical_acceptance, f": lossy_typical_acceptance is refused: {LOSSY}"),
                 (member.simulate_acceptance, ": simulate_acceptance" + _OF_ALL),
                 (member.adaptive, ": adaptive=True" + _OF_ALL),
-                (first < i, f" is the same as {_label(first, member)}; leave one out"),
+                (first < i, f" is the same as {_label(first, member.method)}; leave one out"),
             ):
                 if refused:
-                    raise ConfigError(_label(i, member) + why)
+                    raise ConfigError(_label(i, member.method) + why)
 
 
-def _label(index: int, member: DecodingConfig) -> str:
-    return f"drafters[{index}] ({member.method})"
+@strict_config(
+    aliases={**COMMON_ALIASES, **MODEL_ALIASES},
+    foreign={**COMMON_FOREIGN, **_FOREIGN_TO_AUTO},
+    none_means_default=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class AutoDecodingConfig(DecodingConfig):
+    """What needs no thought: suffix decoding, and the draft if there is one, as a hybrid with
+    `adaptive=True`, so that what does not pay is left out in every step.
+
+    speculative_model: directory or id of a draft checkpoint of any kind, which its files tell (also
+    `model`, `draft_model`). Left out: none, or those that an engine folder holds. max_draft_len: D,
+    steps of that draft (also `num_speculative_tokens`); 5 if left out, or what its kind says.
+    """
+
+    method: ClassVar[str] = "auto"
+    stands_alone: ClassVar[str | None] = "it chooses the methods itself"
+
+    speculative_model: str | Path | None = None
+    max_draft_len: int = LEFT_OUT
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.adaptive:
+            raise ConfigError(
+                "adaptive=False: the method auto is adaptive; name a method to have it fixed"
+            )
+        if self.max_draft_len != LEFT_OUT:
+            if self.speculative_model is None:
+                raise ConfigError(
+                    f"max_draft_len={self.max_draft_len} is that of a draft, but no "
+                    "speculative_model is given; leave it out"
+                )
+            self._check_common()
+
+    def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
+        """By the files of the draft, or with the drafts that an engine folder holds."""
+        drafters: tuple[DecodingConfig, ...] = () if drafts.built is None else drafts.built.members
+        if self.speculative_model is not None:
+            draft = drafts.method_for(self.speculative_model)
+            steps = draft.usual_steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
+            length = {} if steps is None else {"max_draft_len": steps}
+            drafters = (draft(speculative_model=self.speculative_model, **length),)
+        common: dict[str, Any] = {
+            "max_model_len": self.max_model_len,
+            "simulate_acceptance": self.simulate_acceptance,
+            "adaptive": True,
+        }
+        networks = tuple(d for d in drafters if isinstance(d, TreeDecodingConfig))
+        if not networks:
+            return SuffixDecodingConfig(**common)
+        return HybridDecodingConfig(drafters=(SuffixDecodingConfig(), *networks), **common)
+
+
+def _label(index: int, method: str | None) -> str:
+    return f"drafters[{index}]" + (f" ({method})" if method else "")

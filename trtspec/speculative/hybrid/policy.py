@@ -9,7 +9,7 @@ import numpy as np
 
 from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.candidates import either, falling, ranked
+from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member
 
@@ -52,10 +52,7 @@ class Policy:
 
     def __init__(self, target: CostTable, members: Sequence[Member]) -> None:
         self._target, self._members = target, tuple(members)
-        self._cheap = [member for member in members if not member.has_engine]
-        self._engines = [member for member in members if member.has_engine]
-        # Of a step of late, by those of one without drafts.
-        self._tokens, self._seconds = Mean(_PACE_HALF_LIFE), Mean(_PACE_HALF_LIFE)
+        self._speed_up = Mean(_PACE_HALF_LIFE)  # of steps of late, over those without drafts
         self._chosen: tuple[Member, ...] = ()
         self._weighed = 0  # requests of the step in which these were chosen; 0: to be chosen anew
 
@@ -66,8 +63,8 @@ class Policy:
     def pace(self, step: Step) -> float:
         """Tokens a second of late: never below those without drafts, which are always possible;
         0.0: unknown."""
-        speed_up = self._tokens.value / (self._seconds.value or 1.0)
-        return max(speed_up, 1.0) * step.requests / step.plain if step.plain else 0.0
+        speed_up = max(self._speed_up.value, 1.0)
+        return speed_up * step.requests / step.plain if step.plain else 0.0
 
     def skips(self, requests: int) -> bool:
         """Whether nothing drafts in the step to come; asked once a step."""
@@ -80,13 +77,13 @@ class Policy:
                 self._weighed = 0
         if len(off) < len(self._members) or self._weighed != requests:
             return False
-        self._tokens.observe(1.0)
-        self._seconds.observe(1.0)
+        self._speed_up.observe(1.0)
         return True
 
     def asks(self, step: Step) -> list[Member]:
         """The members without an engine that are asked now."""
-        return [member for member in self._cheap if self._is_on(member, step)]
+        cheap = (member for member in self._members if not member.has_engine)
+        return [member for member in cheap if self._is_on(member, step)]
 
     def choose(
         self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, list[TokenTree]]
@@ -95,27 +92,22 @@ class Policy:
         ids = [request.id for request in requests]
         usual = {
             engine: (engine.acceptance.usual(ids), engine.seconds(requests, step.context))
-            for engine in self._engines
+            for engine in self._members
+            if engine.has_engine
         }
         options: list[tuple[Member, ...]] = [(), *((engine,) for engine in usual)]
         if len(usual) > 1:
             options.append(tuple(usual))
-        found: list[list[tuple[float, float]]] = []
+        worths: list[list[float]] = []  # by the drafts that count, and by option
         chances = np.zeros((len(ids), 0))
         for trees in (None, *drafts.values()):
-            chances = chances if trees is None else either(chances, ranked(trees))
-            found.append([])
+            chances = chances if trees is None else _either(chances, ranked(trees))
+            worths.append([])
             for option in options:
-                nodes = reduce(either, (usual[engine][0] for engine in option), chances)
+                nodes = reduce(_either, (usual[engine][0] for engine in option), chances)
                 spent = sum(usual[engine][1] for engine in option)
                 _, tokens, took = self._best(step, nodes, spent)
-                found[-1].append((tokens, took or 1.0))
-        # The pace of late may be out of reach; then the fastest is the best. Not so beside copies,
-        # which come and go: a slow step waits for the next one.
-        pace = self.pace(step)
-        if not drafts:
-            pace = min(pace, max(tokens / took for tokens, took in found[-1]))
-        worths = [[tokens - pace * took for tokens, took in each] for each in found]
+                worths[-1].append(tokens - self.pace(step) * took)
         best = options[worths[-1].index(max(worths[-1]))]
         if step.is_pure:
             for member, less, more in zip(drafts, worths, worths[1:], strict=False):
@@ -129,8 +121,7 @@ class Policy:
         """How many nodes are verified, of those with these ``chances`` (see `ranked`)."""
         nodes, tokens, seconds = self._best(step, chances, step.spent)
         if step.is_pure and step.plain:
-            self._tokens.observe(tokens / step.requests)
-            self._seconds.observe(seconds / step.plain)
+            self._speed_up.observe(tokens / step.requests / (seconds / step.plain))
         # A try tells what drafts and their rows are worth, whatever is believed of them.
         tried = any(member.acceptance.is_tried for member in step.asked)
         return int(np.count_nonzero(chances)) if tried else nodes
@@ -139,8 +130,7 @@ class Policy:
         """The next step begins: learn what this one took."""
         if not step.is_pure:
             self._weighed = 0  # other texts go on than before
-            for mean in (self._tokens, self._seconds):
-                mean.count *= max(step.requests / (step.requests + 1), _KEPT)
+            self._speed_up.count *= max(step.requests / (step.requests + 1), _KEPT)
             for member in self._members:
                 member.probe.hasten(at_once=not member.has_engine)
         elif step.ended:
@@ -164,11 +154,19 @@ class Policy:
     def _best(self, step: Step, chances: Floats, spent: float) -> tuple[int, float, float]:
         """The best number of nodes, of those with these ``chances``, with the tokens and seconds of
         such a step."""
-        pace, ranks = self.pace(step), falling(chances)
+        pace, ranks = self.pace(step), -np.sort(-chances[chances > 0])
         costs = self._target.run(step.requests, step.rows, len(ranks) + 1, step.context)
         tokens = np.concatenate(([0.0], np.cumsum(ranks))) + step.requests
         nodes = int(np.argmax(tokens - pace * costs)) if pace else len(ranks)
         took = costs + spent
-        if tokens[nodes] < pace * took[nodes]:
+        if tokens[nodes] < pace * took[nodes]:  # out of reach
             nodes = int(np.argmax(tokens / took))
         return nodes, float(tokens[nodes]), float(took[nodes])
+
+
+def _either(a: Floats, b: Floats) -> Floats:
+    """Chances of the nodes of two drafters together, as if the better of each rank counted."""
+    longer, other = (a, b) if a.shape[1] > b.shape[1] else (b, a)
+    both = longer.copy()
+    np.maximum(longer[:, : other.shape[1]], other, out=both[:, : other.shape[1]])
+    return both

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 
+import numpy as np
+
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.candidates import best_of_all, ranked
+from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.policy import Policy, Step
@@ -104,18 +106,7 @@ class UnionDrafter(Drafter):
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
         chances = ranked(trees)
         step.nodes = policy.count(step, chances) if self._adapts else sum(map(len, trees))
-        for request, tree in zip(requests, best_of_all(trees, chances, step.nodes), strict=True):
+        best = np.argsort(-chances, axis=None, kind="stable")[: step.nodes]
+        counts = np.bincount(best // max(chances.shape[1], 1), minlength=len(trees)).tolist()
+        for request, tree in zip(requests, TokenTree.best_each(trees, counts), strict=True):
             request.draft = tree
-
-
-def union_needs(members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
-    """What a union of ``max_nodes`` nodes at most needs for its members."""
-    nodes = min(max_nodes, sum(needs.max_nodes for needs in members))
-    return DrafterNeeds(
-        max_nodes=nodes,
-        max_depth=min(max(needs.max_depth for needs in members), nodes),
-        caches=tuple(cache for needs in members for cache in needs.caches),
-        reads_hidden=any(needs.reads_hidden for needs in members),
-        reads_every_row=any(needs.reads_every_row for needs in members),
-        has_draft_engine=any(needs.has_draft_engine for needs in members),
-    )
