@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from trtspec import LLM
+from trtspec.engine.folder import EngineConfig
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.model_engine import ModelEngine
@@ -68,6 +70,8 @@ def session(engine: Any) -> Any:
 def sessions(engine: Any) -> list[Any]:
     """All that an engine calls."""
     own = getattr(engine, "_sessions", None)
+    if own is not None and own.passes is not None:
+        return [own.passes.session]
     found = [own.model, own.step, own.rollout] if own else [engine._rollout]
     return [each for each in found if each is not None]
 
@@ -76,6 +80,11 @@ def rollout(engine: Any) -> Any:
     """What a draft's engine calls for a whole rollout."""
     own = getattr(engine, "_sessions", None)
     return own.rollout if own else engine._rollout
+
+
+def draft_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that are built from now on make whole rollouts of drafts, as on a GPU."""
+    monkeypatch.setattr(EngineConfig, "by_pass", False)
 
 
 def replace_session(engine: Any, name: str, wrap: Callable[[Any], Any]) -> None:

@@ -59,6 +59,9 @@ Speculation
   --speculative METHOD          none, ngram, suffix, or what the engine was built for (default)
   --max_draft_len N             draft tokens on one path (default: as built; ngram 5);
                                 suffix: in all (default: the depth of the tree)
+  --p_min P                     draft model: least probability of a draft token by the draft, below
+                                which nothing more is drafted (default: as built; also
+                                --draft_p_min)
   --prompt_lookup_max N         ngram: longest n (default 5; also --max_matching_ngram_size)
   --prompt_lookup_min N         ngram: shortest n (default 2)
   --suffix_decoding_max_tree_depth N
@@ -106,7 +109,7 @@ FlagReader read_flags(int argc, const char* const* argv) {
        "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p", "min_p",
        "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words_ids",
        "min_tokens", "logprobs", "random_seed", "eos_id", "speculative", "max_draft_len",
-       "prompt_lookup_max", "prompt_lookup_min", "suffix_decoding_max_tree_depth",
+       "p_min",       "prompt_lookup_max", "prompt_lookup_min", "suffix_decoding_max_tree_depth",
        "suffix_decoding_max_cached_requests", "suffix_decoding_max_cached_tokens",
        "suffix_decoding_max_spec_factor", "suffix_decoding_max_spec_offset",
        "suffix_decoding_min_token_prob", "onnxruntime", "tensorrt", "output_csv", "output_json",
@@ -115,6 +118,8 @@ FlagReader read_flags(int argc, const char* const* argv) {
        "suffix_decoding_tree"},
       {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
        {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
+       {"draft_p_min", "p_min"},
+       {"spec_draft_p_min", "p_min"},
        {"max_matching_ngram_size", "prompt_lookup_max"}},
       kElsewhere);
   flags.parse(argc, argv);
@@ -203,6 +208,10 @@ void read_speculation(const FlagReader& flags, Options& options) {
     options.source = source_named(*name);
   }
   options.max_draft_len = flags.integer("max_draft_len", 1, 1023);
+  options.p_min = flags.number("p_min");
+  if (options.p_min && !(*options.p_min >= 0.0 && *options.p_min < 1.0)) {
+    throw UsageError("--p_min " + *flags.text("p_min") + " must be at least 0 and below 1");
+  }
   options.max_ngram = flags.integer("prompt_lookup_max", 1, 1024);
   options.min_ngram = flags.integer("prompt_lookup_min", 1, 1024);
   for (const char* name : {"prompt_lookup_max", "prompt_lookup_min"}) {
@@ -262,6 +271,7 @@ Speculation Options::speculation(const EngineFolder& folder) const {
   if (method && *method != chosen.method) {
     chosen.method = *method;
     chosen.source = *source;
+    chosen.p_min = 0.0;
     using Source = Speculation::Source;
     chosen.max_draft_len = *source == Source::ngram    ? Speculation::kDefaultNgramLength
                            : *source == Source::suffix ? suffix.max_tree_depth
@@ -273,6 +283,10 @@ Speculation Options::speculation(const EngineFolder& folder) const {
                 " was built without a draft; name a method with --speculative");
   }
   if (max_draft_len) chosen.max_draft_len = *max_draft_len;
+  if (p_min && chosen.source != Speculation::Source::draft) {
+    throw Error("--p_min belongs to a draft model, not to " + chosen.method + "; leave it out");
+  }
+  chosen.p_min = p_min.value_or(chosen.p_min);
   // A size that is not given makes room for the one that is.
   if (max_ngram) chosen.max_ngram = *max_ngram;
   if (min_ngram) chosen.min_ngram = *min_ngram;

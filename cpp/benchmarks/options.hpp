@@ -35,6 +35,7 @@ struct Options {
   std::optional<std::string> method;          // none: what the engine was built for
   std::optional<Speculation::Source> source;  // of its drafts
   std::optional<std::int64_t> max_draft_len;
+  std::optional<double> p_min;
   std::optional<std::int32_t> min_ngram;
   std::optional<std::int32_t> max_ngram;
   SuffixDecoding suffix;

@@ -202,13 +202,18 @@ std::vector<std::int32_t> TokenTree::cells(std::int32_t num_depths, std::int32_t
       const std::int32_t parent = parents_[i];
       gain = scores_[i] - (parent < 0 ? 0.0f : scores_[std::size_t(parent)]);
     }
-    const float bits = std::max(-gain * std::numbers::log2e_v<float>, 0.0f);
-    const float level = 4.0f * std::log2(1.0f + 4.0f * bits);
-    // The last level also has what is no number or excluded.
-    const std::int32_t column = level < float(num_levels) ? std::int32_t(level) : num_levels - 1;
-    cells[i] = (std::min(cells[i], num_depths) - 1) * num_levels + column;
+    cells[i] = cell(cells[i], gain, num_depths, num_levels);
   }
   return cells;
+}
+
+std::int32_t TokenTree::cell(std::int32_t depth, float gain, std::int32_t num_depths,
+                             std::int32_t num_levels) {
+  const float bits = std::max(-gain * std::numbers::log2e_v<float>, 0.0f);
+  const float level = 4.0f * std::log2(1.0f + 4.0f * bits);
+  // The last level also has what is no number or excluded.
+  const std::int32_t column = level < float(num_levels) ? std::int32_t(level) : num_levels - 1;
+  return (std::min(depth, num_depths) - 1) * num_levels + column;
 }
 
 TokenTree::Outcomes TokenTree::outcomes(std::span<const std::int64_t> tokens,

@@ -86,7 +86,9 @@ std::vector<std::int64_t> Levels::beam(std::size_t index, std::span<const float>
 }
 
 std::vector<std::int64_t> Levels::kept(std::span<const float> scores) const {
-  if (!kept_.empty()) return kept_;
+  if (!kept_.empty()) {
+    return {kept_.begin(), std::lower_bound(kept_.begin(), kept_.end(), std::ssize(scores))};
+  }
   std::vector<std::int64_t> best = best_scores(scores, num_nodes_);
   std::sort(best.begin(), best.end());
   return best;

@@ -16,6 +16,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.networks import SlotGraph
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.models.attention import PackedRows
 from trtspec.ops.tree import TokenTree
 
@@ -89,7 +90,10 @@ class Pair:
         for first_step_only in {self.drafts[0].rolls_first_step, False}:
             (tokens, parents, scores), (lowered, places, found) = (
                 draft.rollout(
-                    self.groups(llm, fed), sampling, hidden, first_step_only=first_step_only
+                    self.groups(llm, fed),
+                    sampling,
+                    hidden,
+                    StopRule(first_step_only=first_step_only),
                 )
                 for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True)
             )

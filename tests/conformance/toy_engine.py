@@ -21,6 +21,7 @@ from torch import Tensor
 from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 WORD = 2**64 - 1
@@ -130,10 +131,9 @@ class ToyEngine:
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor | None = None,
-        *,
-        first_step_only: bool = False,
+        rule: StopRule = StopRule(),  # noqa: B008
     ) -> tuple[Tensor, Tensor, Tensor]:
-        assert not first_step_only
+        assert not rule.first_step_only
         seen = self._feed(pack(groups, self.layout)[0], hidden)
         trees = []
         last = -1

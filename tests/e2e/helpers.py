@@ -196,9 +196,9 @@ def assert_way(
         assert_no_leak(other)
 
 
-def assert_two_engine_calls(llm: LLM, prompts: list[list[int]]) -> None:
-    """One call of the target in every pure generation step, and one of the draft if it drafts; one
-    more may fill a block of the draft's cache where a text ends."""
+def assert_engine_calls(llm: LLM, prompts: list[list[int]], passes: int = 1) -> None:
+    """One call of the target in every pure generation step, and of the draft if it drafts one for
+    each of its ``passes``, fewer where texts end; one more may then fill a block of its cache."""
     steps = watch(llm)
     llm.generate(prompts, PARAMS_40, use_tqdm=False)
     pure = [step for step in steps if step.only_generates]
@@ -206,4 +206,5 @@ def assert_two_engine_calls(llm: LLM, prompts: list[list[int]]) -> None:
     for step in pure:
         drafts = any(item.max_nodes for item in step.items)
         assert step.target_calls == 1
-        assert 0 <= step.draft_calls - drafts <= (step.num_ended > 0)
+        assert drafts <= step.draft_calls <= drafts * passes + (step.num_ended > 0)
+    assert any(step.draft_calls >= passes for step in pure)

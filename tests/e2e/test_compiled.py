@@ -19,6 +19,7 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import read_weights
 from trtspec.executor.buckets import greedy_sampling
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside
@@ -27,8 +28,8 @@ from .eagle_heads import save_right_heads
 from .helpers import (
     PARAMS_40,
     WAYS,
+    assert_engine_calls,
     assert_no_leak,
-    assert_two_engine_calls,
     assert_way,
     open_llm,
     random_prompt,
@@ -127,8 +128,10 @@ def test_other_ways_with_the_same_engine(engines: dict[str, Engine], name: str, 
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_two_engine_calls_a_step(engines: dict[str, Engine], name: str) -> None:
-    assert_two_engine_calls(engines[name].llm, [list(p) for p in engines[name].pair.prompts])
+def test_engine_calls_a_step(engines: dict[str, Engine], name: str) -> None:
+    pair = engines[name].pair
+    passes = pair.speculation["num_speculative_tokens"] if name == "chain" else 1
+    assert_engine_calls(engines[name].llm, [list(p) for p in pair.prompts], passes)
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -148,7 +151,8 @@ def test_the_folder(engines: dict[str, Engine], name: str) -> None:
     graphs = {path.name for path in (engine.folder / "draft").glob("*.pt2")}
     first = {"medusa": set(), "medusa_dynamic": set(), "modules": {"model.pt2"}}
     first["ddtree"] = first["modules"]
-    assert graphs == {"rollout.pt2"} | first.get(name, {"step.pt2"})
+    drafts = {"pass.pt2"} if name == "chain" else {"rollout.pt2"} | first.get(name, {"step.pt2"})
+    assert graphs == drafts
 
 
 def test_the_graph_of_another_mask_token_is_another(pairs: Pairs) -> None:
@@ -194,6 +198,7 @@ def test_compiled_once(
 def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
     """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
     pair, columns = engines["eagle3"].pair, greedy_sampling(2)
+    first_step = StopRule(first_step_only=True)
     found: list[list[torch.Tensor]] = []
     with (
         LLM(engines["eagle3"].folder, skip_tokenizer_init=True) as compiled,
@@ -205,7 +210,7 @@ def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
             size = llm.config.layout.blocks_per_sequence
             blocks = torch.arange(2 * size, dtype=torch.int32).reshape(2, size)
             groups = [RowGroup([5, 6, 7], 0, blocks[0]), RowGroup([9], 0, blocks[1])]
-            *first, scores = engine.rollout(groups, columns, states, first_step_only=True)
+            *first, scores = engine.rollout(groups, columns, states, first_step)
             tokens, parents, all_scores = engine.rollout(groups, columns, states)
             assert (first[1] == -1).all() and first[0].shape == (2, pair.speculation["topk"])
             for request in range(2):

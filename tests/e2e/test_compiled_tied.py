@@ -22,8 +22,8 @@ from .. import inside
 from ..compiled_engines import LIMITS, Pairs, build_one, noisy
 from .helpers import (
     PARAMS_40,
+    assert_engine_calls,
     assert_no_leak,
-    assert_two_engine_calls,
     assert_way,
     open_llm,
     random_prompt,
@@ -99,8 +99,8 @@ def test_other_ways_with_the_same_engine(folder: Path, llm: LLM, name: str) -> N
     assert_way(folder, llm, name, PAIR.smaller, PROMPTS, ([PARAMS_40] * 4, PENALISED))
 
 
-def test_two_engine_calls_a_step(llm: LLM) -> None:
-    assert_two_engine_calls(llm, PROMPTS)
+def test_engine_calls_a_step(llm: LLM) -> None:
+    assert_engine_calls(llm, PROMPTS, passes=PAIR.speculation["num_speculative_tokens"])
 
 
 def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_moved_and_damaged(folder: Path, greedy: list[list[int]], tmp_path: Path
     moved = Path(shutil.copytree(folder, tmp_path / "moved"))
     with LLM(moved, skip_tokenizer_init=True) as llm:
         assert llm.generate(PROMPTS[0], PARAMS_40).outputs[0].token_ids == greedy[0]
-    for name in ("draft/rollout.pt2", "target/model.pt2"):
+    for name in ("draft/pass.pt2", "target/model.pt2"):
         package = moved / name
         package.write_bytes(package.read_bytes()[:50_000])
         with pytest.raises(EngineError, match=rf"{name} cannot be loaded .* rebuild"):

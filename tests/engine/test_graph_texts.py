@@ -104,6 +104,7 @@ def test_texts(
     padding: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    inside.draft_in_one_call(monkeypatch)
     draft = models.draft("llama")
     configs: dict[str, Any] = {
         "none": None,

@@ -16,6 +16,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
@@ -164,15 +165,14 @@ class FakeHead(Book):
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor,
-        *,
-        first_step_only: bool,
+        rule: StopRule,
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups, hidden)
         reached = [len(self.target.prefixes[int(number)]) for number in hidden[:, 0].tolist()]
         k, depth = self.world.shape
         if self.world.modules:
             depth = self.world.modules
-        elif first_step_only:
+        elif rule.first_step_only:
             depth = 1
         tokens, parents = [], []
         for group in groups:

@@ -201,7 +201,10 @@ def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("method", METHODS)
-def test_texts_ignore_padding(models: TinyModels, head: Path, method: str, batch: int) -> None:
+def test_texts_ignore_padding(
+    models: TinyModels, head: Path, method: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside.draft_in_one_call(monkeypatch)
     draft = models.draft("llama")
     config, rows, drafted = {
         "none": (None, 1, 0),
@@ -258,7 +261,10 @@ def test_small_prompts_and_sizes_that_were_left_out(models: TinyModels) -> None:
 
 
 @pytest.mark.parametrize("method", ["none", "tree", "eagle3"])
-def test_warm_up_changes_nothing(models: TinyModels, head: Path, method: str) -> None:
+def test_warm_up_changes_nothing(
+    models: TinyModels, head: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside.draft_in_one_call(monkeypatch)
     config = {
         "none": None,
         "tree": tree(models.draft("llama"), 2, 3, 6),

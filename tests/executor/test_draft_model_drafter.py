@@ -16,6 +16,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
@@ -55,11 +56,10 @@ class Engine:
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor | None,
-        *,
-        first_step_only: bool,
+        rule: StopRule,
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups)
-        depth = 1 if first_step_only else DEPTH
+        depth = 1 if rule.first_step_only else DEPTH
         for group in groups:
             end = group.context + len(group.tokens)
             for offset in range(depth - 1):

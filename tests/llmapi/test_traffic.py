@@ -64,15 +64,15 @@ def test_a_mixture_reads_the_experts_that_its_rows_choose(tmp_path: Path) -> Non
     assert read[0] < read[1] < known.always + padded * known.of_experts(1000)
 
 
-def test_a_rollout_reads_the_draft_once_a_step(models: TinyModels) -> None:
+def test_a_pass_reads_the_draft_once(models: TinyModels) -> None:
     prompts = [random_prompt(i, 12) for i in range(2)]
     spec = chain(models.draft("llama"), 3)
     with open_llm(models.folder("llama"), spec, max_batch_size=2) as llm:
         llm.generate(prompts, PARAMS, use_tqdm=False)
         figures, engine = llm.get_metrics(), llm.config
     assert isinstance(engine.drafts[0].network, ModelConfig)
-    rollouts = figures["num_draft_calls"] - 1  # the prefill feeds the prompts
+    passes = figures["num_draft_calls"] - 1  # the prefill feeds the prompts
     expected = figures["num_verify_steps"] * num_weights(engine.target)
-    expected += rollouts * 3 * num_weights(engine.drafts[0].network)
+    expected += passes * num_weights(engine.drafts[0].network)
     assert figures["verify_weight_bytes"] == 4 * expected
     assert figures["verify_ms"] <= figures["step_ms"] * figures["num_engine_steps"]

@@ -6,7 +6,8 @@ and, if it was built to, the captured states ``[T, n*H]``. One that samples and 
 (see `trtspec.backends.judging`, and over slots `trtspec.backends.slots.verify`) returns, behind
 those, ``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]`` of the J requests to judge.
 A network over states, which is called for its K/V, returns rows ``[T, H]`` that are not read; a
-rollout what `TreeRollout.forward` returns.
+rollout what `TreeRollout.forward` returns; one of its passes the best children of the wanted rows,
+``ids [R, k]`` and ``gains [R, k]``.
 `trtspec.models.signature` has the inputs of each kind as example tensors, in the same order.
 """
 
@@ -51,9 +52,10 @@ class EngineInputs(NamedTuple):
     logits_rows   [R] i64     a language model: rows whose logits are wanted
     root_ids      [B] i64     a rollout without K/V that reads it: each request's root
     root_states   [B, n*H]    a rollout without K/V: the state before each request's root
-    last_rows     [B] i64     a rollout: the last row of each request
-    columns       sampling values: [B] of a rollout's requests; [R] of the logits rows of a target
-                  that samples and accepts by itself
+    last_rows     [B] i64     a rollout: the last row of each request; [R] of one of its passes: the
+                  rows whose children are wanted
+    columns       sampling values: [B] of a rollout's requests; [R] of such rows, and of the logits
+                  rows of a target that samples and accepts by itself
     parents       [R] i32     such a target: of its logits rows, in their trees
     row_start     [J+1] i32   such a target: first logits row of each request to judge
     hidden_in     [T, n*H]    a network that reads the target's states: those of each row

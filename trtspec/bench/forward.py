@@ -23,6 +23,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.buckets import greedy_sampling
 from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime
@@ -133,9 +134,8 @@ class ForwardBench:
         groups = [
             RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)
         ]
-        first_step_only = shape.kind == FIRST_STEP
-        states = hidden if width else None
-        return partial(engine.rollout, groups, columns, states, first_step_only=first_step_only)
+        rule = StopRule(first_step_only=shape.kind == FIRST_STEP)
+        return partial(engine.rollout, groups, columns, hidden if width else None, rule)
 
     def _blocks(self, request: int) -> torch.Tensor:
         first = request * self._per_request

@@ -28,7 +28,7 @@ from trtspec.engine.graphs import draft_of, engine_graphs
 from trtspec.errors import BuildError
 from trtspec.log import logger, progress
 from trtspec.ops.host import usable_cpus
-from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP
+from trtspec.speculative.draft_kind import DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
 
 _MAKERS = ("trtspec.builder.compile_worker",)
 """The modules that make a graph, beside those of a backend. A graph's code comes from these and
@@ -65,6 +65,8 @@ def graph_key(engine: EngineConfig, name: str) -> str:
             facts.append(asdict(tree))
         elif graph.name == DRAFT_STEP:
             facts.append(asdict(tree.first_step))
+        elif graph.name == DRAFT_PASS:
+            facts.append(tree.topk)
     makers = graph_makers(engine.backend)
     sources = source_hash(makers if draft is None else (*makers, draft.kind.home))
     text = json.dumps([facts, sources, Environment.here(device).facts], sort_keys=True)

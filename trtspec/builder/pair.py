@@ -88,6 +88,7 @@ def check_engine_draft(
             or asks for another use of the draft.
         CheckpointError: the checkpoint that the config names cannot be found or read.
     """
+    require_passes(speculative, engine)
     speculative.check_network(draft.network)
     speculative.weights.check_built(draft.weights)
     model = str(speculative.speculative_model)
@@ -107,6 +108,16 @@ def check_engine_draft(
             f"the draft model {model} (fingerprint {asked}) is not the one in the engine folder "
             f"({built}); leave speculative_config out or name the model {OWN_DRAFT!r} to use that "
             "one, or rebuild the engine"
+        )
+
+
+def require_passes(speculative: TreeDecodingConfig, engine: EngineConfig) -> None:
+    """ConfigError for drafts that are to end between passes which an engine makes in one call."""
+    if speculative.least_probability and not engine.by_pass:
+        raise ConfigError(
+            f"p_min={speculative.least_probability} ends drafts between the passes of a draft, but "
+            f"backend {engine.build.backend} on {engine.build.device} drafts as built; leave it "
+            "out, or build the engine for a CPU with another backend"
         )
 
 

@@ -24,6 +24,7 @@ from trtspec.builder.pair import (
     check_draft_kind,
     check_rows_without_draft,
     fit_pair,
+    require_passes,
     whole_fingerprint,
 )
 from trtspec.builder.resolve import place_of, resolve_build
@@ -255,6 +256,8 @@ def plan_build(
         speculation=together,
         extract_layers=extract_layers,
     )
+    for member in with_networks(speculative):
+        require_passes(member, engine)
     # A change of a converter may change weights without changing any shape.
     converters = code_in(Path(checkpoint_converters.__path__[0]))
     facts: list[object] = [fingerprints, asdict(build), converters, other_packages()]
@@ -313,7 +316,8 @@ def _plan_draft(
     _require_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)
-    contract = SpeculationContract.of(speculative.method, speculative.tree)
+    least = speculative.least_probability
+    contract = SpeculationContract.of(speculative.method, speculative.tree, least)
     return EngineDraft(network, contract, folder), choice
 
 

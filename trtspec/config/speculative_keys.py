@@ -172,6 +172,14 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "disable_eagle_block_drop": Foreign(OTHER_METHOD),
     "disable_lookahead_block_hashes": Foreign(OTHER_METHOD),
     # Fields of the methods that have them, refused by the others.
+    **dict.fromkeys(
+        ("p_min", "draft_p_min", "spec_draft_p_min"),
+        Foreign(
+            "only the drafts of draft_model and self end between their passes; adaptive=True "
+            "verifies fewer of these",
+            (None, 0, 0.0),
+        ),
+    ),
     "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),
     **dict.fromkeys(

@@ -73,14 +73,15 @@ class TreeDecodingConfig(DecodingConfig):
         self._check_common()
 
     @classmethod
-    def of_tree(cls, model: str, tree: TreeShape) -> Self:
-        """The config of a draft that rolls out this tree."""
+    def of_tree(cls, model: str, tree: TreeShape, p_min: float = 0.0) -> Self:
+        """The config of a draft that rolls out this tree; ``p_min``: see `least_probability`."""
+        own: dict[str, Any] = {"p_min": p_min} if p_min else {}
         if tree.choices is not None:
             assert cls.choices_key is not None, f"{cls.method} has no static trees"
             options: dict[str, Any] = {cls.choices_key: tree.choices}
         else:
             options = {"topk": tree.topk, "num_draft_tokens": tree.num_draft_tokens}
-        return cls(speculative_model=model, max_draft_len=tree.num_steps, **options)
+        return cls(speculative_model=model, max_draft_len=tree.num_steps, **options, **own)
 
     @property
     def cut(self) -> VocabularyAsked | None:
@@ -100,6 +101,11 @@ class TreeDecodingConfig(DecodingConfig):
             self.head_weight_dtype,
             self.activation_dtype,
         )
+
+    @property
+    def least_probability(self) -> float:
+        """That a draft must give a token behind the one before it, else it drafts no further."""
+        return 0.0
 
     def of_engine(self, folder: str) -> Self:
         """The same drafts, of the network in that folder of an engine."""

@@ -13,7 +13,7 @@ from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, to_dict
 from trtspec.config.tree import Choices, TreeShape
 from trtspec.log import logger
-from trtspec.speculative.draft_kind import DRAFT_STEP, DraftKind
+from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
 
 FIRST_DRAFT = "draft"
@@ -22,17 +22,18 @@ FIRST_DRAFT = "draft"
 @dataclass(frozen=True)
 class SpeculationContract:
     """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
-    the paths of a static tree."""
+    the paths of a static tree. p_min: see `PassDecodingConfig`, where nobody asks for another."""
 
     method: str
     topk: int
     num_steps: int
     num_draft_tokens: int
     choices: Choices | None = None
+    p_min: float = 0.0
 
     @classmethod
-    def of(cls, method: str, tree: TreeShape) -> SpeculationContract:
-        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices)
+    def of(cls, method: str, tree: TreeShape, p_min: float = 0.0) -> SpeculationContract:
+        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices, p_min)
 
     @property
     def tree(self) -> TreeShape:
@@ -59,14 +60,6 @@ class EngineDraft:
         return draft_kinds()[self.network.kind]
 
     @property
-    def graphs(self) -> dict[str, str]:
-        """Its artifacts, relative to the engine folder, by their names in `DraftKind.graphs`. Where
-        the rollout has one step, it is its own `DRAFT_STEP`."""
-        needs_step = self.speculation.num_steps > 1
-        names = (name for name in self.kind.graphs if needs_step or name != DRAFT_STEP)
-        return {name: f"{self.folder}/{name}" for name in names}
-
-    @property
     def has_cache(self) -> bool:
         """Whether its network keeps K/V."""
         return self.network.decoder is not None
@@ -91,14 +84,16 @@ class EngineDraft:
         for doubt in self.doubts:
             logger.warning("%s: %s", path, doubt)
 
-    def rollout_facts(self) -> dict[str, Any] | None:
-        """What a runtime without Python asks of its rollout; None: it runs in Python only."""
+    def rollout_facts(self, by_pass: bool) -> dict[str, Any] | None:
+        """What a runtime without Python asks of its rollout; None: it runs in Python only.
+        ``by_pass``: see `DraftKind.graphs_for`."""
         plain = self.kind.plain(self.network)
         if plain is None:
             return None
         reads_states = bool(self.network.capture_layers)
+        by_pass = by_pass and self.kind.one_pass is not None
         own = {"reads_states": reads_states, "lookahead": self.lookahead, "rows": self.slots}
-        return own | asdict(plain)
+        return own | {"by_pass": by_pass} | asdict(plain)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

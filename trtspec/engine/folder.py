@@ -3,8 +3,9 @@
     config.json        format version, models, build, speculation, fingerprints, environment, and
                        dtype and shape of all weights
     target/            weights.safetensors; model.pt2 (backend aoti)
-    draft/             weights.safetensors; rollout.pt2, and what feeds a cache of its own:
-                       step.pt2, a rollout of one step (none beside another of one), or model.pt2
+    draft/             weights.safetensors; pass.pt2, one pass of a rollout, or rollout.pt2, and
+                       what feeds a cache of its own: step.pt2, a rollout of one step (none beside
+                       another of one), or model.pt2
     draft_2/ ...       the same of further drafts (hybrid)
     *.onnx, *.engine   graphs over slot caches, whose initialisers lie in the weight files, and
                        TensorRT's engines of them
@@ -52,7 +53,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.block_map import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -84,6 +85,11 @@ class EngineConfig:
     def backend(self) -> Backend:
         """The backend that compiled the engine and runs it."""
         return backend_named(self.build.backend)
+
+    @property
+    def by_pass(self) -> bool:
+        """Whether drafts that can be are rolled out by calls of one pass each; see `DraftKind`."""
+        return self.build.device == "cpu" and self.backend.runs_ops
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
@@ -151,7 +157,7 @@ class EngineConfig:
         facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes().expected(1))}
         for draft in self.drafts:
             own = network_facts(draft.network, self.build, self.pass_bytes(draft).expected(1))
-            facts[draft.folder] = own | {"rollout": draft.rollout_facts()}
+            facts[draft.folder] = own | {"rollout": draft.rollout_facts(self.by_pass)}
         return {
             "format_version": FORMAT_VERSION,
             "target": self.target.to_dict(),

@@ -63,8 +63,8 @@ def draft_shape(engine: EngineConfig, draft: EngineDraft) -> NetworkShape:
     make, kind, network = partial(draft_module, engine, draft), draft.kind, draft.network
     built = Built(built_dtype(engine), engine.layout, draft.speculation.tree)
     graphs = []
-    for name, file in draft.graphs.items():
-        made = kind.graphs[name](network, built)
+    for name, graph in kind.graphs_for(engine.by_pass, draft.speculation.num_steps).items():
+        made, file = graph(network, built), f"{draft.folder}/{name}"
         graphs.append(Graph(name, draft.folder, file, make, made.sign, made.over, made.passes))
     states = len(network.capture_layers) * engine.target.hidden_size
     parts, stand_in = kind.parts(network, states), partial(kind.stand_in, network)

@@ -24,8 +24,8 @@ WeightReader = Callable[[str, str], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class OpenDraft:
-    """A draft's plan, its sessions by their names in `DraftKind.graphs`, and how often a call of
-    its rollout passes over the draft's weights."""
+    """A draft's plan, its sessions by the names of its graphs, and how often a call of its rollout
+    passes over the draft's weights."""
 
     plan: EngineDraft
     sessions: dict[str, Session]
@@ -95,4 +95,4 @@ def _open_draft(
     shape = engine_shape(engine)
     sessions = engine.backend.open(folder, shape, network, weights, graph_batches)
     passes = {graph.name: graph.passes for graph in network.graphs}
-    return OpenDraft(draft, sessions, passes[DRAFT_ROLLOUT])
+    return OpenDraft(draft, sessions, passes.get(DRAFT_ROLLOUT, 1))

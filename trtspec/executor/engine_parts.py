@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.backends.session import Session
+from trtspec.executor.pass_rollout import PassRollout
 from trtspec.models.block_map import PassBytes
 
 NOTHING_READ = PassBytes()
@@ -15,13 +16,19 @@ class EngineSessions:
     """The graphs of one network.
 
     model: of a target, or of a draft that is fed by it. rollout: of a draft, all its steps. step: a
-    rollout of the first step alone. A draft without ``model`` is fed by ``step``, or by a
-    ``rollout`` that makes one step itself.
+    rollout of the first step alone. passes: of a draft without these, one pass at a time. A draft
+    without ``model`` is fed by a pass, by ``step``, or by a ``rollout`` that makes one step itself.
     """
 
     model: Session | None = None
     rollout: Session | None = None
     step: Session | None = None
+    passes: PassRollout | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a rollout."""
+        return self.rollout is not None or self.passes is not None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from trtspec.executor.buckets import (
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.verdict import Judgement, Questions
 from trtspec.ops.sampling import SamplingColumns
 
@@ -91,38 +92,41 @@ class ModelEngine(CountedEngine):
     @property
     def rolls_first_step(self) -> bool:
         """Whether it can leave a rollout at its first step."""
-        return self._sessions.step is not None
+        passes = self._sessions.passes
+        return passes.num_steps > 1 if passes else self._sessions.step is not None
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor | None = None) -> None:
         """Write the K/V of a draft's rows, of a network that reads them with the target's states
         ``hidden [T, n*H]``."""
-        if self._sessions.model is None:
-            columns = greedy_sampling(len(groups))
-            self._roll_out_groups(groups, columns, hidden, self.rolls_first_step)
+        model, passes = self._sessions.model, self._sessions.passes
+        if passes is None and model is None:
+            rule = StopRule(first_step_only=self.rolls_first_step)
+            self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, rule)
             return
-        assert hidden is not None, "what is fed apart reads the target's states"
-        rows, _ = pack(groups, self.layout)
+        rows, last_rows = pack(groups, self.layout)
+        if passes is not None:  # the children of one row, as it wants those of some
+            fed = EngineInputs(rows, last_rows=last_rows[-1:], columns=greedy_sampling(1))
+            self._run(passes.session, fed, _cached_tokens(groups), 1)
+            return
+        assert model is not None and hidden is not None, "what is fed apart reads states"
         inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
-        self._run(
-            self._sessions.model, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1
-        )
+        self._run(model, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1)
 
     def rollout(
         self,
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor | None = None,
-        *,
-        first_step_only: bool = False,
+        rule: StopRule = StopRule(),  # noqa: B008  it is frozen
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Feed accepted rows and draft behind each request's last one, in one call.
+        """Feed accepted rows and draft behind each request's last one.
 
         ``sampling`` holds the columns of `SamplingColumns`, a value a request; ``hidden [T, n*H]``
-        the target's states of the rows, for a network that reads them. ``first_step_only``: of an
-        engine that ``rolls_first_step``. Returns ``tokens``, ``parents`` and ``scores``, each
-        ``[B, N-1]``, of the first step alone ``[B, k]`` or fewer, on the host.
+        the target's states of the rows, for a network that reads them. ``rule``: the first step
+        alone is for an engine that ``rolls_first_step``. Returns ``tokens``, ``parents`` and
+        ``scores``, each ``[B, N-1]``, where it stopped before fewer, on the host.
         """
-        outputs = self._roll_out_groups(groups, sampling, hidden, first_step_only)
+        outputs = self._roll_out_groups(groups, sampling, hidden, rule)
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores
 
@@ -138,7 +142,7 @@ class ModelEngine(CountedEngine):
         for bucket in reversed(self._buckets.all if self._buckets else ()):
             self._run_padding(bucket)
             if self.rolls_first_step:
-                self._run_padding(bucket, first_step_only=True)
+                self._run_padding(bucket, StopRule(first_step_only=True))
         self._reset_count()
 
     def release(self) -> None:
@@ -150,7 +154,7 @@ class ModelEngine(CountedEngine):
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
         bucket = self._step_bucket(requests, rows)
         began = time.perf_counter()
-        self._run_padding(bucket, first_step_only)
+        self._run_padding(bucket, StopRule(first_step_only=first_step_only))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - began
@@ -165,21 +169,21 @@ class ModelEngine(CountedEngine):
 
     def _step_bucket(self, requests: int, rows: int) -> Bucket:
         """What a generating step's call of that size runs as."""
-        logits = rows if self._sessions.rollout is None else 0
+        logits = 0 if self._sessions.drafts else rows
         found = self._buckets.find(requests, rows, logits) if self._buckets else None
         return found or Bucket(requests, rows, logits)
 
-    def _run_padding(self, bucket: Bucket, first_step_only: bool = False) -> None:
+    def _run_padding(self, bucket: Bucket, rule: StopRule = StopRule()) -> None:  # noqa: B008
         """A call of that size without a request."""
         none = torch.zeros(0, dtype=torch.int64)
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
-        if self._sessions.rollout is None:
+        if not self._sessions.drafts:
             self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
             return
         width = self._network.hidden_in
         zeros = torch.zeros((0, width), dtype=self.caches.dtype, device=self._device)
         hidden = zeros if width else None
-        self._roll_out(rows, none, greedy_sampling(0), hidden, bucket, 0, first_step_only)
+        self._roll_out(rows, none, greedy_sampling(0), hidden, bucket, 0, rule)
 
     def _forward(
         self,
@@ -224,12 +228,12 @@ class ModelEngine(CountedEngine):
         groups: Sequence[RowGroup],
         sampling: Sequence[Tensor],
         hidden: Tensor | None,
-        first_step_only: bool,
+        rule: StopRule,
     ) -> list[Tensor]:
         rows, last_rows = pack(groups, self.layout)
         bucket = self._find_bucket(rows, 0, rolls_out=True)
         cached = _cached_tokens(groups)
-        return self._roll_out(rows, last_rows, sampling, hidden, bucket, cached, first_step_only)
+        return self._roll_out(rows, last_rows, sampling, hidden, bucket, cached, rule)
 
     def _roll_out(
         self,
@@ -239,11 +243,14 @@ class ModelEngine(CountedEngine):
         hidden: Tensor | None,
         bucket: Bucket | None,
         cached_tokens: int,
-        first_step_only: bool,
+        rule: StopRule,
     ) -> list[Tensor]:
-        session, passes = self._sessions.rollout, self._network.rollout_passes
-        if first_step_only:
+        session: Session | None = self._sessions.rollout
+        passes, loop = self._network.rollout_passes, self._sessions.passes
+        if rule.first_step_only:
             session, passes = self._sessions.step, 1
+        if loop is not None:
+            session, passes, loop.rule = loop, 1, rule
         if session is None:
             raise RuntimeError("this engine was loaded without such a rollout")
         count = len(last_rows)
@@ -259,7 +266,7 @@ class ModelEngine(CountedEngine):
 
     def _find_bucket(self, rows: RowInputs, num_logits: int, rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""
-        is_padded = rolls_out == (self._sessions.rollout is not None)
+        is_padded = rolls_out == self._sessions.drafts
         if self._buckets is None or self.layout.is_slots or not is_padded:
             return None
         return self._buckets.find(len(rows.context_lens), len(rows.input_ids), num_logits)
@@ -281,13 +288,20 @@ class ModelEngine(CountedEngine):
     ) -> list[Tensor]:
         assert inputs.rows is not None, "a pass has rows"
         reads, rows = self._network.pass_bytes, inputs.rows.input_ids.shape[0]
-        return self._call(
+        kv_bytes = cached_tokens * self.caches.bytes_per_token
+        outputs = self._call(
             session,
             EngineInputs(*inputs[:-1], self.caches.all),
             passes * reads.always,
-            passes * cached_tokens * self.caches.bytes_per_token,
+            passes * kv_bytes,
             passes * reads.of_experts(rows) if reads.mixtures else 0,
         )
+        if session is self._sessions.passes:
+            more = self._sessions.passes.num_passes - 1
+            self.num_calls += more
+            self.weight_bytes += more * reads.always
+            self.kv_bytes += more * kv_bytes
+        return outputs
 
 
 def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineInputs:

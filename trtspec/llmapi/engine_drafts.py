@@ -20,7 +20,7 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     contract = engine.drafts[0].speculation
     method = methods()[contract.method].options
     assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
-    return method.of_tree(OWN_DRAFT, contract.tree)
+    return method.of_tree(OWN_DRAFT, contract.tree, contract.p_min)
 
 
 def find_drafts(

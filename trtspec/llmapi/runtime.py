@@ -29,6 +29,7 @@ from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
+from trtspec.executor.pass_rollout import PassRollout
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.scheduler import Order, Scheduler
@@ -39,7 +40,7 @@ from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
 from trtspec.models.block_map import cache_places
 from trtspec.speculative.base import Steps
-from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
+from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.registry import drafter_needs, make_drafter
 
@@ -205,10 +206,8 @@ def _draft_engine(
 ) -> ModelEngine | HeadsEngine:
     network, sessions = opened.plan.network, opened.sessions
     pass_bytes = engine.pass_bytes(opened.plan)
-    rollout = sessions[DRAFT_ROLLOUT]
     if caches is None:
-        return HeadsEngine(rollout, engine.build.device, pass_bytes.always)
-    step = sessions.get(DRAFT_STEP)
+        return HeadsEngine(sessions[DRAFT_ROLLOUT], engine.build.device, pass_bytes.always)
     decoder = network.decoder or engine.target
     facts = NetworkFacts(
         decoder.vocab_size,
@@ -216,9 +215,14 @@ def _draft_engine(
         rollout_passes=opened.rollout_passes,
         hidden_in=len(network.capture_layers) * engine.target.hidden_size,
     )
+    if DRAFT_PASS in sessions:
+        tree, size = opened.plan.speculation.tree, engine.layout.tokens_per_block
+        own = EngineSessions(passes=PassRollout(sessions[DRAFT_PASS], tree, size))
+        return ModelEngine(facts, own, caches)
+    step = sessions.get(DRAFT_STEP)
     own = EngineSessions(
         sessions.get(DRAFT_MODEL),
-        _with_graphs(rollout, engine, buckets),
+        _with_graphs(sessions[DRAFT_ROLLOUT], engine, buckets),
         None if step is None else _with_graphs(step, engine, buckets),
     )
     return ModelEngine(facts, own, caches, buckets)

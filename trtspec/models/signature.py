@@ -90,6 +90,18 @@ def rollout_signature(
     )
 
 
+def pass_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
+    """`trtspec.speculative.draft_pass.DraftPass.forward`."""
+    plain = model_signature(config, dtype, layout)
+    *args, wanted, k_caches, v_caches = plain.args
+    *dims, r, k_dims, v_dims = plain.dims
+    columns = SamplingColumns(*(torch.ones(len(wanted), dtype=kind) for kind in COLUMN_DTYPES))
+    return Signature(
+        (*args, wanted, columns, k_caches, v_caches),
+        (*dims, r, SamplingColumns(*[r] * 7), k_dims, v_dims),
+    )
+
+
 def heads_signature(dtype: torch.dtype, hidden_in: int, reads_roots: bool = False) -> Signature:
     """A rollout without K/V, for states ``[B, hidden_in]``; with ``reads_roots``, the roots ``[B]
     i64`` come before them."""

@@ -21,6 +21,7 @@ from trtspec.speculative.tree_levels import make_levels
 DRAFT_MODEL = "model.pt2"
 DRAFT_STEP = "step.pt2"
 DRAFT_ROLLOUT = "rollout.pt2"
+DRAFT_PASS = "pass.pt2"
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,17 @@ class DraftKind:
     tensors. graphs: by artifact, relative to the draft's folder, how it is made of config and
     build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
     cache of its own by `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing
-    else. parts: what the network is cut into over slot caches, from its config and the width of
-    the target's states that it reads; stand_in: what runs these in place of the network. slots:
-    rows that a rollout, of that config and tree, writes into the cache behind the accepted ones.
-    lookahead: how many tokens after its position a row of its cache depends on. target_layers: of a
-    network without K/V, the target's layers whose caches its rollout reads in blocks, in the order
-    in which it takes them. levels: how its rollout grows a tree, of which the index tensors are
-    constants beside the weights. reads_roots: whether the rollout of a network without K/V is given
-    the root beside the target's state before it. plain: how it is rolled out without Python; None:
-    it never is.
+    else. one_pass: of a network whose rollout may be a loop of calls, `DRAFT_PASS`, which on a CPU
+    takes the place of its graphs: there a call costs little beside a pass, and the loop stops where
+    the next one does not pay. parts: what the network is cut into over slot caches, from its config
+    and the width of the target's states that it reads; stand_in: what runs these in place of the
+    network. slots: rows that a rollout, of that config and tree, writes into the cache behind the
+    accepted ones. lookahead: how many tokens after its position a row of its cache depends on.
+    target_layers: of a network without K/V, the target's layers whose caches its rollout reads in
+    blocks, in the order in which it takes them. levels: how its rollout grows a tree, of which the
+    index tensors are constants beside the weights. reads_roots: whether the rollout of a network
+    without K/V is given the root beside the target's state before it. plain: how it is rolled out
+    without Python; None: it never is.
     """
 
     config: type[Any]
@@ -96,3 +99,13 @@ class DraftKind:
     levels: Callable[[TreeShape], nn.Module] = make_levels
     reads_roots: bool = False
     plain: Callable[[Any], PlainRollout | None] = lambda config: None
+    one_pass: Callable[[Any, Built], DraftGraph] | None = None
+
+    def graphs_for(
+        self, by_pass: bool, num_steps: int
+    ) -> Mapping[str, Callable[[Any, Built], DraftGraph]]:
+        """Those that a draft of so many steps runs. ``by_pass``: where it can be, it is rolled out
+        by calls of one pass each. Where a rollout has one step, it is its own `DRAFT_STEP`."""
+        if by_pass and self.one_pass is not None:
+            return {DRAFT_PASS: self.one_pass}
+        return {k: v for k, v in self.graphs.items() if num_steps > 1 or k != DRAFT_STEP}

@@ -11,8 +11,9 @@ from trtspec.backends.shape import as_it_is
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
 from trtspec.config.tree import TreeShape
-from trtspec.models.signature import feature_signature, rollout_signature
+from trtspec.models.signature import feature_signature, pass_signature, rollout_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
+from trtspec.speculative.draft_pass import DraftPass
 from trtspec.speculative.pass_network import PassNetwork
 from trtspec.speculative.tree_rollout import TreeRollout
 
@@ -48,6 +49,14 @@ TREE_GRAPHS: dict[str, Callable[[Any, Built], DraftGraph]] = {
     DRAFT_ROLLOUT: _all_steps,
 }
 """Of a network that one pass after another expands a tree with."""
+
+
+def one_pass(config: ModelConfig, built: Built) -> DraftGraph:
+    """One pass of a rollout, of a network that reads tokens alone."""
+    return DraftGraph(
+        lambda module: DraftPass(module, built.tree.topk),
+        lambda: pass_signature(config.decoder, built.dtype, built.layout),
+    )
 
 
 def feature_model(config: Any, built: Built) -> DraftGraph:

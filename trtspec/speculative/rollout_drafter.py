@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampling_rows import SamplingRows
@@ -22,11 +24,11 @@ class RolloutDrafter(Drafter):
     """The base of drafters with an engine: one rollout drafts for all requests of a step.
 
     Trees are cut to ``needs``, which may ask for fewer steps or nodes than the engine rolls out,
-    and to what each request can use.
+    and to what each request can use. ``p_min``: see `StopRule`.
     """
 
-    def __init__(self, needs: DrafterNeeds) -> None:
-        self.needs = needs
+    def __init__(self, needs: DrafterNeeds, p_min: float = 0.0) -> None:
+        self.needs, self._p_min = needs, p_min
         self._sampling = SamplingRows()
 
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
@@ -38,12 +40,14 @@ class RolloutDrafter(Drafter):
             return
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
-        tokens, parents, scores = self._roll_out(requests, sampling, batch.first_step_only)
+        depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
+        stop = max(depths), batch.first_step_only, batch.pace, batch.gains, self._p_min
+        tokens, parents, scores = self._roll_out(requests, sampling, StopRule(*stop))
         drafts = TokenTree.best_of(
             [tokens.shape[1]] * len(items),
             *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
             [request.end_tokens for request in requests],
-            [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests],
+            depths,
             [min(self.needs.max_nodes, item.max_nodes) for item in items],
         )
         for request, draft in zip(requests, drafts, strict=True):
@@ -64,11 +68,10 @@ class RolloutDrafter(Drafter):
 
     @abstractmethod
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees behind these requests;
-        ``sampling`` are their columns of `SamplingColumns`. ``first_step_only``: no node behind
-        another one is needed."""
+        """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees behind these requests, or
+        fewer by the ``rule``; ``sampling`` are their columns of `SamplingColumns`."""
 
 
 class CachedRolloutDrafter(RolloutDrafter):
@@ -84,8 +87,9 @@ class CachedRolloutDrafter(RolloutDrafter):
         engine: ModelEngine,
         cache: DraftCache,
         needs: DrafterNeeds,
+        p_min: float = 0.0,
     ) -> None:
-        super().__init__(needs)
+        super().__init__(needs, p_min)
         self._engine = engine
         self._cache = cache
 
@@ -94,11 +98,12 @@ class CachedRolloutDrafter(RolloutDrafter):
         """The rows that the draft cache lacks, and the target's states of them if they are read."""
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         groups, hidden = self._first_pass(requests)
-        first_step_only = first_step_only and self._engine.rolls_first_step
-        return self._engine.rollout(groups, sampling, hidden, first_step_only=first_step_only)
+        if rule.first_step_only and not self._engine.rolls_first_step:
+            rule = replace(rule, first_step_only=False)
+        return self._engine.rollout(groups, sampling, hidden, rule)
 
 
 def rollout_needs(

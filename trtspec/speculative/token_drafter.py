@@ -1,4 +1,4 @@
-"""TokenDrafter: a smaller language model drafts a chain or tree, one engine call a step."""
+"""TokenDrafter: a smaller language model drafts a chain or tree."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ class TokenDrafter(CachedRolloutDrafter):
     cache with a window it does not wait, as that may have no room for rows that are due.
     """
 
-    def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
-        super().__init__(engine, cache, needs)
+    def __init__(
+        self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds, p_min: float = 0.0
+    ) -> None:
+        super().__init__(engine, cache, needs, p_min)
         self._fed: dict[int, int] = {}
 
     @classmethod
     def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
         """Over a language model."""
-        return cls(*draft.cached, token_needs(config))
+        return cls(*draft.cached, token_needs(config), config.least_probability)
 
     def _can_draft(self, request: Request) -> bool:
         return True

@@ -100,7 +100,7 @@ class TreeRollout(nn.Module):
         features, ready = self.model.draft(input_ids, fused, rows, *caches, last_rows)
         if features is not None:
             features = features[:, None]  # [B, 1, H]: of the rows last fed
-        tokens, scores = self._children(ready, sampling, self.levels.branching[0])
+        tokens, scores = best_children(self.model, ready, sampling, self.levels.branching[0])
 
         roots = self.roots(rows, last_rows)
         ancestors = torch.zeros(batch, 1, words, device=device, dtype=torch.int64)
@@ -127,7 +127,7 @@ class TreeRollout(nn.Module):
                 features = features.reshape(batch, width, -1)
             deeper = sampling._replace(output_index=sampling.output_index + depth)
             columns = SamplingColumns(*(x.repeat_interleave(width) for x in deeper))
-            children, gains = self._children(ready, columns, branching)
+            children, gains = best_children(self.model, ready, columns, branching)
             pool_parents.append((pooled + best).repeat_interleave(branching, dim=1))
             pooled, fed = pooled + tokens.shape[1], fed + width
             tokens = children.reshape(batch, width * branching)
@@ -169,13 +169,15 @@ class TreeRollout(nn.Module):
             tree_mask=ancestors.reshape(-1, words),
         )
 
-    def _children(
-        self, ready: Tensor, columns: SamplingColumns, count: int
-    ) -> tuple[Tensor, Tensor]:
-        """The best ``count`` children of every row and the log probability of each."""
-        ids, gains = draft_candidates(self.model.head(ready), *columns, self.model.token_map, count)
-        # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
-        return ids, gains.clamp(max=0)
+
+def best_children(
+    model: DraftNetwork, ready: Tensor, columns: SamplingColumns, count: int
+) -> tuple[Tensor, Tensor]:
+    """The best ``count`` children of rows ``ready [R, H]`` for the head and the log probability of
+    each."""
+    ids, gains = draft_candidates(model.head(ready), *columns, model.token_map, count)
+    # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
+    return ids, gains.clamp(max=0)
 
 
 def packed_bits(offset: Tensor, words: int) -> Tensor:

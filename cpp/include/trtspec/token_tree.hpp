@@ -78,6 +78,9 @@ class TokenTree {
   // by the scores (1/2 where there are none), in levels that are finer towards 1:
   // 4 log2(1 - 4 log2 p), rounded down.
   std::vector<std::int32_t> cells(std::int32_t num_depths, std::int32_t num_levels) const;
+  // That of a node of a depth with ln of this probability given its parent.
+  static std::int32_t cell(std::int32_t depth, float gain, std::int32_t num_depths,
+                           std::int32_t num_levels);
   // What became of the nodes once the target emitted `tokens`. Its text goes down the tree as far
   // as nodes carry it; `reached` are the children of the rows on that way, in the order of the way,
   // `taken` says of each whether it is the one that carries the next token (the first of several).

@@ -48,7 +48,7 @@ class Levels {
   const std::vector<std::int64_t>& widths() const { return widths_; }
   // Which candidates of depth index + 1 are fed.
   std::vector<std::int64_t> beam(std::size_t index, std::span<const float> scores) const;
-  // Which candidates of the pool are the tree, rising.
+  // Which candidates of the pool are the tree, rising; the pool may lack the last depths.
   std::vector<std::int64_t> kept(std::span<const float> scores) const;
 
  private:

@@ -94,7 +94,8 @@ DraftShape read_draft(const Json& facts, const std::string& method) {
       .lookahead = rollout.at("lookahead").as_int(reads_states, reads_states ? kMaxLayers : 0),
       .rollout_rows = rollout.at("rows").as_int(0, kMaxTreeRows * kMaxTopk),
       .num_modules = rollout.at("num_modules").as_int(0, kMaxLayers),
-      .mask_token = std::nullopt};
+      .mask_token = std::nullopt,
+      .by_pass = rollout.at("by_pass").as_bool()};
   const Json& mask = rollout.at("mask_token");
   if (!mask.is_null()) shape.mask_token = mask.as_int(0, shape.decoder.vocab_size - 1);
   return shape;
@@ -154,7 +155,11 @@ SpeculationContract read_speculation(const Json& json) {
       .topk = read_size(json, "topk", kMaxTopk),
       .num_steps = read_size(json, "num_steps", kMaxTreeRows),
       .num_draft_tokens = json.at("num_draft_tokens").as_int(2, kMaxTreeRows),
-      .choices = {}};
+      .choices = {},
+      .p_min = json.at("p_min").as_double()};
+  if (!(contract.p_min >= 0.0 && contract.p_min < 1.0)) {
+    json.at("p_min").refuse(std::to_string(contract.p_min) + " is not at least 0 and below 1");
+  }
   const Json* choices = json.find("choices");
   if (choices && !choices->is_null()) {
     for (const Json& path : choices->items()) {

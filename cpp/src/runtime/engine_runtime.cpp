@@ -54,7 +54,7 @@ std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const Engi
   if (folder.draft->reads_states) {
     return std::make_unique<StateDrafter>(*engine, resources, shape);
   }
-  return std::make_unique<TokenDrafter>(*engine, resources, shape);
+  return std::make_unique<TokenDrafter>(*engine, resources, shape, speculation.p_min);
 }
 
 }  // namespace
@@ -86,6 +86,7 @@ Speculation Speculation::of(const EngineFolder& folder) {
     speculation.method = folder.speculation->method;
     speculation.source = Source::draft;
     speculation.max_draft_len = folder.speculation->num_steps;
+    speculation.p_min = folder.speculation->p_min;
   }
   return speculation;
 }
@@ -130,6 +131,10 @@ void Speculation::check(const EngineFolder& folder) const {
   if (max_draft_len > built->num_steps) {
     throw Error(length + " was asked for, the engine was built for at most " +
                 std::to_string(built->num_steps) + "; lower it or rebuild the engine");
+  }
+  if (p_min > 0.0 && !folder.draft->by_pass) {
+    throw Error("p_min=" + std::to_string(p_min) + " ends drafts between the passes of a draft; " +
+                folder.path + " drafts all depths in one call, leave it out");
   }
   if (!built->choices.empty() && max_draft_len != built->num_steps) {
     throw Error(length + " was asked for, the engine's static tree has " +

@@ -66,6 +66,13 @@ SessionEngine::Parts EngineOpener::draft() const {
   }
   // Of several modules a call reads each once, either way.
   const std::int64_t passes = folder_.rollout_passes(), once = folder_.draft->decoder.pass_bytes;
+  if (folder_.draft->by_pass) {
+    return {.model = {},
+            .rollout = {std::move(sessions.rollout), {1, once}},
+            .step = {},
+            .loop = std::make_unique<PassRollout>(folder_.speculation->tree(),
+                                                  folder_.layout().tokens_per_block)};
+  }
   return {.model = {std::move(sessions.model), {1, once}},
           .rollout = {std::move(sessions.rollout), {passes, folder_.rollout_weight_bytes()}},
           .step = {std::move(sessions.step), {1, once}}};
@@ -75,6 +82,9 @@ EngineOpener::DraftSessions EngineOpener::compiled_draft(const Weights& own) con
   const auto open = [&](const std::string& path) {
     return std::make_unique<AotiSession>(path, own, target_weights_);
   };
+  if (folder_.draft->by_pass) {
+    return {.model = {}, .rollout = open(folder_.draft_pass()), .step = {}};
+  }
   DraftSessions sessions{.model = {}, .rollout = open(folder_.draft_rollout()), .step = {}};
   if (folder_.draft->num_modules > 0) {
     sessions.model = open(folder_.draft_model());
@@ -99,8 +109,7 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
           .mask_hidden = find(own, "mask_hidden"),
           .device = device_},
       caches);
-  const SpeculationContract& built = *folder_.speculation;
-  const TreeShape shape{built.topk, built.num_steps, built.num_draft_tokens, built.choices};
+  const TreeShape shape = folder_.speculation->tree();
   const std::int64_t length = folder_.layout().tokens_per_block;
   DraftSessions sessions;
   if (draft.mask_token) {

@@ -77,8 +77,15 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   }
   if (items.empty()) return;
   const FirstPass pass = first_pass(requests);
+  const auto depth_of = [this](const Request& request) {
+    return std::min(needs_.max_depth, request.remaining_tokens() - 1);
+  };
+  StopRule rule{.max_depth = 0, .p_min = p_min_};
+  for (const Request* request : requests) {
+    rule.max_depth = std::max(rule.max_depth, depth_of(*request));
+  }
   const ModelEngine::Rollout rollout =
-      engine_.rollout(pass.groups, sampling.columns(), pass.hidden);
+      engine_.rollout(pass.groups, sampling.columns(), pass.hidden, rule);
   check_rollout(rollout, static_cast<std::int64_t>(items.size()));
   const std::int64_t count = rollout.tokens.size(1);
   const auto* tokens = rollout.tokens.const_data_ptr<std::int64_t>();
@@ -89,8 +96,7 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     const TokenTree tree({tokens, tokens + count}, {parents, parents + count});
     // What follows an end token is never emitted, and the end itself needs no draft.
     request.draft = tree.best({scores, static_cast<std::size_t>(count)}, request.end_tokens,
-                              std::min(needs_.max_depth, request.remaining_tokens() - 1),
-                              item->max_nodes);
+                              depth_of(request), item->max_nodes);
     tokens += count;
     parents += count;
     scores += count;

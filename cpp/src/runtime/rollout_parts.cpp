@@ -86,20 +86,4 @@ Candidates draft_rows(DraftNetwork& network, const at::Tensor& ready,
   return found;
 }
 
-std::vector<at::Tensor> to_outputs(std::span<const DraftNodes> trees) {
-  std::vector<std::int64_t> tokens;
-  std::vector<std::int32_t> parents;
-  std::vector<float> scores;
-  for (const DraftNodes& tree : trees) {
-    tokens.insert(tokens.end(), tree.tokens.begin(), tree.tokens.end());
-    for (const std::int64_t parent : tree.parents) {
-      parents.push_back(static_cast<std::int32_t>(parent));
-    }
-    scores.insert(scores.end(), tree.scores.begin(), tree.scores.end());
-  }
-  const auto count = static_cast<std::int64_t>(trees.size());
-  return {to_tensor(tokens).view({count, -1}), to_tensor(parents).view({count, -1}),
-          to_tensor(scores).view({count, -1})};
-}
-
 }  // namespace trtspec

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <trtspec/runtime/networks.hpp>
+#include <trtspec/runtime/pass_rollout.hpp>
 #include <trtspec/tree_levels.hpp>
 #include <vector>
 
@@ -59,8 +60,5 @@ struct SampledDepths {
 Candidates draft_rows(DraftNetwork& network, const at::Tensor& ready,
                       std::span<const at::Tensor> sampling, const SampledDepths& depths,
                       std::int64_t count);
-
-// What a rollout returns: tokens i64, parents i32 and scores f32, each [B, N - 1].
-std::vector<at::Tensor> to_outputs(std::span<const DraftNodes> trees);
 
 }  // namespace trtspec

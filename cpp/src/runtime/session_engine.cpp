@@ -49,6 +49,14 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
 }
 
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
+  if (parts_.loop) {
+    auto [inputs, last_rows] = pack(groups, layout_);
+    // The children of one row, as it wants those of some.
+    inputs.push_back(last_rows.narrow(0, last_rows.size(0) - 1, 1));
+    for (at::Tensor& column : greedy_sampling(1)) inputs.push_back(std::move(column));
+    run(parts_.rollout, std::move(inputs), groups);
+    return;
+  }
   if (!parts_.model.session) {
     Part& part = parts_.step.session ? parts_.step : parts_.rollout;
     roll_out(part, groups, greedy_sampling(static_cast<std::int64_t>(groups.size())), hidden);
@@ -61,8 +69,10 @@ void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hid
 
 SessionEngine::Rollout SessionEngine::rollout(std::span<const RowGroup> groups,
                                               const SamplingColumns& sampling,
-                                              const at::Tensor& hidden) {
-  const std::vector<at::Tensor> outputs = roll_out(parts_.rollout, groups, sampling, hidden);
+                                              const at::Tensor& hidden, const StopRule& rule) {
+  const std::vector<at::Tensor> outputs =
+      parts_.loop ? roll_out_by_pass(groups, sampling, rule)
+                  : roll_out(parts_.rollout, groups, sampling, hidden);
   return {.tokens = outputs.at(0), .parents = outputs.at(1), .scores = outputs.at(2)};
 }
 
@@ -106,19 +116,37 @@ std::vector<at::Tensor> SessionEngine::roll_out(Part& part, std::span<const RowG
   return run(part, std::move(inputs), groups);
 }
 
+std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup> groups,
+                                                        const SamplingColumns& sampling,
+                                                        const StopRule& rule) {
+  auto [inputs, last_rows] = pack(groups, layout_);
+  inputs.push_back(last_rows);
+  inputs.insert(inputs.end(), sampling.begin(), sampling.end());
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<at::Tensor> outputs =
+      parts_.loop->run(*parts_.rollout.session, std::move(inputs), caches_, rule);
+  count(began, parts_.loop->num_passes(), parts_.rollout, groups);
+  return outputs;
+}
+
 std::vector<at::Tensor> SessionEngine::run(Part& part, std::vector<at::Tensor> inputs,
                                            std::span<const RowGroup> groups) {
   inputs.insert(inputs.end(), caches_.begin(), caches_.end());
   const auto began = std::chrono::steady_clock::now();
   std::vector<at::Tensor> outputs = part.session->run(std::move(inputs));
-  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  ++num_calls_;
-  traffic_.weight_bytes += part.passes.weight_bytes;
-  for (const RowGroup& group : groups) {
-    traffic_.kv_bytes +=
-        part.passes.count * (group.context + group.num_rows()) * shape_.kv_bytes_per_token;
-  }
+  count(began, 1, part, groups);
   return outputs;
+}
+
+void SessionEngine::count(std::chrono::steady_clock::time_point began, std::int64_t calls,
+                          const Part& part, std::span<const RowGroup> groups) {
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  num_calls_ += calls;
+  traffic_.weight_bytes += calls * part.passes.weight_bytes;
+  for (const RowGroup& group : groups) {
+    traffic_.kv_bytes += calls * part.passes.count * (group.context + group.num_rows()) *
+                         shape_.kv_bytes_per_token;
+  }
 }
 
 }  // namespace trtspec

@@ -1,4 +1,4 @@
-// TokenDrafter: a smaller language model drafts a chain or tree, one engine call a step.
+// TokenDrafter: a smaller language model drafts a chain or tree.
 #include <trtspec/runtime/rollout_drafter.hpp>
 
 #include <algorithm>

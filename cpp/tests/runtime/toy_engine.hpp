@@ -90,7 +90,8 @@ class ToyEngine final : public trtspec::ModelEngine {
   }
 
   Rollout rollout(std::span<const trtspec::RowGroup> groups,
-                  const trtspec::SamplingColumns& sampling, const at::Tensor& hidden) override;
+                  const trtspec::SamplingColumns& sampling, const at::Tensor& hidden,
+                  const trtspec::StopRule& rule) override;
 
   void compact(std::span<const std::int64_t> src, std::span<const std::int64_t> dst) override {
     void* cache = cache_.data();
@@ -209,7 +210,8 @@ inline std::vector<ToyEngine::Seen> ToyEngine::feed_rows(const trtspec::PackedRo
 
 inline trtspec::ModelEngine::Rollout ToyEngine::rollout(std::span<const trtspec::RowGroup> groups,
                                                         const trtspec::SamplingColumns& sampling,
-                                                        const at::Tensor& hidden) {
+                                                        const at::Tensor& hidden,
+                                                        const trtspec::StopRule&) {
   const std::vector<Seen> seen = feed_rows(trtspec::pack(groups, layout_), hidden);
   const auto k = std::size_t(model_.topk);
   const auto requests = std::int64_t(groups.size());

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.draft_runtime import DraftRuntime
@@ -61,7 +62,7 @@ class ToyDrafter(RolloutDrafter):
         return is_patient and request.id in self._states
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = torch.stack([self._states[request.id] for request in requests])
         roots = torch.tensor([request.tokens[-1] for request in requests])

@@ -18,19 +18,19 @@ class AotiSession:
     """An AOTInductor package with its weights mapped in from outside the package.
 
     Weights are handed over by reference, so sessions over the same tensors share their memory; they
-    lie on the device that the package was compiled for.
+    lie on the device that the package was compiled for. package: what C++ can call.
     """
 
     def __init__(self, package: Path, weights: Mapping[str, Tensor], device: str = "cpu") -> None:
         try:
             # The events by which a package keeps threads apart may not be part of a CUDA graph.
-            self._package = torch.classes.trtspec.Package(str(package), device == "cuda")
+            self.package = torch.classes.trtspec.Package(str(package), device == "cuda")
         except RuntimeError as error:
             # Programs are unpacked there. They are about as large as the package.
             size = package.stat().st_size if package.is_file() else 0
             remedy = temporary_trouble(size) or "rebuild the engine with trtspec-build"
             raise EngineError(f"{package} cannot be loaded ({error}); {remedy}") from error
-        wanted = self._package.constants()
+        wanted = self.package.constants()
         missing = sorted(name for name in wanted if _weight_name(name) not in weights)
         if missing:
             raise EngineError(
@@ -38,8 +38,8 @@ class AotiSession:
                 f"{missing[0]!r}; rebuild the engine with trtspec-build"
             )
         self._weights = {name: weights[_weight_name(name)] for name in wanted}
-        self._package.load([_lent(weight) for weight in self._weights.values()])
-        self._run = self._package.run  # looking it up takes as long as calling it
+        self.package.load([_lent(weight) for weight in self._weights.values()])
+        self._run = self.package.run  # looking it up takes as long as calling it
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
         """See `Session.run`. Other Python threads run meanwhile."""

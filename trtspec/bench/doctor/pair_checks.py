@@ -141,7 +141,8 @@ class _Weight:
 def _weight(engine: EngineConfig, draft: EngineDraft) -> _Weight:
     share = engine.pass_bytes(draft).expected(1) / engine.pass_bytes().expected(1)
     passes = {graph.name: graph.passes for graph in draft_shape(engine, draft).graphs}
-    a_token = share * passes[DRAFT_ROLLOUT] / draft.speculation.num_steps
+    steps = draft.speculation.num_steps
+    a_token = share * passes.get(DRAFT_ROLLOUT, steps) / steps
     return _Weight(draft.network.describe(), share, a_token)
 
 

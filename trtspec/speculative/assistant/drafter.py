@@ -11,6 +11,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
@@ -66,7 +67,7 @@ class AssistantDrafter(RolloutDrafter):
         return request.id in self._states
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         groups = []
         for request in requests:

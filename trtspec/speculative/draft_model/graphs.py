@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtspec.config.model import ModelConfig
 from trtspec.models.causal_lm import CausalLM
 from trtspec.speculative.draft_kind import DraftKind, PlainRollout
-from trtspec.speculative.pass_graphs import TREE_GRAPHS, token_parts, token_passes
+from trtspec.speculative.pass_graphs import TREE_GRAPHS, one_pass, token_parts, token_passes
 
 LANGUAGE_MODEL = DraftKind(
     ModelConfig,
@@ -17,4 +17,5 @@ LANGUAGE_MODEL = DraftKind(
     token_parts,
     token_passes,
     plain=lambda config: PlainRollout(),
+    one_pass=one_pass,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
+from trtspec.config.pass_decoding import PASS_ALIASES, PassDecodingConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -17,13 +17,13 @@ from trtspec.config.strict import strict_config
 
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **VOCABULARY_ALIASES},
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **PASS_ALIASES},
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
-class DraftTargetDecodingConfig(CutVocabularyConfig):
-    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig` and
-    `CutVocabularyConfig`."""
+class DraftTargetDecodingConfig(PassDecodingConfig):
+    """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig`,
+    `CutVocabularyConfig` and `PassDecodingConfig`."""
 
     method: ClassVar[str] = "draft_model"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trtspec.executor.drafter import Accepted, DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
+from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.speculative.medusa.options import MedusaDecodingConfig
@@ -53,7 +54,7 @@ class MedusaDrafter(RolloutDrafter):
         return request.id in self._states
 
     def _roll_out(
-        self, requests: Sequence[Request], sampling: Sequence[Tensor], first_step_only: bool
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = torch.stack([self._states[request.id] for request in requests])
         return self._engine.rollout(hidden, sampling)

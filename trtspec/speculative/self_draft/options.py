@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
+from trtspec.config.pass_decoding import PASS_ALIASES, PassDecodingConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -20,15 +20,15 @@ from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 
 
 @strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **VOCABULARY_ALIASES},
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **PASS_ALIASES},
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
-class SelfDecodingConfig(CutVocabularyConfig):
+class SelfDecodingConfig(PassDecodingConfig):
     """A copy of the target whose weights have fewer bits drafts (ML-SpecQD, arXiv 2503.13565), with
-    a K/V cache of its own; no other checkpoint is needed. Trees and a part of the vocabulary: see
-    `TreeDecodingConfig` and `CutVocabularyConfig`.
+    a K/V cache of its own; no other checkpoint is needed. Trees, a part of the vocabulary, p_min:
+    see `TreeDecodingConfig`, `CutVocabularyConfig` and `PassDecodingConfig`.
 
     speculative_model: the target itself; leave it out. weight_dtype, weight_group_size,
     head_weight_dtype, activation_dtype: those of the copy, as `BuildConfig` has them of the target;

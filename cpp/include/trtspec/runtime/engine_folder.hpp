@@ -3,8 +3,9 @@
 //   config.json        format version, models, build, speculation, fingerprints, environment, and
 //                      type and shape of all weights
 //   target/            weights.safetensors; model.pt2 (backend aoti)
-//   draft/             weights.safetensors; rollout.pt2, and what feeds it: step.pt2, a rollout of
-//                      one step (none beside another of one), or model.pt2 (backend aoti)
+//   draft/             weights.safetensors; pass.pt2, one pass of a rollout, or rollout.pt2, and what
+//                      feeds it: step.pt2, a rollout of one step (none beside another of one), or
+//                      model.pt2 (backend aoti)
 //   *.onnx, *.engine   graphs of backends onnx and tensorrt, whose initialisers lie in the weight
 //                      files, and TensorRT's engines of them
 #pragma once
@@ -17,11 +18,12 @@
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
 #include <trtspec/safetensors.hpp>
+#include <trtspec/tree_levels.hpp>
 #include <vector>
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 7;
+constexpr std::int64_t kEngineFormatVersion = 8;
 
 // What one layer keeps of every token, and the sliding window of its attention.
 struct LayerCache {
@@ -62,6 +64,7 @@ struct DraftShape {
   std::int64_t num_modules = 0;
   // The id of the rows by which it guesses all depths in one pass; of a draft that does.
   std::optional<std::int64_t> mask_token;
+  bool by_pass = false;  // its rollout is a loop of calls of one pass each
 
   bool in_one_pass() const { return num_modules > 0 || mask_token.has_value(); }
 };
@@ -85,6 +88,9 @@ struct SpeculationContract {
   std::int64_t num_steps;
   std::int64_t num_draft_tokens;                   // rows verified, the root included
   std::vector<std::vector<std::int64_t>> choices;  // the paths of a static tree; else empty
+  double p_min = 0.0;                              // see StopRule
+
+  TreeShape tree() const { return {topk, num_steps, num_draft_tokens, choices}; }
 };
 
 // What compiled code depends on. A package of backend aoti runs only where the first four match and
@@ -133,6 +139,7 @@ struct EngineFolder {
   std::string target_model() const { return path + "/target/model.pt2"; }
   std::string target_weights() const { return path + "/target/weights.safetensors"; }
   std::string draft_model() const { return path + "/draft/model.pt2"; }
+  std::string draft_pass() const { return path + "/draft/pass.pt2"; }
   std::string draft_step() const { return path + "/draft/step.pt2"; }
   std::string draft_rollout() const { return path + "/draft/rollout.pt2"; }
   // A graph, or TensorRT's engine of it.
@@ -144,7 +151,7 @@ struct EngineFolder {
     return build.backend == Backend::tensorrt ? ".engine" : ".onnx";
   }
   std::string draft_weights() const { return path + "/draft/weights.safetensors"; }
-  // Passes of the draft that one rollout makes: one for each of its depths, unless a pass reaches
+  // Passes of the draft that one rollout makes, at most: one for each of its depths, unless a pass reaches
   // them all, by rows of a mask token or by a module for each. 0 without a draft.
   std::int64_t rollout_passes() const;
   // Bytes of the weights that it reads.

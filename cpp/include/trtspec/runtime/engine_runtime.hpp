@@ -41,6 +41,7 @@ struct Speculation {
   // Most draft tokens on one path: K of a chain, depth D of a tree; suffix: all nodes counted; 0
   // without speculation.
   std::int64_t max_draft_len = 0;
+  double p_min = 0.0;  // of a draft whose passes are calls of their own, see StopRule
   std::int32_t min_ngram = kDefaultMinNgram;
   std::int32_t max_ngram = kDefaultMaxNgram;
   SuffixDecoding suffix = {};  // but for its length, which is max_draft_len

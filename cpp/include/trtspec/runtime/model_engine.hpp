@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/token_tree.hpp>
+#include <trtspec/tree_growth.hpp>
 
 #include <cstdint>
 #include <span>
@@ -47,7 +48,7 @@ class ModelEngine {
     at::Tensor logits;
     at::Tensor hidden;
   };
-  // Each [B, N - 1]: tokens i64, parents i32, scores f32.
+  // Each [B, N - 1], where it stopped before fewer: tokens i64, parents i32, scores f32.
   struct Rollout {
     at::Tensor tokens;
     at::Tensor parents;
@@ -63,10 +64,10 @@ class ModelEngine {
   // Writes the K/V of a draft's rows; `hidden` [T, n * H] are the target's states, of a network
   // that reads them, else undefined.
   virtual void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) = 0;
-  // Feeds accepted rows and drafts behind each request's last one, in one call. `hidden` is
-  // undefined for a network that reads no states.
+  // Feeds accepted rows and drafts behind each request's last one. `hidden` is undefined for a
+  // network that reads no states. An engine that makes each pass by a call stops by the `rule`.
   virtual Rollout rollout(std::span<const RowGroup> groups, const SamplingColumns& sampling,
-                          const at::Tensor& hidden) = 0;
+                          const at::Tensor& hidden, const StopRule& rule) = 0;
   // Moves K/V rows of every layer between flat slots.
   virtual void compact(std::span<const std::int64_t> src_slots,
                        std::span<const std::int64_t> dst_slots) = 0;

@@ -1,4 +1,4 @@
-// RolloutDrafter: drafts from an engine that rolls out a whole tree for the batch in one call.
+// RolloutDrafter: drafts from an engine that rolls out a whole tree for the batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,8 +53,10 @@ class RolloutDrafter : public Drafter {
     at::Tensor hidden;  // the target's states of the rows, if they are read
   };
 
-  RolloutDrafter(ModelEngine& engine, ResourceManager& resources, const DrafterNeeds& needs)
-      : engine_(engine), resources_(resources), needs_(needs) {}
+  // p_min: see StopRule.
+  RolloutDrafter(ModelEngine& engine, ResourceManager& resources, const DrafterNeeds& needs,
+                 double p_min = 0.0)
+      : engine_(engine), resources_(resources), needs_(needs), p_min_(p_min) {}
 
   // Whether the first pass has something to feed for a generating request.
   virtual bool can_draft(const Request& request) const = 0;
@@ -76,6 +78,7 @@ class RolloutDrafter : public Drafter {
 
  private:
   DrafterNeeds needs_;
+  double p_min_;
 };
 
 // Rolls out a draft model behind the accepted tokens of every generating request. Prompts are fed
@@ -83,8 +86,9 @@ class RolloutDrafter : public Drafter {
 class TokenDrafter final : public RolloutDrafter {
  public:
   // `resources` needs a draft cache.
-  TokenDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
-      : RolloutDrafter(engine, resources, shape.needs()) {}
+  TokenDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape,
+               double p_min = 0.0)
+      : RolloutDrafter(engine, resources, shape.needs(), p_min) {}
 
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                         std::span<const Accepted> accepted) override;

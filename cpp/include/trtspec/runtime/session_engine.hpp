@@ -1,6 +1,7 @@
 // SessionEngine: a ModelEngine over the sessions of an engine folder.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/pass_rollout.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <vector>
 
@@ -39,11 +41,13 @@ class SessionEngine final : public ModelEngine {
   };
 
   // What an engine runs. model: of a target, or of a draft that is fed by it; any other draft is
-  // fed by `step`, a rollout of one step, or by a `rollout` that makes no more itself.
+  // fed by `step`, a rollout of one step, or by a `rollout` that makes no more itself. With `loop`,
+  // `rollout` is one pass, which feeds rows too.
   struct Parts {
     Part model;
     Part rollout;
     Part step;
+    std::unique_ptr<PassRollout> loop = nullptr;
   };
 
   // With zeroed caches of num_blocks blocks on `device`.
@@ -55,7 +59,7 @@ class SessionEngine final : public ModelEngine {
   Output forward(std::span<const RowGroup> groups) override;
   void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) override;
   Rollout rollout(std::span<const RowGroup> groups, const SamplingColumns& sampling,
-                  const at::Tensor& hidden) override;
+                  const at::Tensor& hidden, const StopRule& rule) override;
   void compact(std::span<const std::int64_t> src_slots,
                std::span<const std::int64_t> dst_slots) override;
   Device& device() override { return *device_; }
@@ -67,8 +71,13 @@ class SessionEngine final : public ModelEngine {
  private:
   std::vector<at::Tensor> roll_out(Part& part, std::span<const RowGroup> groups,
                                    const SamplingColumns& sampling, const at::Tensor& hidden);
+  std::vector<at::Tensor> roll_out_by_pass(std::span<const RowGroup> groups,
+                                           const SamplingColumns& sampling, const StopRule& rule);
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
+  // What calls took that began then, each with so many passes of a part.
+  void count(std::chrono::steady_clock::time_point began, std::int64_t calls, const Part& part,
+             std::span<const RowGroup> groups);
   // Of each row, the rows of its heads in a slot cache, in the order of the rows.
   std::vector<std::int64_t> rows_of_heads(std::span<const std::int64_t> slots,
                                           std::int64_t heads) const;

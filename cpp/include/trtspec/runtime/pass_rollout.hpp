@@ -1,0 +1,67 @@
+// PassRollout: the rollout of a draft whose graph makes one pass, as a loop that stops where the next
+// pass does not pay.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <trtspec/runtime/session.hpp>
+#include <trtspec/tree_growth.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// The graph takes packed rows (see PackedRows of packing.hpp), the rows [R] i64 whose children are
+// wanted, their sampling columns [R] and the caches, and returns ids [R, k] i64, best first, and
+// their log probabilities [R, k] f32. Not thread-safe.
+class PassRollout {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  PassRollout(const TreeShape& shape, std::int64_t tokens_per_block);
+
+  // Rolls out: `inputs` are the packed rows, the row of each request's root [B] i64, and sampling
+  // columns [B] with the output index of the first drafted token. Returns tokens i64, parents i32
+  // and scores f32, each [B, n] with n <= N - 1, where -inf is the score of what is no node.
+  Tensors run(Session& session, Tensors inputs, std::span<const at::Tensor> caches, StopRule rule);
+
+  // The same call by call, for what C++ cannot call. The inputs of a pass without caches; none
+  // where there is no further pass.
+  Tensors begin(Tensors inputs, StopRule rule);
+  // `seconds`: that the pass took.
+  Tensors next(const at::Tensor& ids, const at::Tensor& gains, double seconds);
+  Tensors trees() const;
+
+  // Passes of this rollout.
+  std::int64_t num_passes() const { return num_passes_; }
+
+ private:
+  Tensors columns(std::int64_t rows, std::int64_t depth) const;
+
+  Levels levels_;
+  std::int64_t tokens_per_block_;
+  std::map<std::int64_t, double> seconds_;  // of a pass, by its rows, in the mean of late
+
+  // Of the rollout under way.
+  at::Tensor block_tables_;
+  Tensors columns_;
+  std::optional<TreeGrowth> growth_;
+  std::int64_t rows_ = 0;  // of the pass under way; 0: the first one, whose rows vary
+  std::int64_t num_passes_ = 0;
+};
+
+// The inputs of a pass over the rows of a beam: ids, then what RowPlaces has.
+std::vector<at::Tensor> beam_tensors(const BeamRows& beam, const at::Tensor& block_tables);
+
+// Where the rollouts of packed rows begin: the roots' positions and the requests' blocks.
+std::vector<RolloutRoot> rollout_roots(const at::Tensor& positions, const at::Tensor& last_rows,
+                                       const at::Tensor& block_tables);
+
+// What a rollout returns: tokens i64, parents i32 and scores f32, each [B, n]; the trees are of one
+// size.
+std::vector<at::Tensor> to_outputs(std::span<const DraftNodes> trees);
+
+}  // namespace trtspec

@@ -1,0 +1,141 @@
+#include <trtspec/runtime/host_tensor.hpp>
+#include <trtspec/runtime/pass_rollout.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+
+namespace trtspec {
+
+namespace {
+
+constexpr std::size_t kRowInputs = 8, kColumns = 7;
+// Calls that the seconds of a pass are a mean of: fewer follow a single pause, more are late where
+// the machine gets slower.
+constexpr double kMeanOf = 8.0;
+
+template <class T>
+at::Tensor repeated(const at::Tensor& column, std::int64_t times, T more = 0) {
+  const std::int64_t count = column.size(0);
+  at::Tensor values = host_tensor({count * times}, column.scalar_type());
+  const T* from = column.const_data_ptr<T>();
+  T* to = values.mutable_data_ptr<T>();
+  for (std::int64_t i = 0; i < count; ++i, to += times) std::fill(to, to + times, from[i] + more);
+  return values;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> beam_tensors(const BeamRows& beam, const at::Tensor& block_tables) {
+  const std::int64_t rows = std::ssize(beam.tokens), batch = std::ssize(beam.context_lens);
+  at::Tensor is_tree = host_tensor({batch}, at::kBool);
+  std::fill_n(is_tree.mutable_data_ptr<bool>(), batch, true);
+  return {host_copy(beam.tokens), host_copy(beam.positions), host_copy(beam.slots), block_tables,
+          host_copy(beam.starts), host_copy(beam.context_lens), std::move(is_tree),
+          host_copy(beam.masks).view({rows, -1})};
+}
+
+std::vector<RolloutRoot> rollout_roots(const at::Tensor& positions, const at::Tensor& last_rows,
+                                       const at::Tensor& block_tables) {
+  const auto width = static_cast<std::size_t>(block_tables.size(1));
+  const auto* position = positions.const_data_ptr<std::int64_t>();
+  const auto* rows = last_rows.const_data_ptr<std::int64_t>();
+  const auto* blocks = block_tables.const_data_ptr<std::int32_t>();
+  std::vector<RolloutRoot> roots;
+  for (std::int64_t i = 0; i < last_rows.size(0); ++i, blocks += width) {
+    roots.push_back({position[rows[i]], {blocks, width}});
+  }
+  return roots;
+}
+
+std::vector<at::Tensor> to_outputs(std::span<const DraftNodes> trees) {
+  std::vector<std::int64_t> tokens;
+  std::vector<std::int32_t> parents;
+  std::vector<float> scores;
+  for (const DraftNodes& tree : trees) {
+    tokens.insert(tokens.end(), tree.tokens.begin(), tree.tokens.end());
+    for (const std::int64_t parent : tree.parents) {
+      parents.push_back(static_cast<std::int32_t>(parent));
+    }
+    scores.insert(scores.end(), tree.scores.begin(), tree.scores.end());
+  }
+  const auto count = std::ssize(trees);
+  return {host_copy(tokens).view({count, -1}), host_copy(parents).view({count, -1}),
+          host_copy(scores).view({count, -1})};
+}
+
+PassRollout::PassRollout(const TreeShape& shape, std::int64_t tokens_per_block)
+    : levels_(shape), tokens_per_block_(tokens_per_block) {}
+
+PassRollout::Tensors PassRollout::run(Session& session, Tensors inputs,
+                                      std::span<const at::Tensor> caches, StopRule rule) {
+  using Clock = std::chrono::steady_clock;
+  inputs = begin(std::move(inputs), std::move(rule));
+  while (!inputs.empty()) {
+    inputs.insert(inputs.end(), caches.begin(), caches.end());
+    const auto began = Clock::now();
+    const Tensors found = session.run(std::move(inputs));
+    const std::chrono::duration<double> took = Clock::now() - began;
+    inputs = next(found.at(0), found.at(1), took.count());
+  }
+  return trees();
+}
+
+PassRollout::Tensors PassRollout::begin(Tensors inputs, StopRule rule) {
+  if (inputs.size() != kRowInputs + 1 + kColumns) {
+    throw std::logic_error("a rollout takes packed rows, the roots' rows and sampling columns");
+  }
+  block_tables_ = inputs[3];
+  columns_.assign(inputs.end() - kColumns, inputs.end());
+  const std::vector<RolloutRoot> roots =
+      rollout_roots(inputs[1], inputs[kRowInputs], block_tables_);
+  growth_.emplace(levels_, roots, tokens_per_block_, inputs[7].size(1), std::move(rule));
+  rows_ = 0;
+  num_passes_ = 1;
+  return inputs;
+}
+
+PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& gains,
+                                       double seconds) {
+  if (rows_ > 0) {
+    double& mean = seconds_.try_emplace(rows_, seconds).first->second;
+    mean += (seconds - mean) / kMeanOf;
+  }
+  const auto size = static_cast<std::size_t>(ids.numel());
+  growth_->record({ids.const_data_ptr<std::int64_t>(), size},
+                  {gains.const_data_ptr<float>(), size}, ids.size(1));
+  if (!growth_->can_go_on()) return {};
+  // Where nothing is known of such a pass, it is made.
+  const auto known = seconds_.find(growth_->next_rows());
+  if (known != seconds_.end() && !growth_->pays(known->second)) return {};
+  const BeamRows beam = growth_->next();
+  rows_ = std::ssize(beam.tokens);
+  ++num_passes_;
+  Tensors inputs = beam_tensors(beam, block_tables_);
+  std::vector<std::int64_t> all(beam.tokens.size());
+  for (std::size_t row = 0; row < all.size(); ++row) all[row] = static_cast<std::int64_t>(row);
+  inputs.push_back(host_copy(all));
+  for (at::Tensor& column : columns(beam.width, beam.depth)) inputs.push_back(std::move(column));
+  return inputs;
+}
+
+PassRollout::Tensors PassRollout::trees() const { return to_outputs(growth_->trees()); }
+
+PassRollout::Tensors PassRollout::columns(std::int64_t rows, std::int64_t depth) const {
+  Tensors all;
+  for (const at::Tensor& column : columns_) {
+    const bool is_index = all.size() + 1 == columns_.size();
+    if (column.scalar_type() == at::kFloat) {
+      all.push_back(repeated<float>(column, rows));
+    } else if (column.scalar_type() == at::kInt) {
+      all.push_back(repeated<std::int32_t>(column, rows));
+    } else {
+      all.push_back(repeated<std::int64_t>(column, rows, is_index ? depth : 0));
+    }
+  }
+  return all;
+}
+
+}  // namespace trtspec

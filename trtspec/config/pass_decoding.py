@@ -1,0 +1,37 @@
+"""PassDecodingConfig: the options of drafts that a language model writes token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
+from trtspec.errors import ConfigError
+
+PASS_ALIASES: Mapping[str, str] = {
+    **VOCABULARY_ALIASES,
+    "draft_p_min": "p_min",
+    "spec_draft_p_min": "p_min",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassDecodingConfig(CutVocabularyConfig):
+    """Each depth of a draft is a pass of its own, so that it may end before max_draft_len; beside
+    `CutVocabularyConfig`:
+
+    p_min: the least probability that the draft must give a token behind the one before it; a token
+    below it is not drafted, and nothing behind it (llama.cpp's `--draft-p-min`; 0: off). With
+    adaptive=True a draft also ends where its next pass does not pay.
+    """
+
+    p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p_min < 1.0:
+            raise ConfigError(f"p_min={self.p_min} is a probability, at least 0 and below 1")
+        super().__post_init__()
+
+    @property
+    def least_probability(self) -> float:
+        return self.p_min

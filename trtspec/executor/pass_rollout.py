@@ -1,0 +1,77 @@
+"""PassRollout: a draft is rolled out by calls of one pass each, until the next one does not pay."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.session import Session
+from trtspec.config.tree import TreeShape
+from trtspec.ops import native  # noqa: F401  registers the class
+
+ALL_DEPTHS = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When a rollout ends before its last depth; the default: never.
+
+    first_step_only: nodes of depth 1 are enough. The others are heeded where passes are calls of
+    their own. max_depth: of the deepest node that is wanted. pace: tokens a second that the time of
+    a pass could bring otherwise; 0: time is not weighed. gains: see `StepPlan`. p_min: the least
+    probability of a node behind its parent, by the draft; others are none.
+    """
+
+    max_depth: int = ALL_DEPTHS
+    first_step_only: bool = False
+    pace: float = 0.0
+    gains: Tensor | None = None
+    p_min: float = 0.0
+
+
+class PassRollout:
+    """The loop is that of C++ (``cpp/include/trtspec/runtime/pass_rollout.hpp``). It calls a
+    compiled package itself; any other session is called from here.
+
+    rule: of the next rollout. num_passes: of the last one.
+    """
+
+    def __init__(self, session: Session, tree: TreeShape, tokens_per_block: int) -> None:
+        """``session``: of a `DraftPass`."""
+        self.session = session
+        self.num_steps = tree.num_steps
+        self.rule = StopRule()
+        self.num_passes = 0
+        package = getattr(session, "package", None)
+        choices = [list(path) for path in tree.choices or ()]
+        sizes = tree.topk, tree.num_steps, tree.num_draft_tokens
+        self._loop: Any = torch.classes.trtspec.PassRollout(
+            *sizes, choices, tokens_per_block, package
+        )
+        self._whole = None if package is None else self._loop.run
+
+    def run(self, inputs: EngineInputs) -> list[Tensor]:
+        """Those of a whole rollout, and what `TreeRollout.forward` returns, of fewer nodes where it
+        stopped."""
+        rule = self.rule
+        depth = 1 if rule.first_step_only else rule.max_depth
+        stop = depth, rule.pace, rule.gains, rule.p_min
+        given = inputs._replace(caches=()).flat()
+        if self._whole is not None:
+            trees, self.num_passes = self._whole(given, list(inputs.caches), *stop)
+        else:
+            self._call_passes(self._loop.begin(given, *stop), inputs)
+            trees, self.num_passes = self._loop.trees()
+        found: list[Tensor] = trees
+        return found
+
+    def _call_passes(self, given: list[Tensor], inputs: EngineInputs) -> None:
+        while given:
+            began = time.perf_counter()
+            ids, gains = self.session.run(inputs.filled([*given, *inputs.caches]))
+            given = self._loop.next(ids, gains, time.perf_counter() - began)

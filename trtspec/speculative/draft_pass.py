@@ -1,0 +1,35 @@
+"""DraftPass: one pass of a rollout as a module, for rollouts that are loops of calls."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from trtspec.models.attention import PackedRows
+from trtspec.ops.sampling import SamplingColumns
+from trtspec.speculative.tree_rollout import DraftNetwork, best_children
+
+
+class DraftPass(nn.Module):
+    """Feeds the accepted rows as well as those of every depth behind them, of a network that reads
+    tokens alone."""
+
+    def __init__(self, model: DraftNetwork, topk: int) -> None:
+        """``model`` is a module as well."""
+        super().__init__()
+        self.model = model
+        self.topk = topk
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        wanted: Tensor,
+        sampling: SamplingColumns,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The best children of the rows ``wanted [R] i64``, whose ``sampling`` columns are ``[R]``:
+        ``ids [R, k] i64`` of the target, best first, and ``gains [R, k] f32``, the log probability
+        of each (see `trtspec.ops.sampling`)."""
+        _, ready = self.model.draft(input_ids, None, rows, k_caches, v_caches, wanted)
+        return best_children(self.model, ready, sampling, self.topk)
