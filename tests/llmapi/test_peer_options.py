@@ -198,6 +198,8 @@ def test_configs_by_tensorrt_llms_names() -> None:
 class Drafts:
     """One draft of a known kind."""
 
+    by_pass = False
+
     def __init__(self, kind: type[Any], built: Any = None) -> None:
         self.kind, self.built = kind, built
 

@@ -96,6 +96,11 @@ class Backend:
         nothing."""
         return bool(asked not in (self.options_class(), built))
 
+    def drafts_by_pass(self, device: str) -> bool:
+        """Whether drafts that can be are rolled out by calls of one pass each, in a loop that stops
+        where the next one does not pay: on a CPU, where a call costs little beside a pass."""
+        return device == "cpu" and self.runs_ops
+
     # The environment.
 
     def device_problem(self, device: str) -> str | None:

@@ -158,14 +158,16 @@ def plan_build(
         ConfigError: values, or a pair of models, that do not fit, or a device that is not there.
         BuildError: a package is missing that the backend builds with.
     """
-    options_of(backend_named(config.backend), config.backend_options)
+    asked = backend_named(config.backend)
+    options_of(asked, config.backend_options)
     target_dir = find_model(checkpoint)
     another = None if tokenizer is None else tokenizer_folder(tokenizer)
     spoken = another or target_dir
     skips_damaged = skip_tokenizer_init or another is not None  # of a draft
     target, ends = _with_tokenizer(config_as_said(target_dir), spoken, skip_tokenizer_init)
     require_blocks(target)
-    at_hand = TargetDrafts(target, target_dir, another)
+    by_pass = asked.drafts_by_pass(asked.resolve_device(config.device)[0])
+    at_hand = TargetDrafts(target, target_dir, another, by_pass=by_pass)
     if speculative is not None:
         speculative = speculative.resolve(at_hand)
     build, reasons = resolve_build(config, target, speculative)

@@ -30,19 +30,25 @@ class TargetDrafts:
         folder: Path | None = None,
         tokenizer: Path | None = None,
         built: DecodingConfig | None = None,
+        by_pass: bool = False,
     ) -> None:
         """``folder``: that of the target's checkpoint, where it is at hand. ``tokenizer``: where
         its tokenizer is, if not there. ``built``: the config that an engine folder holds drafts
-        for."""
+        for. ``by_pass``: see `Backend.drafts_by_pass`."""
         self._target = target
         self._folder = folder
         self._tokenizer = tokenizer
         self._built = built
+        self._by_pass = by_pass
         self._opened: dict[tuple[Path, Path | None, str | None], DraftCheckpoint] = {}
 
     @property
     def built(self) -> DecodingConfig | None:
         return self._built
+
+    @property
+    def by_pass(self) -> bool:
+        return self._by_pass
 
     def method_for(self, model: str | Path) -> type[TreeDecodingConfig]:
         name = self._own() if model == OWN_MODULES else self._open(find_model(model), None).method

@@ -21,6 +21,11 @@ class DraftsAtHand(Protocol):
         """What an engine folder was built for; None of a checkpoint."""
         ...
 
+    @property
+    def by_pass(self) -> bool:
+        """Whether a draft model ends its drafts where the next pass does not pay."""
+        ...
+
     def method_for(self, model: str | Path) -> type[Any]:
         """The config class of the method that a draft's checkpoint is made for.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.errors import ConfigError
@@ -24,6 +25,8 @@ class PassDecodingConfig(CutVocabularyConfig):
     below it is not drafted, and nothing behind it (llama.cpp's `--draft-p-min`; 0: off). With
     adaptive=True a draft also ends where its next pass does not pay.
     """
+
+    steps_by_pass: ClassVar[int | None] = 12
 
     p_min: float = 0.0
 

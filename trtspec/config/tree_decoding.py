@@ -48,6 +48,8 @@ class TreeDecodingConfig(DecodingConfig):
     """The field that fixes a static tree, where a method has them."""
 
     usual_steps: ClassVar[int | None] = 5
+    steps_by_pass: ClassVar[int | None] = None
+    """The same where a draft ends before what does not pay; None: as many."""
 
     speculative_model: str | Path
     topk: int = LEFT_OUT

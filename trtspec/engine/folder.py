@@ -88,8 +88,8 @@ class EngineConfig:
 
     @property
     def by_pass(self) -> bool:
-        """Whether drafts that can be are rolled out by calls of one pass each; see `DraftKind`."""
-        return self.build.device == "cpu" and self.backend.runs_ops
+        """See `Backend.drafts_by_pass`."""
+        return self.backend.drafts_by_pass(self.build.device)
 
     @property
     def capture_layers(self) -> tuple[int, ...]:

@@ -108,6 +108,13 @@ def draft_flags() -> list[Row]:
             "target writes itself)",
             {},
         ),
+        (
+            "--draft_p_min --spec_draft_p_min --p_min",
+            "p_min",
+            "least probability that a draft model gives a token behind the one before it; below it "
+            "nothing more is drafted",
+            _FLOAT,
+        ),
     ]
 
 

@@ -81,7 +81,7 @@ class LLM:
             built = built_speculation(engine)
             if wanted is None and not drafts_nothing:
                 wanted = built
-            at_hand = TargetDrafts(self._source(folder, engine), built=built)
+            at_hand = TargetDrafts(self._source(folder, engine), None, None, built, engine.by_pass)
             if wanted is not None:
                 wanted = wanted.resolve(at_hand)
                 check_draft_depth(engine.target, wanted)

@@ -66,23 +66,22 @@ class DraftKind:
 
     config: the class of its shape, a `DraftConfig` with ``from_dict``. home: the module that makes
     its graphs: the keys of compiled ones cover it and all that it imports. module: the network with
-    uninitialised weights, from its config, its target's, a dtype and how weights lie.
-    matrices: of its config, the outputs and inputs of each linear layer that a pass reads.
-    load: fills them, from its checkpoint (config and tensors by internal names) and the target's
-    tensors. graphs: by artifact, relative to the draft's folder, how it is made of config and
-    build. `DRAFT_ROLLOUT` drafts and is always there. Accepted rows are fed to a network with a
-    cache of its own by `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing
-    else. one_pass: of a network whose rollout may be a loop of calls, `DRAFT_PASS`, which on a CPU
-    takes the place of its graphs: there a call costs little beside a pass, and the loop stops where
-    the next one does not pay. parts: what the network is cut into over slot caches, from its config
-    and the width of the target's states that it reads; stand_in: what runs these in place of the
-    network. slots: rows that a rollout, of that config and tree, writes into the cache behind the
-    accepted ones. lookahead: how many tokens after its position a row of its cache depends on.
-    target_layers: of a network without K/V, the target's layers whose caches its rollout reads in
-    blocks, in the order in which it takes them. levels: how its rollout grows a tree, of which the
-    index tensors are constants beside the weights. reads_roots: whether the rollout of a network
-    without K/V is given the root beside the target's state before it. plain: how it is rolled out
-    without Python; None: it never is.
+    uninitialised weights, from its config, its target's, a dtype and how weights lie. matrices: of
+    its config, the outputs and inputs of each linear layer that a pass reads. load: fills them,
+    from its checkpoint (config and tensors by internal names) and the target's tensors. graphs: by
+    artifact, relative to the draft's folder, how it is made of config and build. `DRAFT_ROLLOUT`
+    drafts and is always there. Accepted rows are fed to a network with a cache of its own by
+    `DRAFT_STEP`, a rollout of one step, or by `DRAFT_MODEL`, which does nothing else. one_pass: of
+    a network whose rollout may be a loop of calls, `DRAFT_PASS`, which takes the place of its
+    graphs where `Backend.drafts_by_pass` says so. parts: what the network is cut into over slot
+    caches, from its config and the width of the target's states that it reads; stand_in: what runs
+    these in place of the network. slots: rows that a rollout, of that config and tree, writes into
+    the cache behind the accepted ones. lookahead: how many tokens after its position a row of its
+    cache depends on. target_layers: of a network without K/V, the target's layers whose caches its
+    rollout reads in blocks, in the order in which it takes them. levels: how its rollout grows a
+    tree, of which the index tensors are constants beside the weights. reads_roots: whether the
+    rollout of a network without K/V is given the root beside the target's state before it. plain:
+    how it is rolled out without Python; None: it never is.
     """
 
     config: type[Any]

@@ -12,6 +12,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
+from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.hybrid.options import AutoDecodingConfig, HybridDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
@@ -48,6 +49,7 @@ def test_it_belongs_to_the_whole_and_to_what_drafts() -> None:
 class AtHand:
     built: DecodingConfig | None = None
     method: type[TreeDecodingConfig] | None = None
+    by_pass: bool = False
 
     def method_for(self, model: str | Path) -> type[Any]:
         assert self.method is not None and model == "d"
@@ -79,6 +81,20 @@ def test_auto_with_a_draft() -> None:
         drafters=(NGramDecodingConfig(max_draft_len=3), drafts.drafters[1]), num_draft_tokens=4
     )
     assert parse(method="auto").resolve(AtHand(built)) == drafts
+
+
+@pytest.mark.parametrize(
+    ("method", "by_pass", "steps"),
+    [
+        (DraftTargetDecodingConfig, True, 12),
+        (DraftTargetDecodingConfig, False, 5),
+        (Eagle3DecodingConfig, True, 5),
+    ],
+)
+def test_how_far_auto_drafts(method: Any, by_pass: bool, steps: int) -> None:
+    """Further where drafts end by themselves."""
+    auto = parse(method="auto", model="d").resolve(AtHand(method=method, by_pass=by_pass))
+    assert auto.drafters[1].max_draft_len == steps
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,8 @@ class AutoDecodingConfig(DecodingConfig):
 
     speculative_model: directory or id of a draft checkpoint of any kind, which its files tell (also
     `model`, `draft_model`). Left out: none, or those that an engine folder holds. max_draft_len: D,
-    steps of that draft (also `num_speculative_tokens`); 5 if left out, or what its kind says.
+    steps of that draft (also `num_speculative_tokens`); left out, at most 12 of a draft model on a
+    CPU, whose drafts end where they do not pay, else 5, or what its kind says.
     """
 
     method: ClassVar[str] = "auto"
@@ -192,7 +193,9 @@ class AutoDecodingConfig(DecodingConfig):
         drafters: tuple[DecodingConfig, ...] = () if drafts.built is None else drafts.built.members
         if self.speculative_model is not None:
             draft = drafts.method_for(self.speculative_model)
-            steps = draft.usual_steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
+            usual = draft.steps_by_pass if drafts.by_pass else None
+            steps = usual or draft.usual_steps
+            steps = steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
             length = {} if steps is None else {"max_draft_len": steps}
             drafters = (draft(speculative_model=self.speculative_model, **length),)
         common: dict[str, Any] = {
