@@ -87,19 +87,20 @@ class Pair:
             *((0.9 * (i % 2), 0, 1.0, 0.0, i, 0, 12) for i in range(len(fed))), strict=True
         )
         sampling = [torch.tensor(v, dtype=k) for v, k in zip(values, kinds, strict=True)]
-        for first_step_only in {self.drafts[0].rolls_first_step, False}:
+        first = [StopRule(max_depth=1)] if self.drafts[0].rolls_first_step else []
+        for rule in (*first, StopRule()):
             (tokens, parents, scores), (lowered, places, found) = (
                 draft.rollout(
                     self.groups(llm, fed),
                     sampling,
                     hidden,
-                    StopRule(first_step_only=first_step_only),
+                    rule,
                 )
                 for llm, draft, hidden in zip(self.llms, self.drafts, states, strict=True)
             )
             assert torch.equal(tokens, lowered) and torch.equal(parents, places)
             assert (scores - found).abs().max() < 1e-3
-            assert not first_step_only or (parents == -1).all()
+            assert rule.max_depth > 1 or (parents == -1).all()
 
     @property
     def drafts(self) -> list[ModelEngine]:

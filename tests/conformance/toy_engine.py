@@ -133,7 +133,6 @@ class ToyEngine:
         hidden: Tensor | None = None,
         rule: StopRule = StopRule(),  # noqa: B008
     ) -> tuple[Tensor, Tensor, Tensor]:
-        assert not rule.first_step_only
         seen = self._feed(pack(groups, self.layout)[0], hidden)
         trees = []
         last = -1

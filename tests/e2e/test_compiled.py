@@ -198,7 +198,7 @@ def test_compiled_once(
 def test_the_first_step_alone(engines: dict[str, Engine]) -> None:
     """Its drafts are those of depth 1 in the whole rollout, and more where that kept fewer."""
     pair, columns = engines["eagle3"].pair, greedy_sampling(2)
-    first_step = StopRule(first_step_only=True)
+    first_step = StopRule(max_depth=1)
     found: list[list[torch.Tensor]] = []
     with (
         LLM(engines["eagle3"].folder, skip_tokenizer_init=True) as compiled,

@@ -98,7 +98,7 @@ def test_equals_whole_rollouts(
             blocks = torch.arange(3 * size, dtype=torch.int32).reshape(3, size)
             groups = [RowGroup(random_prompt(i, 3 + 9 * i), 0, blocks[i]) for i in range(3)]
             columns = greedy_sampling(3)._replace(temperature=torch.tensor([0.0, 0.8, 1.0]))
-            rules = [StopRule(), StopRule(first_step_only=True)]
+            rules = [StopRule(), StopRule(max_depth=1)]
             if not found:
                 assert engine.rolls_first_step and inside.rollout(engine) is None
                 rules.append(StopRule(pace=1e9))  # whole ones have told what a pass takes

@@ -172,7 +172,7 @@ class FakeHead(Book):
         k, depth = self.world.shape
         if self.world.modules:
             depth = self.world.modules
-        elif rule.first_step_only:
+        elif rule.max_depth == 1:
             depth = 1
         tokens, parents = [], []
         for group in groups:

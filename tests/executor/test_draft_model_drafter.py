@@ -29,7 +29,7 @@ Path = tuple[int, ...]
 
 
 class Engine:
-    """Slot -> the prefix that its row was made of."""
+    """Slot -> the prefix that its row was made of. Its rollouts end at random depths."""
 
     vocab_size = VOCAB
     rolls_first_step = True
@@ -37,6 +37,7 @@ class Engine:
     def __init__(self) -> None:
         self.rows: dict[int, Path] = {}
         self.num_fed = 0
+        self._rng = random.Random(0)
 
     def slot(self, blocks: Tensor, position: int) -> int:
         return int(blocks[position // BLOCK]) * BLOCK + position % BLOCK
@@ -59,7 +60,7 @@ class Engine:
         rule: StopRule,
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.feed(groups)
-        depth = 1 if rule.first_step_only else DEPTH
+        depth = self._rng.randint(1, min(rule.max_depth, DEPTH))
         for group in groups:
             end = group.context + len(group.tokens)
             for offset in range(depth - 1):
@@ -111,8 +112,7 @@ class Serving:
     def step(self) -> None:
         rng, cache = self.rng, self.resources.draft_caches[0]
         items = [item for request in self.live if (item := self.item(request)) is not None]
-        feeds_drafts, first_step_only = rng.random() < 0.5, rng.random() < 0.5
-        batch = StepPlan(tuple(items), feeds_drafts=feeds_drafts, first_step_only=first_step_only)
+        batch = StepPlan(tuple(items), feeds_drafts=rng.random() < 0.5)
         if rng.random() < 0.3:
             self.drafter.prepare_draft_tokens(batch)
         accepted = []
@@ -124,7 +124,6 @@ class Serving:
             accepted.append(Accepted(tuple(range(item.num_rows + kept)), tuple(tokens)))
             self.events["drafted"] += drafted > 0
             self.events["drafted one token"] += drafted == 1
-            assert drafted <= 1 or not first_step_only
             item.request.draft = TokenTree.empty()
         before = self.engine.num_fed
         lengths = self.drafter.on_accepted(batch, accepted)

@@ -134,7 +134,7 @@ class ForwardBench:
         groups = [
             RowGroup([0] * shape.rows, shape.context, self._blocks(i)) for i in range(shape.batch)
         ]
-        rule = StopRule(first_step_only=shape.kind == FIRST_STEP)
+        rule = StopRule(max_depth=1) if shape.kind == FIRST_STEP else StopRule()
         return partial(engine.rollout, groups, columns, hidden if width else None, rule)
 
     def _blocks(self, request: int) -> torch.Tensor:

@@ -47,7 +47,7 @@ class CountedEngine:
         """Whether a rollout can stop at its first step, and then takes less time."""
         return False
 
-    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float | None:
+    def time_call(self, requests: int, rows: int) -> float | None:
         """Seconds of a generating step's call for that many requests, of `rows` in all, over
         padding alone: nothing is written or counted. None: such a call needs real requests."""
         return None

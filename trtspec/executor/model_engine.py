@@ -33,6 +33,7 @@ _NO_QUESTIONS = Questions(
     greedy_sampling(0), torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
 )
 """To an engine that judges, where nothing is to be judged."""
+_FIRST_STEP = StopRule(max_depth=1)
 
 
 class ModelEngine(CountedEngine):
@@ -100,8 +101,7 @@ class ModelEngine(CountedEngine):
         ``hidden [T, n*H]``."""
         model, passes = self._sessions.model, self._sessions.passes
         if passes is None and model is None:
-            rule = StopRule(first_step_only=self.rolls_first_step)
-            self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, rule)
+            self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
             return
         rows, last_rows = pack(groups, self.layout)
         if passes is not None:  # the children of one row, as it wants those of some
@@ -122,9 +122,9 @@ class ModelEngine(CountedEngine):
         """Feed accepted rows and draft behind each request's last one.
 
         ``sampling`` holds the columns of `SamplingColumns`, a value a request; ``hidden [T, n*H]``
-        the target's states of the rows, for a network that reads them. ``rule``: the first step
-        alone is for an engine that ``rolls_first_step``. Returns ``tokens``, ``parents`` and
-        ``scores``, each ``[B, N-1]``, where it stopped before fewer, on the host.
+        the target's states of the rows, for a network that reads them. Returns ``tokens``,
+        ``parents`` and ``scores``, each ``[B, N-1]``, where it stopped by the ``rule`` fewer, on
+        the host.
         """
         outputs = self._roll_out_groups(groups, sampling, hidden, rule)
         tokens, parents, scores = to_host(outputs)
@@ -142,7 +142,7 @@ class ModelEngine(CountedEngine):
         for bucket in reversed(self._buckets.all if self._buckets else ()):
             self._run_padding(bucket)
             if self.rolls_first_step:
-                self._run_padding(bucket, StopRule(first_step_only=True))
+                self._run_padding(bucket, _FIRST_STEP)
         self._reset_count()
 
     def release(self) -> None:
@@ -150,11 +150,11 @@ class ModelEngine(CountedEngine):
         self._padded_states.clear()
         self.caches.release()
 
-    def time_call(self, requests: int, rows: int, first_step_only: bool = False) -> float:
+    def time_call(self, requests: int, rows: int) -> float:
         """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
         bucket = self._step_bucket(requests, rows)
         began = time.perf_counter()
-        self._run_padding(bucket, StopRule(first_step_only=first_step_only))
+        self._run_padding(bucket)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = time.perf_counter() - began
@@ -247,10 +247,10 @@ class ModelEngine(CountedEngine):
     ) -> list[Tensor]:
         session: Session | None = self._sessions.rollout
         passes, loop = self._network.rollout_passes, self._sessions.passes
-        if rule.first_step_only:
-            session, passes = self._sessions.step, 1
         if loop is not None:
             session, passes, loop.rule = loop, 1, rule
+        elif rule.max_depth == 1 and self._sessions.step is not None:
+            session, passes = self._sessions.step, 1
         if session is None:
             raise RuntimeError("this engine was loaded without such a rollout")
         count = len(last_rows)

@@ -21,14 +21,13 @@ ALL_DEPTHS = (1 << 31) - 1
 class StopRule:
     """When a rollout ends before its last depth; the default: never.
 
-    first_step_only: nodes of depth 1 are enough. The others are heeded where passes are calls of
-    their own. max_depth: of the deepest node that is wanted. pace: tokens a second that the time of
-    a pass could bring otherwise; 0: time is not weighed. gains: see `StepPlan`. p_min: the least
-    probability of a node behind its parent, by the draft; others are none.
+    max_depth: of the deepest node that is wanted; a rollout that is one call heeds 1 alone, if it
+    can, and nothing else of this. pace: tokens a second that the time of a pass could bring
+    otherwise; 0: time is not weighed. gains: see `StepPlan`. p_min: the least probability of a node
+    behind its parent, by the draft; others are none.
     """
 
     max_depth: int = ALL_DEPTHS
-    first_step_only: bool = False
     pace: float = 0.0
     gains: Tensor | None = None
     p_min: float = 0.0
@@ -59,8 +58,7 @@ class PassRollout:
         """Those of a whole rollout, and what `TreeRollout.forward` returns, of fewer nodes where it
         stopped."""
         rule = self.rule
-        depth = 1 if rule.first_step_only else rule.max_depth
-        stop = depth, rule.pace, rule.gains, rule.p_min
+        stop = rule.max_depth, rule.pace, rule.gains, rule.p_min
         given = inputs._replace(caches=()).flat()
         if self._whole is not None:
             trees, self.num_passes = self._whole(given, list(inputs.caches), *stop)

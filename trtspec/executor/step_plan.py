@@ -42,7 +42,6 @@ class StepPlan:
     feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
     rollout.
     num_waiting: requests that the step leaves in the queue.
-    first_step_only: True: only nodes of depth 1 are wanted; an engine may roll out less for them.
     pace: tokens a second that time is worth; a rollout may end where its next pass should bring
     fewer in the time that it takes. 0.0: all of it is wanted.
     gains: of a drafter's nodes, ln of the chance of one whose parent is right, as its earlier ones
@@ -54,14 +53,13 @@ class StepPlan:
     preempted: tuple[Request, ...] = ()
     admitted: tuple[ScheduledRequest, ...] = ()
     feeds_drafts: bool = True
-    first_step_only: bool = False
     num_waiting: int = 0
     pace: float = 0.0
     gains: Tensor | None = None
 
     def without_feeding(self) -> StepPlan:
         """The same step for a drafter that is not in use; `replace` takes several times as long."""
-        others = self.first_step_only, self.num_waiting, self.pace, self.gains
+        others = self.num_waiting, self.pace, self.gains
         return StepPlan(self.items, self.blocks, self.preempted, self.admitted, False, *others)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence, Set
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -41,8 +40,8 @@ class RolloutDrafter(Drafter):
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
         depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
-        stop = max(depths), batch.first_step_only, batch.pace, batch.gains, self._p_min
-        tokens, parents, scores = self._roll_out(requests, sampling, StopRule(*stop))
+        rule = StopRule(max(depths), batch.pace, batch.gains, self._p_min)
+        tokens, parents, scores = self._roll_out(requests, sampling, rule)
         drafts = TokenTree.best_of(
             [tokens.shape[1]] * len(items),
             *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
@@ -101,8 +100,6 @@ class CachedRolloutDrafter(RolloutDrafter):
         self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         groups, hidden = self._first_pass(requests)
-        if rule.first_step_only and not self._engine.rolls_first_step:
-            rule = replace(rule, first_step_only=False)
         return self._engine.rollout(groups, sampling, hidden, rule)
 
 

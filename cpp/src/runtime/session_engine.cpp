@@ -70,9 +70,10 @@ void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hid
 SessionEngine::Rollout SessionEngine::rollout(std::span<const RowGroup> groups,
                                               const SamplingColumns& sampling,
                                               const at::Tensor& hidden, const StopRule& rule) {
+  const bool is_first_step = rule.max_depth == 1 && parts_.step.session;
   const std::vector<at::Tensor> outputs =
       parts_.loop ? roll_out_by_pass(groups, sampling, rule)
-                  : roll_out(parts_.rollout, groups, sampling, hidden);
+                  : roll_out(is_first_step ? parts_.step : parts_.rollout, groups, sampling, hidden);
   return {.tokens = outputs.at(0), .parents = outputs.at(1), .scores = outputs.at(2)};
 }
 

@@ -65,7 +65,8 @@ class ModelEngine {
   // that reads them, else undefined.
   virtual void feed(std::span<const RowGroup> groups, const at::Tensor& hidden) = 0;
   // Feeds accepted rows and drafts behind each request's last one. `hidden` is undefined for a
-  // network that reads no states. An engine that makes each pass by a call stops by the `rule`.
+  // network that reads no states. An engine that makes each pass by a call stops by the `rule`;
+  // any other heeds a max_depth of 1, if it can, and nothing else of it.
   virtual Rollout rollout(std::span<const RowGroup> groups, const SamplingColumns& sampling,
                           const at::Tensor& hidden, const StopRule& rule) = 0;
   // Moves K/V rows of every layer between flat slots.
