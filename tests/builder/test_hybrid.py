@@ -255,5 +255,6 @@ def test_one_draft_is_stored_as_several_are(networks: Networks) -> None:
     assert (draft["folder"], draft["network"]["kind"]) == ("draft", "eagle")
     assert draft["speculation"] == {
         "method": "eagle3", "topk": 2, "num_steps": 3, "num_draft_tokens": 7, "choices": None,
+        "p_min": 0.0,
     }  # fmt: skip
     assert EngineConfig.from_dict(data) == replace(single, fingerprints=data["fingerprints"])
