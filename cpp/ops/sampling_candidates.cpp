@@ -34,19 +34,24 @@ void greedy_candidates(const SamplingRow& row, double log_total, SamplingScratch
 std::vector<std::int64_t> contenders(const SamplingRow& row, std::int64_t k,
                                      SamplingScratch& scratch) {
   const std::int64_t blocks = block_count(row.vocab);
-  const double slack = 1e-9 + 1e-15 * std::abs(row.max_scaled);  // rounding of weights and scores
+  // Rounding of weights, and of scores.
+  const double slack = 2 * kRoughError + 1e-15 * std::abs(row.max_scaled);
   std::vector<std::int64_t> columns;
   if (k <= blocks) {
     // As many tokens as blocks counted are at least as good as the k-th best peak of a block.
-    std::vector<double> order(scratch.peaks);
+    std::vector<float> order(scratch.peaks);
     std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), std::greater<>());
-    const double bound = order[static_cast<std::size_t>(k - 1)] * math::exp_of(-slack);
-    if (bound > 0.0) {
+    const double kth = order[static_cast<std::size_t>(k - 1)];
+    const auto bound = static_cast<float>(kth * math::exp_of(-slack));
+    if (bound > kLeastRough) {
       for (std::int64_t b = 0; b < blocks; ++b) {
         if (scratch.peaks[static_cast<std::size_t>(b)] < bound) continue;
+        float weights[kBlock];
+        TRTSPEC_DISPATCH(rough_weights, row, scratch.highest, scratch.maxima.data(), false, b,
+                         b + 1, scratch.sums.data(), scratch.peaks.data(), weights);
         const std::int64_t end = std::min(row.vocab, (b + 1) * kBlock);
         for (std::int64_t v = b * kBlock; v < end; ++v) {
-          if (scratch.perturbed[static_cast<std::size_t>(v)] >= bound) columns.push_back(v);
+          if (weights[v % kBlock] >= bound && survives(row, v)) columns.push_back(v);
         }
       }
       return columns;
@@ -94,15 +99,15 @@ void candidates_of_row(const float* logits, std::int64_t vocab, const SamplingRo
 
   const std::int64_t blocks = block_count(vocab);
   const auto size = static_cast<std::size_t>(blocks);
-  scratch.perturbed.resize(size * kBlock);
   scratch.sums.resize(size);
   scratch.peaks.resize(size);
   for_chunks(blocks, blocks, 512, threads, [&](std::int64_t first, std::int64_t last, int) {
-    TRTSPEC_DISPATCH(perturbed_weights, row, scratch.maxima.data(), kind == RowKind::greedy, first,
-                     last, scratch.perturbed.data(), scratch.sums.data(), scratch.peaks.data());
+    TRTSPEC_DISPATCH(rough_weights, row, scratch.highest, scratch.maxima.data(),
+                     kind == RowKind::greedy, first, last, scratch.sums.data(),
+                     scratch.peaks.data(), nullptr);
   });
   double total = 0.0;
-  for (const double sum : scratch.sums) total += sum;
+  for (const float sum : scratch.sums) total += static_cast<double>(sum);
   if (!(total > 0.0)) return;  // min_p above 1 leaves no survivor
   const double log_total = math::log_of(total);
   if (kind == RowKind::greedy) {

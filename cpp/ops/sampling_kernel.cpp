@@ -62,28 +62,33 @@ TRTSPEC_INLINE Words philox(VQ counter, const NoiseStream& noise) {
 }
 
 struct NoiseBlock {
-  alignas(64) std::uint64_t pair[2][kCounters];  // words 0 | 1 << 32 and 2 | 3 << 32 of a counter
+  alignas(64) std::uint32_t words[kBlock];  // of the tokens
 };
 
-TRTSPEC_INLINE std::uint32_t word_of(const NoiseBlock& noise, int token) {
-  return static_cast<std::uint32_t>(noise.pair[(token >> 1) & 1][token >> 2] >> (32 * (token & 1)));
-}
-
 TRTSPEC_INLINE void noise_of_block(const NoiseStream& stream, std::int64_t block, NoiseBlock* out) {
-  VQ lane{};
-  for (int i = 0; i < kWide; ++i) lane[i] = static_cast<std::uint64_t>(i);
   constexpr std::uint64_t kLow = 0xffffffffull;
+  VQ lane{}, first{}, second{};  // and the places of neighbouring counters' pairs of words
+  for (int i = 0; i < kWide; ++i) {
+    lane[i] = static_cast<std::uint64_t>(i);
+    first[i] = static_cast<std::uint64_t>(i / 2 + (i % 2) * kWide);
+    second[i] = first[i] + kWide / 2;
+  }
+  std::uint32_t* words = out->words;
 #pragma GCC unroll 2
-  for (int c = 0; c < kCounters; c += kWide) {
+  for (int c = 0; c < kCounters; c += kWide, words += 4 * kWide) {
     const Words w = philox(lane + static_cast<std::uint64_t>(block * kCounters + c), stream);
-    store_wide(out->pair[0] + c, (w.word[0] & kLow) | (w.word[1] << 32));
-    store_wide(out->pair[1] + c, (w.word[2] & kLow) | (w.word[3] << 32));
+    const VQ front = (w.word[0] & kLow) | (w.word[1] << 32);
+    const VQ back = (w.word[2] & kLow) | (w.word[3] << 32);
+    const VQ low = __builtin_shuffle(front, back, first);
+    const VQ high = __builtin_shuffle(front, back, second);
+    __builtin_memcpy(words, &low, sizeof low);
+    __builtin_memcpy(words + 2 * kWide, &high, sizeof high);
   }
 }
 
 // Whether any of the 64 words is at most `threshold`.
 TRTSPEC_INLINE bool any_at_most(const NoiseBlock& noise, std::uint32_t threshold) {
-  const auto* words = reinterpret_cast<const VUu*>(noise.pair);
+  const auto* words = reinterpret_cast<const VUu*>(noise.words);
   const VU limit = threshold - VU{};
   VI found{};
   for (int i = 0; i < kBlock / kLanes; ++i) found |= (VI)(words[i] <= limit);
@@ -109,32 +114,72 @@ TRTSPEC_INLINE VD weights_at(const SamplingRow& row, const float* logits) {
   return math::exp_of<VD, VQ>(load_wide(logits) / row.temperature - row.max_scaled);
 }
 
-// 1 / E = exp(noise) of the 64 tokens of a block, as a divisor: E.
-TRTSPEC_INLINE void exponential_block(const SamplingRow& row, std::int64_t block, double* out) {
-  constexpr std::uint64_t kExponent52 = 0x4330000000000000ull;
-  alignas(64) std::uint64_t words[kBlock];
-  if (row.token_map == nullptr) {
-    NoiseBlock noise;
-    noise_of_block(row.noise, block, &noise);
-    for (int t = 0; t < kBlock; ++t) words[t] = word_of(noise, t);
-  } else {
-    const std::int64_t begin = block * kBlock;
-    for (int t = 0; t < kBlock; t += kWide) {
-      VQ id{};
-      for (int i = 0; i < kWide; ++i) {
-        const std::int64_t column = begin + t + i;
-        id[i] = static_cast<std::uint64_t>(column < row.vocab ? row.token_map[column] : 0);
-      }
-      const Words w = philox((id >> 2) & 0xffffffffull, row.noise);
-      const VQ low = (id & 1) != 0 ? w.word[1] : w.word[0];
-      const VQ high = (id & 1) != 0 ? w.word[3] : w.word[2];
-      store_wide(words + t, ((id & 2) != 0 ? high : low) & 0xffffffffull);
+// The noise of a block, of the ids that its columns stand for.
+TRTSPEC_INLINE void noise_of_columns(const SamplingRow& row, std::int64_t block, NoiseBlock* out) {
+  if (row.token_map == nullptr) return noise_of_block(row.noise, block, out);
+  const std::int64_t begin = block * kBlock;
+  for (int t = 0; t < kBlock; t += kWide) {
+    VQ id{};
+    for (int i = 0; i < kWide; ++i) {
+      const std::int64_t column = begin + t + i;
+      id[i] = static_cast<std::uint64_t>(column < row.vocab ? row.token_map[column] : 0);
+    }
+    const Words w = philox((id >> 2) & 0xffffffffull, row.noise);
+    const VQ low = (id & 1) != 0 ? w.word[1] : w.word[0];
+    const VQ high = (id & 1) != 0 ? w.word[3] : w.word[2];
+    const VQ word = (id & 2) != 0 ? high : low;
+    for (int i = 0; i < kWide; ++i) out->words[t + i] = static_cast<std::uint32_t>(word[i]);
+  }
+}
+
+TRTSPEC_INLINE float largest(VF values) {
+  float lanes[kLanes];
+  store(lanes, values);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
     }
   }
-  for (int t = 0; t < kBlock; t += kWide) {
-    const VQ bits = *reinterpret_cast<const VQu*>(words + t) | kExponent52;
-    store_wide(out + t, math::exponential_of<VD, VQ>((VD)bits - math::kTwo52));
-  }
+  return lanes[0];
+}
+
+// e^x for x <= 0; 0 below -86. The polynomials of this and the next are Cephes' (Moshier), without
+// fused multiply-adds, so that every instruction set gives the same bits.
+TRTSPEC_INLINE VF rough_exp(VF x) {
+  const VF clamped = x < -86.0f ? VF{} - 86.0f : x;
+  const VF shifted = clamped * 1.44269504f + 12582912.0f;  // its low bits are the exponent
+  const VF k = shifted - 12582912.0f;
+  const VF r = (clamped - k * 0.693359375f) + k * 2.12194440e-4f;
+  VF p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  return x < -86.0f ? VF{} : (VF)((VI)p + ((VI)shifted << 23));
+}
+
+// math::exponential_of, of 32 random bits: from 1 - x, or from x itself where that is near 1, so
+// the relative error is a float's everywhere.
+TRTSPEC_INLINE VF rough_exponential(VU word) {
+  constexpr std::int32_t kSqrtHalf = 0x3f3504f3;  // bits of sqrt(2)/2
+  const VF x = (__builtin_convertvector(word, VF) + 0.5f) * 0x1p-32f;
+  const VF complement = (__builtin_convertvector(~word, VF) + 0.5f) * 0x1p-32f;
+  const VI bits = (VI)complement + (0x3f800000 - kSqrtHalf);
+  const VI near_one = x < 0.25f;
+  const VF f = near_one ? -x : (VF)((bits & 0x7fffff) + kSqrtHalf) - 1.0f;
+  const VF k = near_one ? VF{} : __builtin_convertvector((bits >> 23) - 127, VF);
+  const VF square = f * f;
+  VF p = f * 7.0376836292e-2f - 1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f - 1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f - 1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f - 2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  const VF rest = (f * square * p - k * 2.12194440e-4f) - square * 0.5f;
+  return -(k * 0.693359375f + (f + rest));
 }
 
 }  // namespace
@@ -152,14 +197,7 @@ bool block_maxima(const float* logits, std::int64_t vocab, std::int64_t first, s
       nan |= (VI)(next != next);
       best = next > best ? next : best;
     }
-    float lanes[kLanes];
-    store(lanes, best);
-    for (int width = kLanes / 2; width > 0; width /= 2) {
-      for (int i = 0; i < width; ++i) {
-        lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
-      }
-    }
-    maxima[b] = lanes[0];
+    maxima[b] = largest(best);
   }
   std::int32_t any = 0;
   for (int i = 0; i < kLanes; ++i) any |= nan[i];
@@ -197,7 +235,7 @@ TokenScore noise_argmax(const SamplingRow& row, const float* maxima, const doubl
     const std::int64_t begin = b * kBlock;
     const std::int64_t tokens = row.vocab - begin < kBlock ? row.vocab - begin : kBlock;
     for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::uint32_t word = word_of(noise, static_cast<int>(t));
+      const std::uint32_t word = noise.words[t];
       if (word > threshold || !survives(row, begin + t)) continue;
       const double score = scaled_logit(row, row.logits[begin + t]) + math::gumbel_of(word);
       if (score > best.score) {
@@ -228,49 +266,51 @@ void mass_histogram(const SamplingRow& row, const double* weights, std::int64_t 
   }
 }
 
-void perturbed_weights(const SamplingRow& row, const float* maxima, bool greedy, std::int64_t first,
-                       std::int64_t last, double* out, double* sums, double* peaks) {
+void rough_weights(const SamplingRow& row, float highest, const float* maxima, bool greedy,
+                   std::int64_t first, std::int64_t last, float* sums, float* peaks,
+                   float* weights) {
+  // Of logits so close that their scaled difference needs more, no float is left.
+  const double inverse = 1.0 / row.temperature;
+  const VF scale = splat(inverse < 3e38 ? float(inverse) : 3e38f);
+  const VF most = splat(highest), least = splat(row.cut.logit);
+  const VF min_p = splat(float(row.min_p));
   float scratch[kBlock];
-  alignas(64) double divisor[kBlock];
-  const VD min_p = broadcast(row.min_p);
   for (std::int64_t b = first; b < last; ++b) {
     const std::int64_t begin = b * kBlock;
-    double* block = out + begin;
-    sums[b] = peaks[b] = 0.0;
+    float* const of_tokens = weights == nullptr ? nullptr : weights + (b - first) * kBlock;
+    sums[b] = peaks[b] = 0.0f;
     if (maxima[b] < row.cut.logit) {
-      for (int t = 0; t < kBlock; ++t) block[t] = 0.0;
+      if (of_tokens != nullptr) __builtin_memset(of_tokens, 0, kBlock * sizeof(float));
       continue;
     }
     const float* x = block_logits(row.logits, row.vocab, b, scratch);
-    if (greedy) {
-      for (int t = 0; t < kBlock; t += kWide) store_wide(block + t, weights_at(row, x + t));
-    } else {
-      exponential_block(row, b, divisor);
-      for (int t = 0; t < kBlock; t += kWide) {
-        const VD logit = load_wide(x + t);
-        const VD weight = math::exp_of<VD, VQ>(logit / row.temperature - row.max_scaled);
-        const VD perturbed = weight / load_wide(divisor + t);
-        const VD above = logit >= static_cast<double>(row.cut.logit) ? perturbed : VD{};
-        store_wide(block + t, weight >= min_p ? above : VD{});
+    if (begin + kBlock > row.cut.column + 1) {  // of logits equal to the cut's, some are out
+      for (std::int64_t t = 0; t < kBlock; ++t) {
+        const bool is_out = x[t] == row.cut.logit && begin + t > row.cut.column;
+        scratch[t] = is_out ? kNever : x[t];
       }
-      // Of the logits equal to the cut's, only those up to its column survive.
-      if (begin + kBlock > row.cut.column + 1) {
-        for (int t = 0; t < kBlock; ++t) {
-          if (x[t] == row.cut.logit && begin + t > row.cut.column) block[t] = 0.0;
-        }
+      x = scratch;
+    }
+    NoiseBlock noise;
+    if (!greedy) noise_of_columns(row, b, &noise);
+    VF sum[16 / kLanes] = {}, peak{};
+#pragma GCC unroll 4
+    for (int t = 0; t < kBlock; t += kLanes) {
+      const VF logit = load(x + t);
+      VF weight = rough_exp((logit - most) * scale);
+      if (!greedy) {
+        const VU words = *reinterpret_cast<const VUu*>(noise.words + t);
+        const VF perturbed = weight / rough_exponential(words);
+        weight = ((logit >= least) & (weight >= min_p)) ? perturbed : VF{};
+        peak = max(weight, peak);
       }
+      if (of_tokens != nullptr) store(of_tokens + t, weight);
+      sum[t / kLanes % (16 / kLanes)] += weight;
     }
-    double sum[8] = {}, peak[8] = {};
-    for (int t = 0; t < kBlock; t += 8) {
-      for (int i = 0; i < 8; ++i) {
-        sum[i] += block[t + i];
-        peak[i] = block[t + i] > peak[i] ? block[t + i] : peak[i];
-      }
-    }
-    for (int i = 0; i < 8; ++i) {
-      sums[b] += sum[i];
-      peaks[b] = peak[i] > peaks[b] ? peak[i] : peaks[b];
-    }
+    float lanes[16];
+    for (int i = 0; i < 16 / kLanes; ++i) store(lanes + i * kLanes, sum[i]);
+    sums[b] = sum16(lanes);
+    if (!greedy) peaks[b] = largest(peak);
   }
 }
 

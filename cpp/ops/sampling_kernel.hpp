@@ -21,6 +21,11 @@ template <class D, class U>
   return __builtin_bit_cast(U, weight * 0x1p40 + math::kTwo52) & math::kMantissaMask;
 }
 
+// A rough weight is within this share of what it stands for, or was too small for a float: then it
+// is below kLeastRough, even with the largest noise.
+inline constexpr double kRoughError = 5e-5;
+inline constexpr float kLeastRough = 1e-27f;
+
 // Histogram buckets are 1/32 of an octave of weight; weights below 2^-42 (of no mass) count as it.
 inline constexpr double kSmallest = 0x1p-42;
 inline constexpr std::uint64_t kSmallestBits = 0x3d50000000000000ull;
@@ -98,11 +103,13 @@ TRTSPEC_DECLARE_KERNEL(void, mass_histogram,
                        (const SamplingRow& row, const double* weights, std::int64_t first,
                         std::int64_t last, std::int64_t* histogram))
 
-// out[v] = exp(scaled logit - max_scaled + noise) of each survivor, 0 elsewhere, for whole blocks;
-// without noise and filters if `greedy`. sums[b] and peaks[b] are the sum and maximum of a block.
-TRTSPEC_DECLARE_KERNEL(void, perturbed_weights,
-                       (const SamplingRow& row, const float* maxima, bool greedy,
-                        std::int64_t first, std::int64_t last, double* out, double* sums,
-                        double* peaks))
+// Weights exp(scaled logit - max_scaled + noise) of the survivors, 0 of other tokens, in floats; of
+// all tokens and without noise if `greedy`. `highest` is the row's highest logit. sums[b] is a block's
+// sum, peaks[b] its maximum (0 if `greedy`); `weights`, if not null, gets those of all tokens of the
+// blocks [first, last).
+TRTSPEC_DECLARE_KERNEL(void, rough_weights,
+                       (const SamplingRow& row, float highest, const float* maxima, bool greedy,
+                        std::int64_t first, std::int64_t last, float* sums, float* peaks,
+                        float* weights))
 
 }  // namespace trtspec

@@ -19,6 +19,7 @@ RowKind prepare_row(const float* logits, std::int64_t vocab, const SamplingRows&
   if (!numbers || blocks == 0) return RowKind::invalid;
   const float highest = *std::max_element(maxima, maxima + blocks);
   if (std::isinf(highest)) return RowKind::invalid;
+  scratch.highest = highest;
 
   const bool greedy = temperature == 0.0f;
   const double scale = greedy ? 1.0 : static_cast<double>(temperature);

@@ -13,8 +13,9 @@ namespace trtspec {
 // Memory that the rows handled by one thread share.
 struct SamplingScratch {
   std::vector<float> maxima;
+  float highest;  // of them
   std::vector<double> weights;
-  std::vector<double> perturbed, sums, peaks;
+  std::vector<float> sums, peaks;
   std::vector<std::int64_t> histogram;
   std::vector<std::uint64_t> keys;
 };

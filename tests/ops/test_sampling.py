@@ -116,6 +116,18 @@ def test_draft_candidates_equal_the_reference(mapped: bool) -> None:
         torch.testing.assert_close(logprobs, expected, rtol=1e-6, atol=1e-6)
 
 
+def test_scores_that_nearly_tie_are_told_apart() -> None:
+    """Logits that take the noise away again leave scores a float's last bits apart."""
+    ids = torch.arange(5000)
+    for seed in range(5):
+        rows = Rows.same(1)
+        rows.seed[:] = seed
+        logits = -gumbel_noise(ids, *(x[:, None] for x in rows.args()[4:])).float()
+        found, _ = draft_candidates(logits, *rows.args(), None, 40)
+        expected, _ = draft_candidates_reference(logits, *rows.args(), None, 40)
+        assert torch.equal(found, expected)
+
+
 def test_large_vocabulary_equals_the_reference() -> None:
     """Many blocks, flat and peaked, wide filters: histogram buckets with many tokens."""
     generator = torch.Generator().manual_seed(3)
@@ -126,6 +138,10 @@ def test_large_vocabulary_equals_the_reference() -> None:
     for top_k, top_p in [(0, 0.9), (0, 0.3), (30_000, 1.0), (20_000, 0.95), (50, 0.9)]:
         rows = Rows.same(5, 0.9, top_k, top_p)
         assert torch.equal(sample(logits, *rows.args()), sample_reference(logits, *rows.args()))
+        ids, logprobs = draft_candidates(logits, *rows.args(), None, 8)
+        expected_ids, expected = draft_candidates_reference(logits, *rows.args(), None, 8)
+        assert torch.equal(ids, expected_ids)
+        torch.testing.assert_close(logprobs, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_ties_go_to_the_lowest_id() -> None:

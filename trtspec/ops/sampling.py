@@ -107,7 +107,8 @@ def draft_candidates(
     A token's score is s = log q + G with q = softmax over the survivors of the filters and the
     noise of `sample`; at temperature 0 it is log_softmax(logits). ids are the tokens of the k
     highest scores, highest first (lowest column among equals); logprobs are log_softmax(s) over the
-    survivors. Entries beyond the survivors have id 0 and logprob -inf.
+    survivors, to about 1e-6: CPUs sum floats there, while the order is that of float64 scores.
+    Entries beyond the survivors have id 0 and logprob -inf.
 
     token_map, int64 [V], gives the target's id of each column of a draft with its own vocabulary:
     the noise is keyed by the target's id and ids are the target's. None = the same vocabulary.
