@@ -102,9 +102,9 @@ def test_a_peer_is_not_found_in_the_folder_one_stands_in(
     monkeypatch.setattr(contender, "ENGINES", {"vllm": engine})
     (elsewhere / "surely_not_installed").mkdir()
     (elsewhere / "surely_not_installed" / "__init__.py").touch()
-    assert contender.installed_peers() == []
+    assert contender.installed_peers("folder") == []
     monkeypatch.setattr(contender, "ENGINES", {"vllm": replace(engine, module="json")})
-    assert [peer.python for peer in contender.installed_peers()] == [PYTHON]
+    assert [peer.python for peer in contender.installed_peers("folder")] == [PYTHON]
 
 
 def test_nothing_else_starts_our_python() -> None:

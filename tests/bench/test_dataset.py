@@ -33,11 +33,13 @@ def test_questions_of_spec_bench(tmp_path: Path) -> None:
     entries = [
         {"question_id": 81, "category": "writing", "turns": ["Compose\na post.", "Rewrite it."]},
         {"prompt": "def f("},
+        {"kind": "edit", "prompt": "Rename f."},
     ]
     file.write_text("\n\n".join(map(json.dumps, entries)) + "\n")
     assert read_questions(file) == [
         Question("81", "Compose\na post.", "writing", is_chat=True),
         Question("3", "def f("),
+        Question("5", "Rename f.", "edit", is_chat=True),
     ]
 
 

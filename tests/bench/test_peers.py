@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,14 @@ from trtspec.bench.peers import process
 from trtspec.bench.peers.contender import (
     OURS,
     Contender,
+    MeasuredRound,
     Peer,
     contenders_of,
+    installed_peers,
     read_peers,
 )
 from trtspec.bench.peers.process import Job, PeerError, PeerProcess
-from trtspec.bench.peers.report import summarize
+from trtspec.bench.peers.report import print_point, summarize
 from trtspec.bench.peers.round import run_round
 from trtspec.bench.peers.workers.engines import ENGINES
 from trtspec.errors import ConfigError
@@ -43,7 +47,7 @@ def load(job):
         if job.mode == "hangs":
             import time
             time.sleep(60)
-        count = max_tokens - (job.mode == "short")
+        count = max_tokens - (job.mode == "short") + (job.mode == "long")
         return [ids[-1] + seed + i for i in range(count)]
     return "counting", "1.0", one_by_one(answer)
 
@@ -69,6 +73,22 @@ def test_answers_prompt_after_prompt() -> None:
     peer.close()
 
 
+def test_a_text_ends_in_front_of_its_stop_token() -> None:
+    """Whether the engine gives that token, something behind it, or neither; more is refused."""
+    for mode, stop_ids, expected in (
+        ("plain", [4], [[2, 3], [3]]),
+        ("short", [9], [[2, 3], [3, 4]]),
+        ("long", [5], [[2, 3, 4], [3, 4]]),
+    ):
+        with PeerProcess("counting", replace(JOB, mode=mode, stop_ids=stop_ids)) as peer:
+            assert peer.generate(PROMPTS, 3, 0)[1] == expected
+    with (
+        pytest.raises(PeerError, match=r"\[4, 4\] with another number"),
+        PeerProcess("counting", replace(JOB, mode="long", stop_ids=[99])) as peer,
+    ):
+        peer.generate(PROMPTS, 3, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "message"),
@@ -76,6 +96,7 @@ def test_answers_prompt_after_prompt() -> None:
         ("refused", "ValueError: no such model: model"),
         ("dies", "ended with status 9: .*out of memory"),
         ("short", r"\[2, 2\] with another number of tokens than 3"),
+        ("long", r"\[4, 4\] with another number of tokens than 3"),
         ("hangs", "took more than 2 s"),
     ],
 )
@@ -93,7 +114,7 @@ def test_an_interpreter_that_is_none() -> None:
 
 
 def test_read_peers(tmp_path: Path) -> None:
-    peers = read_peers([f"transformers={sys.executable}"], [])
+    peers = read_peers([f"transformers={sys.executable}"], [], "folder")
     assert peers == [Peer("transformers", sys.executable)]
     for spellings, models, message in (
         (["tensorflow"], [], "not one of transformers"),
@@ -103,19 +124,35 @@ def test_read_peers(tmp_path: Path) -> None:
         ([], ["openvino=/nowhere"], "there is no /nowhere"),
     ):
         with pytest.raises(ConfigError, match=message):
-            read_peers(spellings, models)
+            read_peers(spellings, models, "folder")
 
 
 def test_an_own_format_must_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(contenders, "_can_import", lambda peer: True)
     with pytest.raises(ConfigError, match="optimum-cli export openvino"):
-        read_peers(["openvino"], [])
-    (peer,) = read_peers(["openvino"], [f"openvino={tmp_path}", f"openvino.eagle3={tmp_path}"])
+        read_peers(["openvino"], [], "folder")
+    models = [f"openvino={tmp_path}", f"openvino.eagle3={tmp_path}"]
+    (peer,) = read_peers(["openvino"], models, "folder")
     found = contenders_of(peer, JOB, {"draft_model": "hf-draft"}, [4])
     # No draft in its own format: the Hugging Face one is of no use to it.
     assert [c.mode for c in found] == ["plain", "prompt_lookup:4", "eagle3:4"]
     assert {c.job.model for c in found} == {str(tmp_path)}
     assert found[2].job.draft == str(tmp_path)
+
+
+def test_gguf_files_go_to_those_that_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contenders, "_can_import", lambda peer: True)
+    with pytest.raises(ConfigError, match=r"vllm cannot read m\.gguf: it reads a format"):
+        read_peers(["vllm"], [], "/models/m.gguf")
+    assert [peer.name for peer in installed_peers("m.GGUF")] == ["openvino", "xllamacpp"]
+    job = replace(JOB, model="m.gguf")
+    (peer,) = read_peers(["xllamacpp"], [], "m.gguf")
+    found = contenders_of(peer, job, {"draft_model": "d.gguf", "eagle3": "head"}, [4])
+    assert [(c.mode, c.job.model, c.job.draft) for c in found] == [
+        ("plain", "m.gguf", None),
+        ("prompt_lookup:4", "m.gguf", None),
+        ("draft_model:4", "m.gguf", "d.gguf"),
+    ]
 
 
 def test_what_a_peer_can_do_with_these_drafts() -> None:
@@ -146,22 +183,38 @@ def test_a_round_of_turns() -> None:
     run_round(found, PROMPTS, 3, 5, 1, 1, lambda who, error: failed.append(who))
     run_round([one], PROMPTS, 3, 5, 1, 2, lambda who, error: failed.append(who))
     assert failed == [broken, dying]
-    assert [len(c.seconds) for c in found] == [2, 0, 0, 1]
-    assert one.version == "1.0" and len(one.first_seconds) == 2
-    assert other.tokens == [[7, 8, 9], [9, 10, 11]]  # the second prompt is drawn with seed 6
-    assert one.tokens == [[7, 8, 9], [8, 9, 10]]  # that worker gives the prompts of a call one seed
+    assert [len(c.rounds) for c in found] == [2, 0, 0, 1]
+    assert one.version == "1.0" and all(r.first_seconds is not None for r in one.rounds)
+    assert [len(r.turn_seconds) for r in one.rounds] == [2, 1]
+    # The second prompt is drawn with seed 6; that worker gives the prompts of a call one seed.
+    assert other.rounds[-1].tokens == [[7, 8, 9], [9, 10, 11]]
+    assert one.rounds[-1].tokens == [[7, 8, 9], [8, 9, 10]]
+
+
+def test_without_prefills_each_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    generate = PeerProcess.generate
+
+    def count(peer: PeerProcess, prompts: Any, max_tokens: int, seed: int) -> Any:
+        asked.append(max_tokens)
+        return generate(peer, prompts, max_tokens, seed)
+
+    monkeypatch.setattr(PeerProcess, "generate", count)
+    one = counting()
+    run_round([one], PROMPTS, 3, 0, 2, 1, lambda who, error: None, times_prefills=False)
+    assert asked == [2, 3, 3] and one.rounds[0].decode_speed is None
 
 
 def test_decode_alone() -> None:
-    one = counting()
-    one.tokens, one.seconds, one.first_seconds = [[1] * 5, [2] * 5], [3.0], [1.0]
-    assert one.speeds == [10 / 3] and one.decode_speeds == [8 / 2]
+    one = MeasuredRound([[1] * 5, [2] * 5], [1.0, 2.0], 1.0)
+    assert one.speed == 10 / 3 and one.decode_speed == 8 / 2
 
 
 def test_rounds_and_ratios() -> None:
     def of(engine: str, mode: str, seconds: list[float], first: int = 1) -> Contender:
         tokens = [[first] * 4, [2] * 4]
-        return Contender(engine, mode, "", "", JOB, "1", seconds, [0.0] * 3, tokens)
+        rounds = [MeasuredRound(tokens, [each / 4, each * 3 / 4], 0.0) for each in seconds]
+        return Contender(engine, mode, "", "", JOB, "1", rounds)
 
     found = [
         of(OURS, "plain", [1.0, 9.0, 1.0]),
@@ -180,3 +233,35 @@ def test_rounds_and_ratios() -> None:
     drawn = summarize(1, 1.0, found)
     assert [line["num_divergences"] for line in drawn["contenders"]] == [0, 0, None, None]
     assert "plain_over_best_plain" not in summarize(1, 0.0, found[:2])["ratios"]
+
+
+def test_by_kind_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    """A kind's speed-up is over our plain decoding; who failed has a line that says why."""
+
+    def of(engine: str, mode: str, seconds: list[float]) -> Contender:
+        rounds = [MeasuredRound([[1] * 4, [2] * 4], seconds)]
+        return Contender(engine, mode, "", "", JOB, "1", rounds)
+
+    broken = Contender("b", "draft_model:4", "", "", JOB, failure="reads no such file")
+    found = [of(OURS, "plain", [1.0, 2.0]), of("a", "plain", [2.0, 1.0]), broken]
+    point = summarize(1, 0.0, found, ["write", "edit"])
+    assert [line.get("categories") for line in point["contenders"]] == [
+        {
+            "write": {"tokens_per_second": 4.0, "speed_up": 1.0},
+            "edit": {"tokens_per_second": 2.0, "speed_up": 1.0},
+        },
+        {
+            "write": {"tokens_per_second": 2.0, "speed_up": 0.5},
+            "edit": {"tokens_per_second": 4.0, "speed_up": 2.0},
+        },
+        None,
+    ]
+    assert point["ratios"]["best_over_best"] == 1.0
+    assert point["contenders"][2] == {
+        "engine": "b", "mode": "draft_model:4", "version": "", "num_prompts": 2,
+        "failure": "reads no such file",
+    }  # fmt: skip
+    print_point(point)
+    out = capsys.readouterr().out
+    assert re.search(r"^.*b .*draft_model:4 .*reads no such file", out, re.M)
+    assert re.search(r"^.*edit .*1\.00 .*2\.00", out, re.M)

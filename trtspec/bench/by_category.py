@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
-from trtspec.bench.compare import Round
 from trtspec.bench.table import print_table
 
 
+class TimedTurns(Protocol):
+    """A round: the tokens of each prompt, and the seconds of each turn, in their order."""
+
+    @property
+    def tokens(self) -> Sequence[Sequence[int]]: ...
+
+    @property
+    def turn_seconds(self) -> Sequence[float]: ...
+
+
 def by_category(
-    categories: Sequence[str | None], rounds: Sequence[Round], baseline: Sequence[Round]
+    categories: Sequence[str | None],
+    rounds: Sequence[TimedTurns],
+    baseline: Sequence[TimedTurns],
 ) -> dict[str, dict[str, float]]:
     """tokens_per_second and speed_up (over no speculation, `baseline`) of the prompts of each
     category: medians over the rounds. Empty where no prompt has a category, or where prompts shared
@@ -42,6 +53,6 @@ def print_categories(methods: Sequence[Mapping[str, Any]]) -> None:
         print_table("speed-up by category", headers, rows)
 
 
-def _speed(measured: Round, places: Sequence[int]) -> float:
+def _speed(measured: TimedTurns, places: Sequence[int]) -> float:
     seconds = sum(measured.turn_seconds[i] for i in places)
     return sum(len(measured.tokens[i]) for i in places) / seconds

@@ -42,8 +42,9 @@ def read_questions(path: Path) -> list[Question]:
     """The entries of a file.
 
     ``.jsonl`` or ``.json``: one object a line, ``{"turns": [...]}`` as Spec-Bench and MT-Bench have
-    it (their ``question_id`` and ``category`` are kept, the first turn is asked) or ``{"prompt":
-    ...}``. Any other suffix: plain text, every line that is not blank is a prompt.
+    it (their ``question_id`` and ``category`` are kept, the first turn is asked), ``{"kind": ...,
+    "prompt": ...}``, which is a turn of that category, or ``{"prompt": ...}`` to be continued. Any
+    other suffix: plain text, every line that is not blank is a prompt.
 
     Raises:
         ConfigError: the file is missing, empty, or a line is neither; file and line are named.
@@ -73,8 +74,8 @@ def _parse(line: str, where: str, number: int) -> Question:
         raise ConfigError(f"{where} is not JSON: {error}") from error
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where} holds a {type(entry).__name__}; an entry is a JSON object")
-    text, turns = entry.get("prompt"), entry.get("turns")
-    is_chat = turns is not None
+    text, turns, kind = entry.get("prompt"), entry.get("turns"), entry.get("kind")
+    is_chat = turns is not None or kind is not None
     if turns is not None:
         if not (isinstance(turns, list) and turns):
             raise ConfigError(
@@ -83,10 +84,10 @@ def _parse(line: str, where: str, number: int) -> Question:
         text = turns[0]
     if not isinstance(text, str) or not text:
         raise ConfigError(
-            f'{where} has no text; an entry is {{"turns": ["..."]}} or {{"prompt": "..."}}, '
-            f"its keys are {', '.join(map(str, entry)) or 'none'}"
+            f'{where} has no text; an entry is {{"turns": ["..."]}}, {{"kind": "...", "prompt": '
+            f'"..."}} or {{"prompt": "..."}}, its keys are {", ".join(map(str, entry)) or "none"}'
         )
-    category = entry.get("category")
+    category = entry.get("category", kind)
     name = str(entry.get("question_id", number))
     return Question(name, text, None if category is None else str(category), is_chat)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from trtspec.bench.compare import WARM_UP_TOKENS
 from trtspec.bench.peers.contender import (
+    OURS,
     Contender,
     contenders_of,
     installed_peers,
@@ -24,12 +25,14 @@ from trtspec.bench.result_file import make_result, save
 from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
+from trtspec.builder.tokenizer import further_ends
 from trtspec.commands.bench_methods import add_method_flags, build_methods, check_method_flags
 from trtspec.commands.bench_prompts import (
     SETTINGS,
     PromptSource,
     add_engine_flags,
     add_prompt_flags,
+    add_text_flags,
 )
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig
 from trtspec.errors import ConfigError
@@ -42,7 +45,7 @@ def add_peers_command(commands: Any) -> None:
     peers = commands.add_parser(
         "peers",
         help="the same prompts and weights through transformers, OpenVINO GenAI, vLLM and "
-        "llama.cpp, each in a process of its own",
+        "llama.cpp (xllamacpp), each in a process of its own",
         description=REPORT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,7 +63,7 @@ def add_peers_command(commands: Any) -> None:
         nargs="*",
         default=[],
         help="models in a peer's own format: openvino=<folder> openvino.draft_model=<folder> "
-        "llama_cpp=<gguf>",
+        "xllamacpp=<gguf>; a GGUF file in --model or --drafts is read by those that can",
     )
     add(
         "--num_draft_tokens",
@@ -71,7 +74,13 @@ def add_peers_command(commands: Any) -> None:
     )
     add("--threads", type=int, help="of every engine (default: the usable cores)")
     add_prompt_flags(peers, max_tokens=128, num_prompts=6)
-    add("--seed", type=int, default=0)
+    add_text_flags(peers)
+    add(
+        "--no_prefills",
+        action="store_true",
+        help="ask for each text once, not for its first token alone as well: saves the time of all "
+        "prefills, and tells nothing of decoding alone",
+    )
     add_engine_flags(peers)
 
 
@@ -82,13 +91,17 @@ def run_peers(args: argparse.Namespace) -> int:
             if value is not None and value < 1:
                 raise ConfigError(f"--{name} {value} must be at least 1")
     source = PromptSource(args)
+    target = str(find_model(args.model))
     given = args.peers is not None
-    peers = read_peers(args.peers, args.peer_models) if given else installed_peers()
+    peers = read_peers(args.peers, args.peer_models, target) if given else installed_peers(target)
     drafts = available_drafts(args.model, args.drafts)
     methods, built, left_out = build_methods(args, drafts)
-    build = EngineConfig.read(built[methods[0].name]).build
-    prompts = source.encode(load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER))
+    engine = EngineConfig.read(built[methods[0].name])
+    tokenizer = load_tokenizer(built[methods[0].name] / TOKENIZER_FOLDER)
+    ends = (*engine.target.eos_token_ids, *further_ends(tokenizer, engine.target))
+    prompts = source.encode(tokenizer)
     texts = [prompt.token_ids for prompt in prompts]
+    kinds = [prompt.question.category for prompt in prompts]
     threads = args.threads or usable_cpus()
     used = {mode for peer in peers for mode in ENGINES[peer.name].draft_modes}
     folders = {d.method: str(find_model(d.name)) for d in drafts if d.method in used}
@@ -96,19 +109,20 @@ def run_peers(args: argparse.Namespace) -> int:
     for batch_size in args.batch_sizes:
         for temperature in args.temperatures:
             base = Job(
-                str(find_model(args.model)),
+                target,
                 PLAIN,
                 batch_size=batch_size,
                 max_seq_len=max(map(len, texts)) + args.max_tokens + 64,
                 threads=threads,
-                dtype=build.dtype,
+                dtype=engine.build.dtype,
                 temperature=temperature,
+                stop_ids=() if args.ignore_eos else ends,
             )
             contenders = [own_contender(method, built[method.name], base) for method in methods]
             for peer in peers:
                 contenders += contenders_of(peer, base, folders, args.num_draft_tokens)
-            finished = _measure(args, contenders, texts, left_out)
-            points.append(summarize(batch_size, temperature, finished))
+            _measure(args, contenders, texts)
+            points.append(summarize(batch_size, temperature, contenders, kinds))
             print_point(points[-1])
             if args.output is not None:  # at once: a later point may never come
                 save(args.output, _report(args, texts, left_out, points))
@@ -116,20 +130,17 @@ def run_peers(args: argparse.Namespace) -> int:
 
 
 def _measure(
-    args: argparse.Namespace,
-    contenders: Sequence[Contender],
-    prompts: Sequence[list[int]],
-    left_out: dict[str, str],
-) -> list[Contender]:
-    """Those that finished all rounds. One of trtspec that fails is an error; of others it is said,
-    and the rest goes on."""
+    args: argparse.Namespace, contenders: Sequence[Contender], prompts: Sequence[list[int]]
+) -> None:
+    """All rounds. One of trtspec that fails is an error; another keeps its failure, and the rest
+    goes on."""
     left = list(contenders)
 
     def fail(contender: Contender, error: PeerError) -> None:
-        if contender.engine not in ENGINES:
+        if contender.engine == OURS:
             raise error
-        left_out[contender.name] = str(error)
-        print(f"{contender.name} is left out: {error}", flush=True)
+        contender.failure = " ".join(str(error).split())
+        print(f"{contender.name} failed: {contender.failure}", flush=True)
         left.remove(contender)
 
     fit = fit_together(sum(_model_bytes(c.job) for c in contenders), "cpu")
@@ -137,8 +148,16 @@ def _measure(
         order = left[:: -1 if number % 2 else 1]
         for group in [order] if fit else [[contender] for contender in order]:
             size = group[0].job.batch_size if fit else len(prompts)
-            run_round(group, prompts, args.max_tokens, args.seed, WARM_UP_TOKENS, size, fail)
-    return left
+            run_round(
+                group,
+                prompts,
+                args.max_tokens,
+                args.seed,
+                WARM_UP_TOKENS,
+                size,
+                fail,
+                not args.no_prefills,
+            )
 
 
 def _model_bytes(job: Job) -> int:
@@ -154,7 +173,6 @@ def _report(
     left_out: dict[str, str],
     points: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    args.ignore_eos = True  # of every engine: all texts are of one length
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["num_prompts"] = len(texts)
     settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)

@@ -34,9 +34,11 @@ def add_prompt_flags(
     add = parser.add_argument
     add(
         "--dataset",
+        "--prompts",
         default=STDLIB,
-        help="Spec-Bench or MT-Bench question.jsonl (its first turns), .jsonl of {prompt}, a text "
-        f"file of one prompt a line, or {STDLIB}: held-out code (default)",
+        help="Spec-Bench or MT-Bench question.jsonl (its first turns), .jsonl of {prompt}, or of "
+        "{kind, prompt} for what users ask, compared by kind, a text file of one prompt a line, or "
+        f"{STDLIB}: held-out code (default)",
     )
     add(
         "--num_prompts",

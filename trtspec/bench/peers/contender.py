@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.peers.process import Job
@@ -29,10 +30,38 @@ class Peer:
     models: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class MeasuredRound:
+    """What a round of a contender measured. tokens: of each prompt. turn_seconds: of each turn, in
+    the order of the prompts. first_seconds: of the first tokens alone, prefills that is; None: not
+    measured."""
+
+    tokens: Sequence[Sequence[int]]
+    turn_seconds: Sequence[float]
+    first_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.turn_seconds)
+
+    @property
+    def speed(self) -> float:
+        """Generated tokens a second, prefills included."""
+        return sum(map(len, self.tokens)) / self.seconds
+
+    @property
+    def decode_speed(self) -> float | None:
+        """The same without the first tokens and their time; None: not measured."""
+        if self.first_seconds is None:
+            return None
+        count = sum(map(len, self.tokens)) - len(self.tokens)
+        return count / max(self.seconds - self.first_seconds, 1e-9)
+
+
 @dataclass
 class Contender:
-    """One engine and way of speculating, and what its rounds measured. seconds: of each round.
-    first_seconds: of the first tokens alone, prefills that is. tokens: of the last round."""
+    """One engine and way of speculating, and what its rounds measured; failure: why it has none,
+    in its engine's own words."""
 
     engine: str
     mode: str
@@ -40,9 +69,8 @@ class Contender:
     python: str
     job: Job
     version: str = ""
-    seconds: list[float] = field(default_factory=list)
-    first_seconds: list[float] = field(default_factory=list)
-    tokens: list[list[int]] = field(default_factory=list)
+    rounds: list[MeasuredRound] = field(default_factory=list)
+    failure: str | None = None
 
     @property
     def name(self) -> str:
@@ -53,27 +81,20 @@ class Contender:
         return self.mode == PLAIN
 
     @property
-    def speeds(self) -> list[float]:
-        """Generated tokens a second of each round, prefills included."""
-        count = sum(map(len, self.tokens))
-        return [count / seconds for seconds in self.seconds]
-
-    @property
-    def decode_speeds(self) -> list[float]:
-        """The same without the first tokens and their time."""
-        count = sum(map(len, self.tokens)) - len(self.tokens)
-        rounds = zip(self.seconds, self.first_seconds, strict=True)
-        return [count / max(seconds - first, 1e-9) for seconds, first in rounds]
+    def speed(self) -> float:
+        """The median over its rounds."""
+        return median(each.speed for each in self.rounds)
 
 
-def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
+def read_peers(spellings: Sequence[str], models: Sequence[str], target: str) -> list[Peer]:
     """The peers that were asked for. A spelling is ``name`` (installed beside trtspec) or
     ``name=python``; of `models`, ``name=path`` (the target in the engine's own format) or
-    ``name.method=path`` (the draft of a method, likewise).
+    ``name.method=path`` (the draft of a method, likewise); ``target``: the folder or file that
+    trtspec reads, and every peer that can.
 
     Raises:
-        ConfigError: an unknown name, a missing interpreter or file, or an engine that this
-            interpreter cannot import.
+        ConfigError: an unknown name, a missing interpreter or file, an engine that this interpreter
+            cannot import, or that cannot read the target.
     """
     own: dict[str, dict[str, str]] = {}
     for text in models:
@@ -94,28 +115,31 @@ def read_peers(spellings: Sequence[str], models: Sequence[str]) -> list[Peer]:
         _check_name(name)
         peer = Peer(name, python or PYTHON, own.get(name, {}))
         _check_installed(peer)
-        if ENGINES[name].own_format and TARGET not in peer.models:
+        engine = ENGINES[name]
+        if TARGET not in peer.models and not engine.reads(target):
+            made = f"; make one with: {engine.own_format}," if engine.own_format else ","
             raise ConfigError(
-                f"peer {name} reads a format of its own; make it with: "
-                f"{ENGINES[name].own_format}, and give it in --peer_models {name}=<path>"
+                f"peer {name} cannot read {Path(target).name}: it reads a format of its own{made} "
+                f"and give it in --peer_models {name}=<path>"
             )
         peers.append(peer)
     return peers
 
 
-def installed_peers() -> list[Peer]:
-    """Those that this interpreter can import and that read Hugging Face folders."""
-    peers = [Peer(name) for name, engine in ENGINES.items() if engine.own_format is None]
+def installed_peers(target: str) -> list[Peer]:
+    """Those that this interpreter can import and that read the target as it is."""
+    peers = [Peer(name) for name, engine in ENGINES.items() if engine.reads(target)]
     return [peer for peer in peers if _can_import(peer)]
 
 
 def contenders_of(
     peer: Peer, base: Job, drafts: Mapping[str, str], lengths: Sequence[int]
 ) -> list[Contender]:
-    """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: Hugging
-    Face folders by method; ``lengths``: of drafts, each for every way to speculate."""
+    """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: folders and
+    GGUF files by method; ``lengths``: of drafts, each for every way to speculate."""
     engine = ENGINES[peer.name]
-    given = peer.models if engine.own_format else {**drafts, **peer.models}
+    readable = {method: draft for method, draft in drafts.items() if engine.reads(draft)}
+    given = {**readable, **peer.models}
     with_draft = {mode: given[mode] for mode in engine.draft_modes if mode in given}
     found = []
     for mode in (*engine.modes, *with_draft):

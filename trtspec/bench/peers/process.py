@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,6 +39,7 @@ class Job:
     threads: int = 1
     dtype: str = "bfloat16"
     temperature: float = 0.0
+    stop_ids: Sequence[int] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +54,7 @@ class PeerProcess:
             PeerError: it cannot be started, or its engine fails.
         """
         self._limit = limit
+        self._stop_ids = frozenset(job.stop_ids)
         self._log = tempfile.TemporaryFile(  # noqa: SIM115 (closed by `close`)
             "w+", encoding="utf-8", errors="replace"
         )
@@ -85,7 +88,8 @@ class PeerProcess:
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int
     ) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens of every prompt; PeerError if the engine fails."""
+        """Seconds, and the tokens of every prompt up to where it ended, the stop token left out:
+        some engines give it, others do not. PeerError if the engine fails."""
         assert self._process.stdin is not None
         request = {"prompts": list(map(list, prompts)), "max_tokens": max_tokens, "seed": seed}
         try:
@@ -94,8 +98,9 @@ class PeerProcess:
         except OSError as error:
             raise self._ended() from error
         answer = self._read()
-        tokens: list[list[int]] = answer["tokens"]
-        wrong = [len(ids) for ids in tokens if len(ids) != max_tokens]
+        tokens = [self._up_to_stop(ids) for ids in answer["tokens"]]
+        least = 0 if self._stop_ids else max_tokens
+        wrong = [len(ids) for ids in tokens if not least <= len(ids) <= max_tokens]
         if wrong or len(tokens) != len(prompts):
             raise PeerError(
                 f"{self._worker} answered {len(tokens)} of {len(prompts)} prompts, "
@@ -128,6 +133,9 @@ class PeerProcess:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _up_to_stop(self, ids: list[int]) -> list[int]:
+        return list(takewhile(lambda token: token not in self._stop_ids, ids))
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

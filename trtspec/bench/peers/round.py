@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from trtspec.bench.peers.contender import Contender
+from trtspec.bench.peers.contender import Contender, MeasuredRound
 from trtspec.bench.peers.process import PeerError, PeerProcess
 from trtspec.bench.turns import turns
 
@@ -24,7 +24,8 @@ class PeerRound:
         """
         self.contender = contender
         self.process = PeerProcess(contender.worker, contender.job, contender.python)
-        self._seconds = self._first_seconds = 0.0
+        self._seconds: list[float] = []
+        self._first_seconds: list[float] = []
         self._tokens: list[list[int]] = []
         try:
             self.process.generate(prompts[:2], warm_up, seed)
@@ -32,20 +33,22 @@ class PeerRound:
             self.process.close()
             raise
 
-    def take_turn(self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int) -> None:
-        """Serve these, for their first token alone and then whole; PeerError if the engine
-        fails."""
-        self._first_seconds += self.process.generate(prompts, 1, seed)[0]
+    def take_turn(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int, times_prefills: bool
+    ) -> None:
+        """Serve these whole, and before for their first token alone if prefills are timed;
+        PeerError if the engine fails."""
+        if times_prefills:
+            self._first_seconds.append(self.process.generate(prompts, 1, seed)[0])
         seconds, tokens = self.process.generate(prompts, max_tokens, seed)
-        self._seconds += seconds
+        self._seconds.append(seconds)
         self._tokens += tokens
 
     def finish(self) -> None:
         """Add the round to those of the contender."""
         self.contender.version = self.process.version
-        self.contender.tokens = self._tokens
-        self.contender.seconds.append(self._seconds)
-        self.contender.first_seconds.append(self._first_seconds)
+        first = sum(self._first_seconds) if self._first_seconds else None
+        self.contender.rounds.append(MeasuredRound(self._tokens, self._seconds, first))
 
 
 def run_round(
@@ -56,9 +59,10 @@ def run_round(
     warm_up: int,
     turn_size: int,
     fail: Callable[[Contender, PeerError], None],
+    times_prefills: bool = True,
 ) -> None:
     """One round, in turns of ``turn_size`` prompts. Of a contender whose engine fails ``fail`` is
-    told, which may raise; the others go on."""
+    told, which may raise; the others go on. ``times_prefills``: first tokens alone, as well."""
     with ExitStack() as stack:
         under_way: list[PeerRound] = []
         for contender in contenders:
@@ -71,7 +75,7 @@ def run_round(
         for part, order in turns(under_way, len(prompts), turn_size):
             for one in order:
                 try:
-                    one.take_turn(prompts[part], max_tokens, seed + part.start)
+                    one.take_turn(prompts[part], max_tokens, seed + part.start, times_prefills)
                 except PeerError as error:
                     under_way.remove(one)
                     fail(one.contender, error)

@@ -15,13 +15,19 @@ class PeerEngine:
 
     module: by which it is found installed. modes: see `protocol.Job`; ways to decode that need no
     draft. draft_modes: those with one, each called as our method that takes the same draft.
-    own_format: it reads no Hugging Face folders, but what this is made with.
+    own_format: it reads no Hugging Face folders, but what this is made with. gguf: it reads GGUF
+    files.
     """
 
     module: str
     modes: tuple[str, ...]
     draft_modes: tuple[str, ...] = ()
     own_format: str | None = None
+    gguf: bool = False
+
+    def reads(self, model: str) -> bool:
+        """Whether it can take a checkpoint as it is: a GGUF file, or else a Hugging Face folder."""
+        return self.gguf if model.lower().endswith(".gguf") else self.own_format is None
 
 
 _ALONE = (PLAIN, "prompt_lookup")
@@ -33,11 +39,14 @@ ENGINES: Mapping[str, PeerEngine] = {
         _ALONE,
         ("draft_model", "eagle3"),
         "optimum-cli export openvino --model <target> <folder>",
+        gguf=True,
     ),
     "vllm": PeerEngine("vllm", _ALONE, ("draft_model", "eagle3")),
-    "llama_cpp": PeerEngine(
-        "llama_cpp",
+    "xllamacpp": PeerEngine(
+        "xllamacpp",
         _ALONE,
-        own_format="llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16",
+        ("draft_model", "eagle3", "dflash"),
+        "llama.cpp's convert_hf_to_gguf.py <target> --outtype bf16",
+        gguf=True,
     ),
 }

@@ -1,4 +1,5 @@
-"""OpenVINO GenAI on the CPU. ``model`` and ``draft``: folders that optimum-cli exported."""
+"""OpenVINO GenAI on the CPU. ``model``: a folder that optimum-cli exported, or a GGUF file;
+``draft``: such a folder."""
 
 import numpy as np
 import openvino as ov
@@ -17,7 +18,12 @@ def load(job):
         scheduler.cache_size = 2
         properties["scheduler_config"] = scheduler
     if job.mode in ("draft_model", "eagle3"):
-        properties["draft_model"] = genai.draft_model(job.draft, "CPU")
+        try:
+            properties["draft_model"] = genai.draft_model(job.draft, "CPU")
+        except RuntimeError as error:
+            if not job.draft.endswith(".gguf"):
+                raise
+            raise ValueError(f"OpenVINO GenAI reads no GGUF file as a draft: {error}") from error
     if job.mode == "prompt_lookup":
         properties["prompt_lookup"] = True
     pipeline = genai.LLMPipeline(job.model, "CPU", **properties)
@@ -25,7 +31,8 @@ def load(job):
     def config_of(max_tokens, seed):
         config = genai.GenerationConfig()
         config.max_new_tokens = max_tokens
-        config.ignore_eos = True
+        config.ignore_eos = not job.stop_ids
+        config.stop_token_ids = set(job.stop_ids)
         config.apply_chat_template = False
         if job.temperature > 0:
             config.do_sample = True

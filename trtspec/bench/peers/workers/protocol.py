@@ -17,9 +17,10 @@ import time
 
 class Job:
     """What to serve: ``model`` and ``draft`` are paths, as the engine reads them; ``mode`` one of
-    plain, prompt_lookup, draft_model, eagle3; ``num_draft_tokens`` of a step, where there is
-    speculation; ``batch_size`` requests at a time, ``max_seq_len`` tokens of each; ``threads``;
-    ``dtype``; ``temperature``; ``options``: more, by the engine's own names."""
+    plain, prompt_lookup, draft_model, eagle3, dflash; ``num_draft_tokens`` of a step, where there
+    is speculation; ``batch_size`` requests at a time, ``max_seq_len`` tokens of each; ``threads``;
+    ``dtype``; ``temperature``; ``stop_ids`` end a text, none: max_tokens alone do; ``options``:
+    more, by the engine's own names."""
 
     def __init__(self, text):
         values = json.loads(text)
@@ -32,6 +33,7 @@ class Job:
         self.threads = values["threads"]
         self.dtype = values["dtype"]
         self.temperature = values["temperature"]
+        self.stop_ids = values["stop_ids"]
         self.options = values["options"]
 
 
@@ -42,7 +44,7 @@ def one_by_one(answer):
 
 def main(load):
     """Serve until the input ends. ``load(job)`` gives the engine's name, its version, and a
-    function ``(prompts, max_tokens, seed) -> tokens`` that always generates max_tokens."""
+    function ``(prompts, max_tokens, seed) -> tokens``, each up to its end, with it or without."""
     # Engines print as they like; the protocol keeps the real output for itself.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

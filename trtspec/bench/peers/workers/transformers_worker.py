@@ -26,7 +26,8 @@ def load(job):
         torch.manual_seed(seed)
         config = GenerationConfig(
             max_new_tokens=max_tokens,
-            min_new_tokens=max_tokens,
+            min_new_tokens=None if job.stop_ids else max_tokens,
+            eos_token_id=job.stop_ids or None,
             do_sample=job.temperature > 0,
             temperature=job.temperature if job.temperature > 0 else None,
             top_k=0 if job.temperature > 0 else None,

@@ -17,7 +17,11 @@ def load(job):
     def answer(prompts, max_tokens, seed):
         params = [
             SamplingParams(
-                max_tokens=max_tokens, temperature=job.temperature, seed=seed + i, ignore_eos=True
+                max_tokens=max_tokens,
+                temperature=job.temperature,
+                seed=seed + i,
+                ignore_eos=True,
+                stop_token_ids=job.stop_ids,
             )
             for i in range(len(prompts))
         ]

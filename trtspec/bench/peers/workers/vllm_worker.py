@@ -40,6 +40,7 @@ def load(job):
                 temperature=job.temperature,
                 seed=seed + i if job.temperature > 0 else None,
                 ignore_eos=True,
+                stop_token_ids=job.stop_ids,
                 detokenize=False,
             )
             for i in range(len(prompts))
