@@ -24,7 +24,7 @@ WORKER = """
 from protocol import main
 import trtspec
 
-main(lambda job: ("path", trtspec.__path__[0], None))
+main(lambda job: (trtspec.__path__[0], None))
 """
 
 

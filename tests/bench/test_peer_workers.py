@@ -116,7 +116,7 @@ def test_llama_cpp(fakes: None, mode: str, draft: str | None, expected: list[int
     length = 0 if mode == "plain" else 7
     job = replace(JOB, mode=mode, draft=draft, num_draft_tokens=length, batch_size=2)
     with PeerProcess("xllamacpp", job) as peer:
-        assert (peer.engine, peer.version) == ("llama.cpp", "xllamacpp 1.0")
+        assert peer.version == "xllamacpp 1.0"
         _, tokens = peer.generate([[1, 2, 3], [4]], 8, 5)
     assert tokens == [[*expected, 2, 128, 5, 0, 3], [*expected, 2, 128, 6, 0, 1]]
 
@@ -133,7 +133,7 @@ def test_openvino(fakes: None) -> None:
         assert peer.generate([[1]], 2, 0)[1] == [[1, 4]]
     with PeerProcess("openvino", JOB) as peer:
         assert peer.generate([[1]], 2, 0)[1] == [[]]  # its first token is the stop token
-    with pytest.raises(PeerError, match="OpenVINO GenAI reads no GGUF file as a draft: Could not"):
+    with pytest.raises(PeerError, match="OpenVINO GenAI reads no GGUF file as a draft"):
         PeerProcess("openvino", replace(job, draft="draft.gguf"))
 
 

@@ -148,7 +148,7 @@ def contenders_of(
         for length in [0] if mode == PLAIN else lengths:
             job = replace(base, model=model, mode=mode, draft=draft, num_draft_tokens=length)
             name = f"{mode}:{length}" if length else mode
-            found.append(Contender(peer.name, name, peer.name, peer.python, job))
+            found.append(Contender(engine.title, name, peer.name, peer.python, job))
     return found
 
 

@@ -82,7 +82,6 @@ class PeerProcess:
         except BaseException:
             self.close()
             raise
-        self.engine: str = ready["engine"]
         self.version: str = ready["version"]
 
     def generate(

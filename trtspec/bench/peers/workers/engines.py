@@ -13,12 +13,13 @@ PLAIN = "plain"
 class PeerEngine:
     """One of them.
 
-    module: by which it is found installed. modes: see `protocol.Job`; ways to decode that need no
-    draft. draft_modes: those with one, each called as our method that takes the same draft.
-    own_format: it reads no Hugging Face folders, but what this is made with. gguf: it reads GGUF
-    files.
+    title: its own name. module: by which it is found installed. modes: see `protocol.Job`; ways to
+    decode that need no draft. draft_modes: those with one, each called as our method that takes the
+    same draft. own_format: it reads no Hugging Face folders, but what this is made with. gguf: it
+    reads GGUF files.
     """
 
+    title: str
     module: str
     modes: tuple[str, ...]
     draft_modes: tuple[str, ...] = ()
@@ -33,16 +34,18 @@ class PeerEngine:
 _ALONE = (PLAIN, "prompt_lookup")
 
 ENGINES: Mapping[str, PeerEngine] = {
-    "transformers": PeerEngine("transformers", _ALONE, ("draft_model",)),
+    "transformers": PeerEngine("transformers", "transformers", _ALONE, ("draft_model",)),
     "openvino": PeerEngine(
+        "OpenVINO GenAI",
         "openvino_genai",
         _ALONE,
         ("draft_model", "eagle3"),
         "optimum-cli export openvino --model <target> <folder>",
         gguf=True,
     ),
-    "vllm": PeerEngine("vllm", _ALONE, ("draft_model", "eagle3")),
+    "vllm": PeerEngine("vLLM", "vllm", _ALONE, ("draft_model", "eagle3")),
     "xllamacpp": PeerEngine(
+        "llama.cpp",
         "xllamacpp",
         _ALONE,
         ("draft_model", "eagle3", "dflash"),

@@ -23,7 +23,7 @@ def load(job):
         except RuntimeError as error:
             if not job.draft.endswith(".gguf"):
                 raise
-            raise ValueError(f"OpenVINO GenAI reads no GGUF file as a draft: {error}") from error
+            raise ValueError("OpenVINO GenAI reads no GGUF file as a draft") from error
     if job.mode == "prompt_lookup":
         properties["prompt_lookup"] = True
     pipeline = genai.LLMPipeline(job.model, "CPU", **properties)
@@ -62,7 +62,7 @@ def load(job):
         return tokens
 
     answer = in_batches if job.batch_size > 1 else one_by_one(alone)
-    return "openvino-genai", genai.__version__, answer
+    return genai.__version__, answer
 
 
 main(load)

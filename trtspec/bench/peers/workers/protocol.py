@@ -1,9 +1,9 @@
 """How a worker talks to the benchmark: JSON lines over its standard input and output.
 
-Its only argument is a `Job` as JSON. Once the model is loaded it writes ``{"engine": ...,
-"version": ...}``. Every line that it then reads is ``{"prompts": [[id, ...], ...], "max_tokens": n,
-"seed": s}``; it answers ``{"seconds": ..., "tokens": [[id, ...], ...]}``, and ends when its input
-does. What fails is answered by ``{"error": ...}``, and ends it.
+Its only argument is a `Job` as JSON. Once the model is loaded it writes ``{"version": ...}``. Every
+line that it then reads is ``{"prompts": [[id, ...], ...], "max_tokens": n, "seed": s}``; it answers
+``{"seconds": ..., "tokens": [[id, ...], ...]}``, and ends when its input does. What fails is
+answered by ``{"error": ...}``, and ends it.
 
 A worker imports nothing but this module, the standard library and its engine, as the engine may
 live in an environment without trtspec.
@@ -43,8 +43,8 @@ def one_by_one(answer):
 
 
 def main(load):
-    """Serve until the input ends. ``load(job)`` gives the engine's name, its version, and a
-    function ``(prompts, max_tokens, seed) -> tokens``, each up to its end, with it or without."""
+    """Serve until the input ends. ``load(job)`` gives the engine's version, and a function
+    ``(prompts, max_tokens, seed) -> tokens``, each up to its end, with it or without."""
     # Engines print as they like; the protocol keeps the real output for itself.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -54,8 +54,8 @@ def main(load):
         out.flush()
 
     try:
-        engine, version, answer = load(Job(sys.argv[1]))
-        write({"engine": engine, "version": version})
+        version, answer = load(Job(sys.argv[1]))
+        write({"version": version})
         for line in sys.stdin:
             request = json.loads(line)
             began = time.perf_counter()

@@ -31,7 +31,7 @@ def load(job):
                 raise output.error
         return [output.outputs[0].token_ids for output in outputs]
 
-    return "trtspec", trtspec.__version__, answer
+    return trtspec.__version__, answer
 
 
 main(load)

@@ -49,7 +49,7 @@ def load(job):
         outputs = llm.generate(given, params, use_tqdm=False)
         return [output.outputs[0].token_ids for output in outputs]
 
-    return "vllm", vllm.__version__, answer
+    return vllm.__version__, answer
 
 
 if __name__ == "__main__":  # its own processes import this file again

@@ -63,7 +63,7 @@ def load(job):
         seeds = range(seed, seed + len(prompts))
         return list(together.map(complete, prompts, [max_tokens] * len(prompts), seeds))
 
-    return "llama.cpp", f"xllamacpp {xllamacpp.__version__}", answer
+    return f"xllamacpp {xllamacpp.__version__}", answer
 
 
 main(load)
