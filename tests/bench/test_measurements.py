@@ -1,13 +1,15 @@
-"""MEASUREMENTS.md, the front page's table and the picture say what the result files say."""
+"""MEASUREMENTS.md, the front page's tables and the picture say what the result files say."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trtspec.bench.measured_tables import SECTIONS, Table
+from trtspec.bench.measured_tables import PAIR, SECTIONS, Table
 from trtspec.bench.measurements import (
     FRONT_PAGE,
     PAGE,
@@ -68,6 +70,34 @@ def test_what_programs_write_becomes_rows(tmp_path: Path) -> None:
         "| 8, 1 | trtspec | 3.0 | - |",
         "| 8, 1 | vllm | - | 3.0 |",
     ]
+
+
+def test_by_kind_beside_peers() -> None:
+    """A row for each kind and one for all; who failed has none, and figures that a row lacks leave
+    the others of its cell."""
+
+    def line(engine: str, mode: str, speed: float, own: float) -> dict[str, Any]:
+        kinds = {"edit": {"tokens_per_second": speed, "speed_up": own}}
+        figures = {"tokens_per_second": 3.0, "speed_up": 1.0, "spread": 1.0}
+        return {"engine": engine, "mode": mode, **figures, "categories": kinds}
+
+    failed = {"engine": "b", "mode": "draft_model:4", "failure": "no"}
+    contenders = [line("trtspec", "plain", 4.0, 1.0), line("a", "plain", 2.0, 0.5), failed]
+    point = {"batch_size": 1, "temperature": 0.0, "contenders": contenders}
+    found = rows({"points": [point]})
+    assert [(row["engine"], row["category"]) for row in found] == [
+        ("trtspec", "edit"), ("trtspec", "all"), ("a", "edit"), ("a", "all"),
+    ]  # fmt: skip
+    assert "spread" not in found[0]  # it is that of all
+    assert markdown(replace(PAIR, columns=("edit",)), {"points": [point]}).splitlines()[2:] == [
+        "| trtspec | plain | 4.0 (1.00) |",
+        "| a | plain | 2.0 (0.50) |",
+    ]
+    ratio = {"engine": "trtspec", "method": "auto", "temperature": 0.0, "category": "edit"}
+    alone = {"rows": [{**ratio, "speed_up": 2.0}]}
+    assert markdown(replace(PAIR, columns=("edit",)), alone).splitlines()[2] == (
+        "| trtspec | auto | (2.00) |"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[1]", json.dumps({"format": "x", "rows": []})])

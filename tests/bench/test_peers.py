@@ -229,7 +229,7 @@ def test_rounds_and_ratios() -> None:
         "best_over_best": 2.0,
     }
     assert [line["num_divergences"] for line in point["contenders"]] == [0, 0, 1, 0]
-    assert [line["share"] for line in point["contenders"]] == [1.0, 4.0, 0.5, 2.0]
+    assert [line["speed_up"] for line in point["contenders"]] == [1.0, 4.0, 0.5, 2.0]
     drawn = summarize(1, 1.0, found)
     assert [line["num_divergences"] for line in drawn["contenders"]] == [0, 0, None, None]
     assert "plain_over_best_plain" not in summarize(1, 0.0, found[:2])["ratios"]

@@ -10,7 +10,7 @@ import pytest
 from .allowed import ROOT
 from .walk import Tree
 
-WIDTH, FRONT_PAGE_WORDS = 100, 1500
+WIDTH, FRONT_PAGE_WORDS = 100, 1450
 TOPS = [ROOT / folder for folder in Tree(ROOT).folders if "/" not in folder]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for top in TOPS for page in top.rglob("*.md"))])
 
@@ -39,4 +39,5 @@ def test_links_and_width(page: Path) -> None:
 
 
 def test_the_front_page_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().split()) <= FRONT_PAGE_WORDS
+    words = (ROOT / "README.md").read_text().split()
+    assert sum(bool(word.strip("|-")) for word in words) <= FRONT_PAGE_WORDS  # no lines of tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -33,22 +33,48 @@ class Table:
 POINT = ("batch, temperature", "engine")
 _SPEED_UP = ("{tokens_per_second:,.1f}", " ({speed_up:.2f})")
 
-FRONT = Table(
-    "smollm2-zen4",
-    "",
-    POINT,
-    columns=("none", "ngram:8", "suffix:16", "eagle3:5", "auto:eagle3"),
+_BY_KIND = ("{tokens_per_second:,.1f} ", "({speed_up:.2f})")
+_KINDS = ("write", "edit", "chat", "summarise")
+
+PAIR = Table(
+    "pair",
+    "Temperature 0, tokens/s (times trtspec's plain decoding)",
+    ("engine", "method"),
+    _BY_KIND,
+    across="category",
+    columns=_KINDS,
+    only={"temperature": (0.0,)},
 )
-PICTURED = Table(
-    "smollm2-zen4",
-    "",
-    POINT,
-    across="engine",
-    columns=("trtspec", "OpenVINO GenAI", "llama.cpp"),
-    only={"method": ("none", "ngram:8", "suffix:16", "auto:eagle3")},
+PAIR_SAMPLED = replace(
+    PAIR, file="pair-sampled", title="Temperature 1, likewise", only={"temperature": (1.0,)}
+)
+FRONT = (
+    PAIR,
+    PAIR_SAMPLED,
+    Table(
+        "smollm2-zen4",
+        "SmolLM2-135M-Instruct, 48 Spec-Bench questions, temperature 0, tokens/s (decoding alone)",
+        ("engine",),
+        columns=("none", "ngram:8", "suffix:16", "auto:eagle3"),
+        only={"batch": (1,), "temperature": (0.0,)},
+    ),
+    Table(
+        "h100-steps",
+        "A synthetic checkpoint of an 8B model's cost, tokens/s",
+        ("batch",),
+        ("{tokens_per_second:,.0f}",),
+        only={"batch": (1,)},
+    ),
 )
 
 SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
+    (
+        "A real pair: Qwen2.5-Coder",
+        "Qwen2.5-Coder-1.5B-Instruct with the 0.5B as its draft, both the official q4_k_m files; "
+        "questions of four kinds, 128 new tokens at most, batch 1, prefills included. All engines "
+        "take turns by prompts. OpenVINO GenAI reads no GGUF file as a draft.",
+        (PAIR, PAIR_SAMPLED),
+    ),
     (
         "Real text: SmolLM2",
         "SmolLM2-135M-Instruct from the 4 bits of its file, 48 Spec-Bench questions of all 13 "

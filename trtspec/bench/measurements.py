@@ -1,4 +1,4 @@
-"""Writes MEASUREMENTS.md, the table of the front page and the picture from the result files.
+"""Writes MEASUREMENTS.md, the front page's tables and the picture from the result files.
 
     python -m trtspec.bench.measurements [--picture]
 
@@ -19,12 +19,12 @@ from string import Formatter
 from textwrap import fill
 from typing import Any
 
-from trtspec.bench.measured_tables import FRONT, PICTURED, SECTIONS, Table
+from trtspec.bench.measured_tables import FRONT, PAIR, SECTIONS, Table
 from trtspec.bench.picture import new_figure, plain, write_picture
 from trtspec.bench.result_file import load, rows
 
 RESULTS = Path(__file__).parent / "results"
-PAGE, PICTURE = RESULTS.parent / "MEASUREMENTS.md", RESULTS / "smollm2.svg"
+PAGE, PICTURE = RESULTS.parent / "MEASUREMENTS.md", RESULTS / "pair.svg"
 FRONT_PAGE = RESULTS.parents[2] / "README.md"
 BEGIN, END = "<!--measured-->\n", "<!--/measured-->"
 
@@ -36,7 +36,7 @@ and versions. Every figure is of shared virtual machines with 2 cores, but for t
 machines change their speed within seconds, so compare within a table. Tokens/s count prefills; in
 brackets decoding alone. [How to measure](README.md).
 
-![Tokens/s of SmolLM2 by engine](results/smollm2.svg)
+![Speed of the pair by kind of question, engine and method](results/pair.svg)
 """
 
 
@@ -80,47 +80,53 @@ def page() -> str:
 
 
 def front_page(text: str) -> str:
-    """README.md with its table of today."""
+    """README.md with its tables of today."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    table = markdown(FRONT, load(RESULTS / f"{FRONT.file}.json"))
-    return f"{before}{BEGIN}{table}\n{END}{after}"
+    parts = []
+    for table in FRONT:
+        result = load(RESULTS / f"{table.file}.json")
+        parts += [_wrapped(f"{table.title}: {_where(result)}"), markdown(table, result)]
+    tables = "\n\n".join(parts)
+    return f"{before}{BEGIN}{tables}\n{END}{after}"
 
 
 def picture_key() -> str:
     """Tells from which result a picture was drawn."""
-    return blake2b((RESULTS / f"{PICTURED.file}.json").read_bytes(), digest_size=16).hexdigest()
+    return blake2b((RESULTS / f"{PAIR.file}.json").read_bytes(), digest_size=16).hexdigest()
 
 
 def draw(path: Path) -> None:
-    """The picture: engines by methods, a panel for each batch and temperature."""
-    found = [row for row in rows(load(RESULTS / f"{PICTURED.file}.json")) if PICTURED.takes(row)]
-    points = list(dict.fromkeys((row["batch"], row["temperature"]) for row in found))
+    """The picture: how many times trtspec's plain decoding each engine and method is, a panel for
+    each kind of question."""
+    found = [row for row in rows(load(RESULTS / f"{PAIR.file}.json")) if PAIR.takes(row)]
+    engines = list(dict.fromkeys(row["engine"] for row in found))
     figure = new_figure(11, 2.6)
-    for axes, point in zip(figure.subplots(1, len(points)), points, strict=True):
-        here = [row for row in found if (row["batch"], row["temperature"]) == point]
-        colors = [f"C{PICTURED.columns.index(row['engine'])}" for row in here]
-        names = [f"{row['method']}{' ' * PICTURED.columns.index(row['engine'])}" for row in here]
-        axes.bar(names, [row["tokens_per_second"] for row in here], color=colors)
+    panels = figure.subplots(1, len(PAIR.columns), sharey=True)
+    for axes, kind in zip(panels, PAIR.columns, strict=True):
+        here = [row for row in found if row[PAIR.across] == kind]
+        places = [engines.index(row["engine"]) for row in here]
+        names = [f"{row['method']}{' ' * i}" for row, i in zip(here, places, strict=True)]
+        axes.bar(names, [row["speed_up"] for row in here], color=[f"C{i}" for i in places])
         axes.tick_params(axis="x", rotation=60, labelsize=7)
-        plain(axes, f"batch {point[0]}, temperature {point[1]:g}")
-    figure.axes[0].set_ylabel("tokens/s")
-    for index, engine in enumerate(PICTURED.columns):
+        plain(axes, kind)
+    figure.axes[0].set_ylabel("times trtspec's plain")
+    for index, engine in enumerate(engines):
         figure.axes[0].bar([0], [0], color=f"C{index}", label=engine)
-    figure.legend(loc="outside upper right", ncols=len(PICTURED.columns), frameon=False)
+    figure.legend(loc="outside upper right", ncols=len(engines), frameon=False)
     write_picture(figure, path, {"Description": picture_key()})
 
 
 def _cell(table: Table, row: Mapping[str, Any]) -> _Cell:
     line = tuple(", ".join(_text(row[k]) for k in key.split(", ")) for key in table.lines)
     parts = (form.format(**row) for form in table.cell if _has(form, row))
-    return _Cell(line, str(row[table.across]), "".join(parts))
+    return _Cell(line, str(row[table.across]), "".join(parts).strip())
 
 
 def _has(form: str, row: Mapping[str, Any]) -> bool:
     """Whether a row has the figures of a form."""
     names = (name for _, name, _, _ in Formatter().parse(form) if name)
-    return all(name.partition("[")[0] in row for name in names)
+    return all(row.get(name.partition("[")[0]) is not None for name in names)
 
 
 def _text(value: Any) -> str:
@@ -128,12 +134,15 @@ def _text(value: Any) -> str:
 
 
 def _about(table: Table, result: Mapping[str, Any]) -> str:
-    machine = result["machine"]
-    where = machine["gpu"] or machine["processor"]
     link = f"[{table.file}](results/{table.file}.json)"
-    return _wrapped(
-        f"{table.title}: {where}, commit {result['commit']}, {result['date'][:10]}, {link}"
-    )
+    return _wrapped(f"{table.title}: {_where(result)}, {link}")
+
+
+def _where(result: Mapping[str, Any]) -> str:
+    """Where and when, and what the result says of itself."""
+    machine = result["machine"]
+    parts = (machine["gpu"] or machine["processor"], f"commit {result['commit']}")
+    return ", ".join([*parts, result["date"][:10], *filter(None, [result.get("note")])])
 
 
 def _wrapped(text: str) -> str:

@@ -5,11 +5,13 @@ that appears whole or not at all.
     date, command, commit    when, how it was called, the source's commit (null if unknown)
     machine                  processor, instruction_sets, cores, memory_gib, gpu (null: none)
     versions                 of trtspec, Python and the packages that matter
+    note                     where there is one: what a reader of the figures must know
 
 and the figures (``rows``, and in ``common`` what all of them share; the points of ``compare`` and
 ``peers``, the calls of ``forward``, the categories of ``acceptance``), which `rows` gives alike:
 ``engine``, ``method``, ``batch`` and ``temperature`` (or what else tells rows apart), and figures
-by name, ``spread`` among them (the fastest round over the slowest; null: one round).
+by name, ``spread`` among them (the fastest round over the slowest; null: one round). What was
+measured by category has a row for each, and one for ``all``. Who failed has none.
 """
 
 from __future__ import annotations
@@ -88,7 +90,16 @@ def rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     for point in result.get("points", ()):
         where = {"batch": point["batch_size"], "temperature": point["temperature"]}
         for line in point.get("methods", ()):
-            found.append({"engine": "trtspec", "method": line["name"], **where, **line})
+            found += _by_category({"engine": "trtspec", "method": line["name"], **where, **line})
         for line in point.get("contenders", ()):
-            found.append({"method": line["mode"], **where, **line})
+            if "failure" not in line:
+                found += _by_category({"method": line["mode"], **where, **line})
     return found
+
+
+def _by_category(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each category, which has its speeds alone, then that of all."""
+    about = {key: row[key] for key in ("engine", "method", "batch", "temperature")}
+    categories = row.get("categories", {})
+    parts = [{**about, "category": name, **speeds} for name, speeds in categories.items()]
+    return [*parts, {**row, "category": "all"}]

@@ -2,7 +2,7 @@
 
 The JSON file:
 
-    format, format_version   "trtspec-bench peers", 1
+    format, format_version   "trtspec-bench peers", 2
     date, command, commit, machine, versions   see `trtspec.bench.result_file`
     model, prompts           as they were given
     num_rounds, left_out     rounds of each point; methods that do not fit, with their reason
@@ -15,7 +15,7 @@ The JSON file:
     decode_tokens_per_second the same without the first token of each prompt, and the time of these;
                              null: not measured
     spread                   the fastest round over the slowest, in tokens_per_second
-    share                    of tokens_per_second in that of trtspec's plain decoding
+    speed_up                 of tokens_per_second, over trtspec's plain decoding
     num_divergences          prompts whose text is not trtspec's plain one; at a temperature above
                              0 engines draw differently, so it is null for the others
     round_seconds            of each round
@@ -40,7 +40,7 @@ from trtspec.bench.peers.contender import OURS, Contender
 from trtspec.bench.table import print_table
 from trtspec.bench.turns import spread, spread_text
 
-FORMAT, FORMAT_VERSION = "trtspec-bench peers", 1
+FORMAT, FORMAT_VERSION = "trtspec-bench peers", 2
 HEADERS = ("engine", "version", "way", "tokens/s", "x our plain", "decode", "spread", "texts")
 
 
@@ -85,7 +85,7 @@ def _figures(contender: Contender, plain: Contender, temperature: float) -> dict
         "tokens_per_second": contender.speed,
         "decode_tokens_per_second": median(measured) if measured else None,
         "spread": spread([each.speed for each in contender.rounds]),
-        "share": contender.speed / plain.speed,
+        "speed_up": contender.speed / plain.speed,
         "num_divergences": different if is_comparable else None,
         "round_seconds": [each.seconds for each in contender.rounds],
     }
@@ -133,7 +133,7 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
     return [
         *who,
         f"{line['tokens_per_second']:.1f}",
-        f"{line['share']:.2f}",
+        f"{line['speed_up']:.2f}",
         "-" if decoding is None else f"{decoding:.1f}",
         spread_text(line["spread"]),
         texts,
