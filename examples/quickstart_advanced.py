@@ -12,12 +12,6 @@ With real ones (folders, or Hugging Face ids where a hub can be reached):
     python examples/quickstart_advanced.py --model_dir <target> --draft_model_dir <small model> \
         --spec_decode_algo DRAFT_TARGET --spec_decode_max_draft_len 4
 
-Several methods that draft together are a hybrid:
-
-    python examples/quickstart_advanced.py --speculative_config '{"method": "hybrid", "drafters": [
-        {"method": "suffix"},
-        {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 5}]}'
-
 One engine folder is built; the baseline opens it without its draft.
 """
 
@@ -38,14 +32,19 @@ from trtspec.train.own_vocabulary import let_write
 EMBEDDED, REAL = "trtspec-tiny", "smollm2-135m"
 METHODS = {REAL: "AUTO", EMBEDDED: "EAGLE3"}
 CHAT_PROMPTS = [
-    "Why is the sky blue during the day, but red at sunset?",
-    "Write a Python class for a stack with the methods push, pop, peek and is_empty.",
     "Correct the spelling mistakes in this text, and keep everything else as it is:\n\n"
-    "The lighthouse stand on a small iland, half a mile from the coast. It was build in 1871, "
-    "after two ships had been lost on the rocks in one winter. For almost a hundred years a keeper "
-    "lived there with his familly, lit the lamp every evening, and wrote down the wether and the "
-    "names of the ships that passed. Today the lamp is electric and nobody live on the island, but "
-    "visiters can climb the stairs in summer and see the keeper's old books.",
+    "The lighthouse stand on a small iland, half a mile from the coast. For almost a hundred years "
+    "a keeper lived there with his familly, and wrote down the wether and the ships that passed. "
+    "Today the lamp is electric, but visiters can climb the stairs and see the keeper's old books.",
+    "Rename the class Stack to History in this code, and return all of it:\n\n"
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n"
+    "    def push(self, item):\n        self.items.append(item)\n\n"
+    "    def pop(self):\n        return self.items.pop()\n\n\nundo = Stack()\n",
+    "Summarise this text in two sentences:\n\n"
+    "Bees visit flowers to collect nectar and pollen. While they do so, pollen sticks to their "
+    "hair, and some of it falls off at the next flower, which can then make seeds. Many fruits "
+    "depend on this. The number of bees has fallen, because of pesticides and for want of meadows.",
+    "Why is the sky blue during the day, but red at sunset?",
 ]
 CODE_PROMPTS = [
     "def read_file(self, path, encoding=None):\n",

@@ -269,14 +269,16 @@ def test_a_real_model_by_default(
     assert baseline[:2] == (Path("smollm2-135m"), False) and drafting[1] == {"method": "auto"}
     turns = FakeLLM.asked[2:]  # behind the warm-ups
     prompts = [[prompt] for prompt in program.CHAT_PROMPTS]
-    first, second, third = prompts
+    first, second, third, fourth = prompts
     assert turns == [
         *((False, first), (True, first)),
         *((True, second), (False, second)),
         *((False, third), (True, third)),
+        *((True, fourth), (False, fourth)),
     ]
     out = capsys.readouterr().out
-    assert re.search(r"^speed-up +[\d.]+ x \([\d.]+, [\d.]+, [\d.]+\)$", out, re.M)
+    assert re.search(r"^speed-up +[\d.]+ x \([\d.]+(, [\d.]+){3}\)$", out, re.M)
+    assert len(re.findall(r"^ +[\d.]+ x: .*: 2\.50 tokens a step, 2 of 2 steps", out, re.M)) == 4
 
 
 def test_its_head_by_name(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the quickstart says of a run that gained nothing."""
+"""What the quickstart says of a run, and of a prompt, that gained something or nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trtspec import CompletionOutput, RequestOutput
-from trtspec.bench.side_by_side import Run, report
+from trtspec.bench.side_by_side import Run, gain_of_prompt, report
 from trtspec.executor.metrics import SpeculativeMetrics
 
 
@@ -51,3 +51,35 @@ def test_why_a_run_gains_nothing(
     run.seconds = [0.5]
     report([base, run], [""])
     assert "no gain" not in capsys.readouterr().out
+
+
+def test_why_each_prompt_gained_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of prompts with a turn of their own: (emitted, drafted) of each step, seconds, what is said;
+    the base takes a second for each."""
+    cases = [
+        ([(3, 4)] * 4, 0.5, "2.00 x: gained: 3.00 tokens a step, 4 of 4 steps had drafts, 8 of 16"),
+        ([(2, 4)] * 4, 1.0, "1.00 x: no gain, steps with drafts took longer by as much: 2.00"),
+        ([(1, 4)] * 4, 1.0, "no gain, hardly any draft was accepted: 1.00 tokens a step, 4 of 4"),
+        (
+            [(1, 0)] * 3 + [(2, 1)],
+            1.0,
+            "no gain, most steps had no draft: 1.25 tokens a step, 1 of",
+        ),
+    ]
+    base, run = Run("baseline"), Run("auto")
+    for steps, seconds, _ in cases:
+        metrics = SpeculativeMetrics()
+        for emitted, drafted in steps:
+            metrics.record(emitted, drafted)
+        texts = [CompletionOutput(0, 0, "x", [1], metrics=metrics)]
+        for each, took in ((base, 1.0), (run, seconds)):
+            each.add([RequestOutput(0, "prompt", [1], texts)], took)
+            each.metrics = {"num_engine_steps": 1, "target_ms": 1, "draft_ms": 0, "host_ms": 0}
+    for index, (_, _, words) in enumerate(cases):
+        assert words in gain_of_prompt(base, run, index)
+    report([base, run], ["prompt"] * len(cases))
+    assert len(re.findall(r"^ +\d\.\d\d x: ", capsys.readouterr().out, re.M)) == len(cases)
+    run.seconds = [sum(run.seconds)]  # one turn for all: nobody knows the time of a prompt
+    base.seconds = [sum(base.seconds)]
+    report([base, run], ["prompt"] * len(cases))
+    assert " x: " not in capsys.readouterr().out

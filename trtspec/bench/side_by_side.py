@@ -112,6 +112,8 @@ def report(runs: list[Run], prompts: Sequence[str]) -> bool:
                     f"acceptance rate {metrics.acceptance_rate:.2f}, "
                     f"steps {metrics.num_steps}, text {'identical' if same else 'DIFFERENT'}"
                 )
+                if other is not runs[0] and len(other.seconds) == len(prompts):
+                    print(f"    {'':12} {gain_of_prompt(runs[0], other, index)}")
                 written = output.outputs[sample].kv_transfer_params
                 if written:
                     print(f"    {dict(written)}")
@@ -129,6 +131,25 @@ def report(runs: list[Run], prompts: Sequence[str]) -> bool:
         _report_gain(runs[0], run)
     print(f"texts        {'identical' if identical else 'DIFFERENT'}")
     return identical
+
+
+def gain_of_prompt(base: Run, run: Run, index: int) -> str:
+    """How much faster a prompt was that had a turn of its own, and why or why not, in a line."""
+    metrics = run.outputs[index].metrics
+    gain = run.over(base)[index]
+    if gain > NO_GAIN:
+        cause = "gained"
+    elif metrics.num_drafts < metrics.num_steps / 2:
+        cause = "no gain, most steps had no draft"
+    elif metrics.acceptance_length < FEW_ACCEPTED:
+        cause = "no gain, hardly any draft was accepted"
+    else:
+        cause = "no gain, steps with drafts took longer by as much"
+    return (
+        f"{gain:.2f} x: {cause}: {metrics.acceptance_length:.2f} tokens a step, "
+        f"{metrics.num_drafts} of {metrics.num_steps} steps had drafts, "
+        f"{metrics.num_accepted_tokens} of {metrics.num_draft_tokens} drafted tokens accepted"
+    )
 
 
 def _report_gain(base: Run, run: Run) -> None:

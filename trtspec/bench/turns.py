@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 UNSTEADY = 1.3
 """Rounds that differ by more than this say little; their spread is marked."""
-_WEIGHTS_SHARE = 0.6  # of the free memory; the rest is for caches
+_WEIGHTS_SHARE = 0.75  # of the free memory; the rest is for caches
 
 
 def turns(items: Sequence[T], count: int, size: int) -> Iterator[tuple[slice, Sequence[T]]]:
