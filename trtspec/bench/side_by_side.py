@@ -144,7 +144,7 @@ def gain_of_prompt(base: Run, run: Run, index: int) -> str:
     elif metrics.acceptance_length < FEW_ACCEPTED:
         cause = "no gain, hardly any draft was accepted"
     else:
-        cause = "no gain, steps with drafts took longer by as much"
+        cause = "no gain, steps took as much longer"
     return (
         f"{gain:.2f} x: {cause}: {metrics.acceptance_length:.2f} tokens a step, "
         f"{metrics.num_drafts} of {metrics.num_steps} steps had drafts, "
