@@ -164,6 +164,8 @@ def test_what_a_peer_can_do_with_these_drafts() -> None:
         ("vLLM eagle3:4", "eagle3", "head", 4),
         ("vLLM eagle3:8", "eagle3", "head", 8),
     ]
+    wanted = contenders_of(Peer("vllm"), JOB, {"eagle3": "head"}, [4], ["plain", "eagle3"])
+    assert [c.mode for c in wanted] == ["plain", "eagle3:4"]
 
 
 def test_drafts_of_others_are_those_of_our_methods() -> None:

@@ -20,7 +20,7 @@ from trtspec.bench.peers.process import Job, PeerError
 from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summarize
 from trtspec.bench.peers.report import __doc__ as REPORT
 from trtspec.bench.peers.round import run_round
-from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
+from trtspec.bench.peers.workers.engines import ENGINES, MODES, PLAIN
 from trtspec.bench.result_file import make_result, save
 from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
@@ -64,6 +64,13 @@ def add_peers_command(commands: Any) -> None:
         default=[],
         help="models in a peer's own format: openvino=<folder> openvino.draft_model=<folder> "
         "xllamacpp=<gguf>; a GGUF file in --model or --drafts is read by those that can",
+    )
+    add(
+        "--peer_methods",
+        nargs="+",
+        choices=MODES,
+        default=MODES,
+        help="what they are to do of what they can (default: all)",
     )
     add(
         "--num_draft_tokens",
@@ -120,7 +127,9 @@ def run_peers(args: argparse.Namespace) -> int:
             )
             contenders = [own_contender(method, built[method.name], base) for method in methods]
             for peer in peers:
-                contenders += contenders_of(peer, base, folders, args.num_draft_tokens)
+                contenders += contenders_of(
+                    peer, base, folders, args.num_draft_tokens, args.peer_methods
+                )
             _measure(args, contenders, texts)
             points.append(summarize(batch_size, temperature, contenders, kinds))
             print_point(points[-1])

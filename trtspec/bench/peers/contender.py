@@ -10,7 +10,7 @@ from statistics import median
 
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.peers.process import Job
-from trtspec.bench.peers.workers.engines import ENGINES, PLAIN
+from trtspec.bench.peers.workers.engines import ENGINES, MODES, PLAIN
 from trtspec.child_python import PYTHON
 from trtspec.errors import ConfigError
 from trtspec.speculative.options import speculative_to_dict
@@ -133,16 +133,21 @@ def installed_peers(target: str) -> list[Peer]:
 
 
 def contenders_of(
-    peer: Peer, base: Job, drafts: Mapping[str, str], lengths: Sequence[int]
+    peer: Peer,
+    base: Job,
+    drafts: Mapping[str, str],
+    lengths: Sequence[int],
+    modes: Sequence[str] = MODES,
 ) -> list[Contender]:
     """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: folders and
-    GGUF files by method; ``lengths``: of drafts, each for every way to speculate."""
+    GGUF files by method; ``lengths``: of drafts, each for every way to speculate; ``modes``: those
+    that are wanted."""
     engine = ENGINES[peer.name]
     readable = {method: draft for method, draft in drafts.items() if engine.reads(draft)}
     given = {**readable, **peer.models}
     with_draft = {mode: given[mode] for mode in engine.draft_modes if mode in given}
     found = []
-    for mode in (*engine.modes, *with_draft):
+    for mode in (mode for mode in (*engine.modes, *with_draft) if mode in modes):
         draft = with_draft.get(mode)
         model = peer.models.get(TARGET, base.model)
         for length in [0] if mode == PLAIN else lengths:

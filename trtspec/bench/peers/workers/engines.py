@@ -53,3 +53,6 @@ ENGINES: Mapping[str, PeerEngine] = {
         gguf=True,
     ),
 }
+
+MODES = tuple(dict.fromkeys(m for e in ENGINES.values() for m in (*e.modes, *e.draft_modes)))
+"""All that any of them can do."""
