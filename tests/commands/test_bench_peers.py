@@ -82,6 +82,23 @@ def test_a_pair_by_kind(
     assert {tuple(c.job.stop_ids) for c in measured} == {()}
 
 
+def test_kinds_are_told_apart_where_models_do_not_fit_together(
+    measured: list[Contender], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, but still prompt by prompt."""
+    sizes: list[tuple[int, int]] = []
+
+    def run_round(group: Sequence[Contender], prompts: Sequence[list[int]], *rest: Any) -> None:
+        sizes.append((len(group), rest[3]))
+        group[0].rounds.append(MeasuredRound([[1]] * len(prompts), [1.0] * len(prompts)))
+
+    monkeypatch.setattr(bench_peers, "run_round", run_round)
+    monkeypatch.setattr(bench_peers, "fit_together", lambda size, device: False)
+    flags = ["peers", "--model", "t.gguf", "--num_prompts", "2", "--rounds", "1"]
+    assert bench.main([*flags, "--peers", "xllamacpp", "--peer_methods", "plain"]) == 0
+    assert sizes == [(1, 1), (1, 1)]
+
+
 def test_our_own_failure_is_an_error(
     measured: list[Contender], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

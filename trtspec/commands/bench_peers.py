@@ -156,14 +156,13 @@ def _measure(
     for number in range(args.rounds):
         order = left[:: -1 if number % 2 else 1]
         for group in [order] if fit else [[contender] for contender in order]:
-            size = group[0].job.batch_size if fit else len(prompts)
             run_round(
                 group,
                 prompts,
                 args.max_tokens,
                 args.seed,
                 WARM_UP_TOKENS,
-                size,
+                group[0].job.batch_size,
                 fail,
                 not args.no_prefills,
             )

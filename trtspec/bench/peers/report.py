@@ -26,7 +26,7 @@ and ``ratios``: plain_over_best_plain, trtspec's plain decoding over the fastest
 peer; best_over_best, its fastest lossless method over the fastest way of any peer; best_over_plain,
 over its own plain decoding. Figures are medians over the rounds. In the
 table a spread above 1.3 is marked (!): the machine changed its speed meanwhile. Contenders take
-turns by as many prompts as they serve at a time, where all models fit into memory.
+turns by as many prompts as they serve at a time, or by rounds where not all models fit into memory.
 """
 
 from __future__ import annotations
