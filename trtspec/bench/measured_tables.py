@@ -71,8 +71,8 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
     (
         "A real pair: Qwen2.5-Coder",
         "Qwen2.5-Coder-1.5B-Instruct with the 0.5B as its draft, both the official q4_k_m files; "
-        "questions of four kinds, 128 new tokens at most, batch 1, prefills included. All engines "
-        "take turns by prompts. OpenVINO GenAI reads no GGUF file as a draft.",
+        "write and edit code, chat, summarise, 128 new tokens at most, batch 1, prefills included, "
+        "interleaved by prompts. OpenVINO GenAI reads no GGUF file as a draft.",
         (PAIR, PAIR_SAMPLED),
     ),
     (
