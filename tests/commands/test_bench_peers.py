@@ -73,6 +73,7 @@ def test_a_pair_by_kind(
     ]
     assert {tuple(c.job.stop_ids) for c in measured} == {(0, 7)}
     result = json.loads(output.read_text())
+    assert result["note"] == "2 prompts, 128 new tokens at most, 1 round(s)"
     lines = result["points"][0]["contenders"]
     assert lines[1]["categories"]["edit"] == {"tokens_per_second": 2.0, "speed_up": 1.0}
     assert lines[3]["failure"] == "no such file" and "speed_up" not in lines[3]

@@ -184,7 +184,9 @@ def _report(
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["num_prompts"] = len(texts)
     settings["mean_prompt_tokens"] = sum(map(len, texts)) / len(texts)
+    asked = f"{len(texts)} prompts, {args.max_tokens} new tokens at most, {args.rounds} round(s)"
     body = {
+        "note": asked,
         "model": args.model,
         "prompts": settings,
         "num_rounds": args.rounds,

@@ -4,6 +4,7 @@ The JSON file:
 
     format, format_version   "trtspec-bench peers", 2
     date, command, commit, machine, versions   see `trtspec.bench.result_file`
+    note                     how much was asked, in words
     model, prompts           as they were given
     num_rounds, left_out     rounds of each point; methods that do not fit, with their reason
     points                   one for each batch_size and temperature, with its `contenders`:
