@@ -94,10 +94,16 @@ def test_kinds_are_told_apart_where_models_do_not_fit_together(
         group[0].rounds.append(MeasuredRound([[1]] * len(prompts), [1.0] * len(prompts)))
 
     monkeypatch.setattr(bench_peers, "run_round", run_round)
-    monkeypatch.setattr(bench_peers, "fit_together", lambda size, device: False)
-    flags = ["peers", "--model", "t.gguf", "--num_prompts", "2", "--rounds", "1"]
+    counted: list[int] = []
+    monkeypatch.setattr(bench_peers, "fit_together", lambda size, device: counted.append(size))
+    target = tmp_path / "models" / "t.gguf"
+    target.parent.mkdir()
+    target.write_bytes(bytes(1000))
+    ours = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+    flags = ["peers", "--model", str(target), "--num_prompts", "2", "--rounds", "1"]
     assert bench.main([*flags, "--peers", "xllamacpp", "--peer_methods", "plain"]) == 0
     assert sizes == [(1, 1), (1, 1)]
+    assert counted == [ours + 2 * 1000]  # llama.cpp packs a copy of what it maps
 
 
 def test_our_own_failure_is_an_error(

@@ -152,7 +152,7 @@ def _measure(
         print(f"{contender.name} failed: {contender.failure}", flush=True)
         left.remove(contender)
 
-    fit = fit_together(sum(_model_bytes(c.job) for c in contenders), "cpu")
+    fit = fit_together(sum(map(_model_bytes, contenders)), "cpu")
     for number in range(args.rounds):
         order = left[:: -1 if number % 2 else 1]
         for group in [order] if fit else [[contender] for contender in order]:
@@ -168,11 +168,13 @@ def _measure(
             )
 
 
-def _model_bytes(job: Job) -> int:
-    """About what its weights take: the files of its models."""
-    paths = [Path(job.model), *([] if job.draft is None else [Path(job.draft)])]
+def _model_bytes(contender: Contender) -> int:
+    """About what its weights take: the files of its models, which our engines map, and of which
+    others pack a copy of their own."""
+    paths = map(Path, filter(None, (contender.job.model, contender.job.draft)))
     files = (f for path in paths for f in (path.rglob("*") if path.is_dir() else [path]))
-    return sum(file.stat().st_size for file in files if file.is_file())
+    copies = 1 if contender.engine == OURS else 2
+    return copies * sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _report(
