@@ -37,6 +37,11 @@ std::size_t paged_tree_attention_workspace(const AttentionParams& params);
 cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);
 
+// To measure one beside the other: the tiles of queries that serve the calls of this process from
+// now on, where tensor cores do; `chosen`: as the launcher finds best. Not while calls are made.
+enum class AttentionTiles { chosen, narrow, wide };
+void force_attention_tiles(AttentionTiles tiles);
+
 // What an engine with a slot cache is told about visibility, instead of packed ancestors.
 enum class MaskKind { boolean, f32, bf16, f16 };  // true / 0 = seen, false / -inf = hidden
 

@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(kCombineWarps * kLanes)
   }
 }
 
+AttentionTiles forced_tiles = AttentionTiles::chosen;
+
 enum class Family { vector, vector_any, tensor, tensor_wide };
 
 // What serves a call, and into how many ranges its keys are divided.
@@ -88,7 +90,10 @@ Plan plan_of(const AttentionParams& p) {
   } else if (vectors && aligned(p.q, 4) && p.q_stride % 2 == 0) {
     // Even a single query is faster here. Wide tiles read the cache less often, but want many
     // queries: up to six narrow ones are faster than two.
-    family = p.rows * group > 96 * p.requests ? Family::tensor_wide : Family::tensor;
+    const bool wide = forced_tiles == AttentionTiles::chosen
+                          ? p.rows * group > 96 * p.requests
+                          : forced_tiles == AttentionTiles::wide;
+    family = wide ? Family::tensor_wide : Family::tensor;
     size = family == Family::tensor_wide ? 64 : 16;
   }
   // Enough blocks to keep two on each of the multiprocessors of a large GPU. A constant: the order
@@ -124,6 +129,8 @@ cudaError_t write(const AttentionParams& p, cudaStream_t stream) {
 }
 
 }  // namespace
+
+void force_attention_tiles(AttentionTiles tiles) { forced_tiles = tiles; }
 
 std::size_t paged_tree_attention_workspace(const AttentionParams& p) {
   if (p.rows <= 0 || p.requests <= 0 || p.kv_heads <= 0) return 0;

@@ -72,6 +72,17 @@ void compare_all(unsigned seed) {
 
 int main() {
   for_seeds(compare_all);
+  // Tiles that the launcher would not choose: wide ones for few queries, narrow ones for many.
+  using trtspec::cuda::AttentionTiles;
+  std::vector<std::size_t> workspaces;
+  for (const auto tiles : {AttentionTiles::wide, AttentionTiles::narrow, AttentionTiles::chosen}) {
+    trtspec::cuda::force_attention_tiles(tiles);
+    Case few({DType::bf16, 8, 1, 64, 16, 0, {-5, 20}, {9, 70}, 900}, 1);
+    workspaces.push_back(trtspec::cuda::paged_tree_attention_workspace(few.params()));
+    compare({DType::bf16, 8, 1, 64, 16, 0, {1, -9, 4}, {100, 77, 0}, 40}, 1);
+    compare({DType::bf16, 8, 1, 64, 16, 0, {-5, 70}, {7, 70}, 40}, 2);
+  }
+  CHECK(workspaces[0] != workspaces[1]);
   // Many requests, more than a warp looks at together, some without rows.
   std::vector<int> rows(70, 1);
   std::vector<int> contexts(70, 9);

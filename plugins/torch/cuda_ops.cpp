@@ -126,7 +126,17 @@ void kv_compact(at::TensorList k_caches, at::TensorList v_caches, const Tensor& 
   }
 }
 
+void force_attention_tiles(int64_t tiles) {
+  TORCH_CHECK(tiles >= 0 && tiles <= 2, "tiles must be 0 (chosen), 1 (narrow) or 2 (wide), got ",
+              tiles);
+  trtspec::cuda::force_attention_tiles(trtspec::cuda::AttentionTiles(tiles));
+}
+
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(trtspec, m) {
+  m.def("_force_attention_tiles(int tiles) -> ()", &force_attention_tiles);
+}
 
 TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
