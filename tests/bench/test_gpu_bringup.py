@@ -1,246 +1,338 @@
-"""The bring-up of a GPU: budget, resumption and report with made-up parts; the real ones on the
-CPU, and on a device that is played there."""
+"""The bring-up of a GPU: budgets, resumption, packages and report with made-up parts; the real ones
+on the CPU, and on a device that is played there."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import selectors
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtspec.backends.registry import backends
-from trtspec.bench.floor import LinearRate, MachineRates
-from trtspec.bench.gpu_bringup import __main__ as command
-from trtspec.bench.gpu_bringup import kernel_figures, parity, runner, steps, suites
-from trtspec.bench.gpu_bringup.part import (
-    DONE,
+from trtspec.bench import floor
+from trtspec.bench.gpu_bringup import attention, engines, latency, packages, products, steps, suites
+from trtspec.bench.gpu_bringup.bring_up import ROOT, bring_up
+from trtspec.bench.gpu_bringup.journal import (
     FAILED,
+    GOES_ON,
     NOT_REACHED,
     OK,
     SKIPPED,
     STOPPED,
-    Part,
-    PartFailed,
+    Journal,
     PartResult,
-    PartSkipped,
-    Place,
 )
-from trtspec.bench.gpu_bringup.parts import PARTS, SHORT, needed
-from trtspec.bench.gpu_bringup.report import page, write_report
+from trtspec.bench.gpu_bringup.part import Part, PartFailed, Place
+from trtspec.bench.gpu_bringup.parts import PARTS
+from trtspec.bench.gpu_bringup.report import figures, write_report
+from trtspec.bench.gpu_bringup.runner import run_parts
+from trtspec.bench.gpu_bringup.step_profile import Stopwatch, device_figures
 from trtspec.commands import doctor
 
 from ..fake_cuda import can_play, played_cuda
 
-ROOT = Path(__file__).parents[2]
-NAMES = "abcdef"
-MADE_UP = [Part(name, f"What about {name}?", "none:none", (), 60) for name in NAMES]
+# -- budgets ------------------------------------------------------------------------------------
 
 
-def place(folder: Path, device: str = "cpu") -> Place:
-    return Place(folder, ROOT, device)
+class Leaps(selectors.DefaultSelector):
+    """Waiting takes no time: a clock of its own leaps."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+def leap(run: Coroutine[Any, Any, None]) -> float:
+    """Run on a clock that leaps; the seconds that it took."""
+    selector = Leaps()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    loop.run_until_complete(run)
+    loop.close()
+    return selector.now
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_every_part_runs_once_done_within_the_budget(
+def test_parts_run_once_done_in_order_within_the_budget(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Run after run: what is done is kept, what failed or was not reached is tried again, and no
-    part begins when the time is over."""
-    where, clock, ran = place(tmp_path_factory.mktemp("runs")), [0.0], list[str]()
+    """Run after run: what is done is kept, what failed or was not reached is tried again, nothing
+    begins before what it waits for, and nothing runs when the time is over."""
+    names = "abcdef"
+    parts = [
+        Part(
+            name,
+            name,
+            "",
+            data.draw(st.sampled_from([20.0, 60.0]), "seconds"),
+            data.draw(st.sampled_from(["", *names[:i]]), "after"),
+            behind=data.draw(st.booleans(), "behind"),
+            again=name == "a",
+        )
+        for i, name in enumerate(names)
+    ]
+    journal = Journal(tmp_path_factory.mktemp("runs"), "cpu")
+    running: set[str] = set()
+    ran: list[str] = []
 
-    def apart(at: Place, part: Part, seconds: float) -> PartResult:
-        status = data.draw(st.sampled_from([OK, SKIPPED, FAILED, STOPPED]), part.name)
-        taken = min(seconds, data.draw(st.sampled_from([1.0, 30.0, 60.0]), "seconds"))
-        clock[0] += taken
+    async def apart(part: Part, seconds: float) -> None:
+        assert not part.after or journal.result(part.after).status == OK
+        assert not any(each.behind == part.behind for each in parts if each.name in running)
+        assert 0 < seconds <= part.seconds
+        running.add(part.name)
         ran.append(part.name)
-        return PartResult(part.name, status, taken, "" if status == OK else f"of {part.name}")
+        await asyncio.sleep(min(seconds, data.draw(st.sampled_from([1.0, 30.0]), "takes")))
+        running.remove(part.name)
+        status = data.draw(st.sampled_from([OK, FAILED, STOPPED]), part.name)
+        journal.add(part.name, status=status, error="" if status == OK else "why")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_apart", apart)
-        patch.setattr(runner.time, "monotonic", lambda: clock[0])
-        done: dict[str, PartResult] = {}
-        for _ in range(3):
-            ran.clear()
-            began, told = clock[0], list[int]()
-            results = runner.run_parts(
-                where, MADE_UP, 2, lambda found, told=told: told.append(len(found))
-            )
-            assert [result.name for result in results] == list(NAMES)
-            assert told == list(range(1, len(NAMES) + 1))
-            assert clock[0] - began <= 120
-            assert not done.keys() & set(ran)
-            for result in results:
-                assert done.get(result.name, result) == result
-                assert (result.name in ran) or result.name in done or result.status != OK
-            reached = len(ran) + len(done)
-            assert reached == len(NAMES) or clock[0] - began > 120 - 5
-            done = {result.name: result for result in results if result.status in DONE}
+    for _ in range(3):
+        done = {name for name in names if journal.result(name).status == OK} - {"a"}
         ran.clear()
-        runner.run_parts(where, MADE_UP, 60, lambda found: None, again=True)
-        assert ran == list(NAMES)
+        taken = leap(run_parts(parts, journal, 90, apart))
+        assert taken <= 90 and len(ran) == len(set(ran)) and not done & set(ran)
+        for part in parts:
+            result = journal.result(part.name)
+            if part.name not in ran and part.name not in done:
+                unmet = part.after and journal.result(part.after).status != OK
+                assert result.status == (SKIPPED if unmet else NOT_REACHED) or taken > 85
+                assert result.error
 
 
-def test_results_of_another_device_are_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "parts").mkdir()
-    runner.write_result(place(tmp_path), PartResult("a", OK, figures={"x": 1}))
-    assert runner.read_result(place(tmp_path), MADE_UP[0]) == PartResult("a", OK, figures={"x": 1})
-    assert runner.read_result(place(tmp_path, "cuda"), MADE_UP[0]) is None
-    (tmp_path / "parts" / "a.json").write_text("{")
-    assert runner.read_result(place(tmp_path), MADE_UP[0]) is None
+# -- processes ----------------------------------------------------------------------------------
+
+MADE_UP = """
+import json, os, time
+from pathlib import Path
+from trtspec.bench.gpu_bringup.part import Case, PartSkipped
+
+def skipped(place):
+    raise PartSkipped("nothing to do")
+
+def broken(place):
+    raise ValueError("no cases")
+
+def cases(place):
+    plan = json.loads((place.output / "plan.json").read_text())
+    def measure(name):
+        with (place.output / "ran.txt").open("a") as file:
+            print(name, file=file)
+        print("to the log:", name, flush=True)
+        for wanted, do in (("raises", fail), ("dies", die), ("hangs", lambda: time.sleep(60))):
+            if plan.get(name) == wanted:
+                do()
+        return {"length": len(name)}
+    for name in plan:
+        yield Case({"name": name}, lambda name=name: measure(name))
+
+def fail():
+    raise ValueError("too small")
+
+def die():
+    os.kill(os.getpid(), 9)
+"""
 
 
-@pytest.mark.slow
-def test_processes_that_die_or_take_too_long(tmp_path: Path) -> None:
-    for name in ("parts", "logs"):
-        (tmp_path / name).mkdir()
-    machine = next(part for part in PARTS if part.name == "machine")
-    found = runner.run_apart(place(tmp_path), replace(machine, name="unknown"), 60)
-    assert found.status == FAILED and found.error == "ended with status 1: StopIteration"
-    found = runner.run_apart(place(tmp_path), machine, 0.05)
-    assert found.status == STOPPED and "stopped after 0 s" in found.error
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Parts that child processes can import; the folder of their output."""
+    (tmp_path / "made_up_parts.py").write_text(MADE_UP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "report"
 
 
-def test_what_a_part_raises_is_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "parts").mkdir()
-    raised: dict[type[Exception], tuple[str, str]] = {
-        PartSkipped: (SKIPPED, "why"),
-        PartFailed: (FAILED, "PartFailed: why"),
-        RuntimeError: (FAILED, "RuntimeError: why"),
-    }
-    for kind, (status, error) in raised.items():
+def run_made_up(
+    output: Path, plan: dict[str, str], function: str = "cases", seconds: float = 60
+) -> tuple[PartResult, list[str]]:
+    """The result of one part, and the cases that ran now, in their order."""
+    output.mkdir(exist_ok=True)
+    (output / "plan.json").write_text(json.dumps(plan))
+    (output / "ran.txt").write_text("")
+    part = Part("made_up", "What becomes of it?", f"made_up_parts:{function}", seconds)
+    result = bring_up(output, [part], 100, "cpu")["made_up"]
+    return result, (output / "ran.txt").read_text().split()
 
-        def raise_it(self: Part, at: Place, kind: type[Exception] = kind) -> dict[str, Any]:
-            raise kind("why")
 
-        monkeypatch.setattr(Part, "run", raise_it)
-        runner.run_here(place(tmp_path), MADE_UP[0])
-        found = runner.read_result(place(tmp_path), MADE_UP[0])
-        assert found is not None and (found.status, found.error) == (status, error)
+def test_a_part_goes_on_behind_cases_that_fail_and_processes_that_die(made_up: Path) -> None:
+    plan = {"a": "", "raises": "raises", "dies": "dies", "last": ""}
+    result, ran = run_made_up(made_up, plan)
+    assert (result.status, result.total, ran) == (FAILED, 4, [*plan])
+    errors = [row.get("error", "").partition(" (")[0] for row in result.rows.values()]
+    assert errors == ["", "ValueError: too small", "the process ended", ""]
+    assert result.error.startswith(errors[1])
+    assert "to the log: raises" in (made_up / "log.txt").read_text()
+    # The next run tries what failed, and what is new before that.
+    result, ran = run_made_up(made_up, {**plan, "dies": "", "raises": "", "new": ""})
+    assert (result.status, ran) == (OK, ["new", "raises", "dies"])
+    assert [row["figures"]["length"] for row in result.rows.values()] == [1, 4, 3, 6, 4]
+    assert run_made_up(made_up, plan)[1] == []
+
+
+def test_a_part_that_hangs_is_stopped_and_keeps_its_rows(made_up: Path) -> None:
+    result, _ = run_made_up(made_up, {"a": "", "hangs": "hangs", "b": ""}, seconds=6)
+    assert result.status == STOPPED and "6 s were over, 1 of 3 cases done" in result.error
+    saved = json.loads((made_up / "report.json").read_text())["parts"][0]
+    assert [row["key"]["name"] for row in saved["rows"]] == ["a", "hangs"]
+    with (made_up / "journal.jsonl").open("a") as file:
+        file.write('{"part": "made')  # as if the parent had been ended as well
+        file.write("\n")
+    result, ran = run_made_up(made_up, {"a": "", "hangs": "", "b": ""})
+    assert (result.status, ran) == (OK, ["b", "hangs"])
+
+
+def test_parts_without_cases(made_up: Path) -> None:
+    result, _ = run_made_up(made_up, {}, "skipped")
+    assert (result.status, result.error) == (SKIPPED, "nothing to do")
+    result, _ = run_made_up(made_up, {}, "broken")
+    assert result.status == FAILED and result.error.endswith("ValueError: no cases")
+
+
+# -- packages and report ------------------------------------------------------------------------
+
+
+def test_packages_come_back_in_pieces(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("target.pt2", "rollout.pt2")]
+    for file in files:
+        file.write_bytes(os.urandom(700))
+    output = tmp_path / "report"
+    output.mkdir()
+    size = packages.keep(files, output, 1000)
+    pieces = sorted(output.iterdir())
+    assert [piece.stat().st_size for piece in pieces] == [1000, size - 1000]
+    back = tmp_path / "cache" / "compiled"
+    assert sorted(packages.restore(output, back)) == ["rollout.pt2", "target.pt2"]
+    assert all((back / file.name).read_bytes() == file.read_bytes() for file in files)
+    with pytest.raises(PartFailed, match="exceed the 3 pieces"):
+        packages.keep(files, output, 500)
+    assert sorted(output.iterdir()) == pieces
+    pieces[1].unlink()
+    assert packages.restore(output, tmp_path / "other") == []
+    assert packages.restore(tmp_path, tmp_path / "other") == []
 
 
 def test_the_report_has_all_parts_and_their_first_errors(tmp_path: Path) -> None:
-    results = [
-        PartResult(
-            "a", OK, 2.0, figures={"speed": 1.23456, "rows": [{"x": 1}, {"x": 2, "y": "|"}]}
-        ),
-        PartResult("b", FAILED, 1.0, "RuntimeError: a | b\nand more"),
-        PartResult("c", NOT_REACHED, error="2 minutes were over"),
-    ]
-    write_report(place(tmp_path), MADE_UP, results, 2)
+    parts = [Part(name, f"What about {name}?", "", 60) for name in "abc"]
+    place, journal = Place(tmp_path, ROOT, "cpu"), Journal(tmp_path, "cpu")
+    journal.add("a", begins=GOES_ON)
+    journal.add("a", key={"x": 1}, figures={"us": 1.23456})
+    journal.add("a", key={"y": 1}, figures={})
+    journal.add("a", key={"x": 2}, figures={"us": ["p", "q|r"]})
+    journal.add("b", status=FAILED, error="RuntimeError: a | b\nand more", seconds=1.0)
+    write_report(place, parts, journal, ["--device", "cpu"])
     data = json.loads((tmp_path / "report.json").read_text())
-    assert data["is_rehearsal"] and [part["status"] for part in data["parts"]] == [
-        OK, FAILED, NOT_REACHED,
-    ]  # fmt: skip
-    text = (tmp_path / "report.md").read_text()
-    assert text == page(place(tmp_path), MADE_UP, results)
-    for line in (
-        "| b | What about b? | failed | 1 | RuntimeError: a \\| b and more |",
-        "- speed: 1.235",
-        "| x | y |",
-        "| 2 | \\| |",
-    ):
-        assert line in text.splitlines()
-    assert "rehearsal" in text and "rehearsal" not in page(
-        place(tmp_path, "cuda"), MADE_UP, results
-    )
+    assert data["command"].endswith("gpu_bringup --device cpu") and data["machine"]["cores"]
+    assert [part["status"] for part in data["parts"]] == [NOT_REACHED, FAILED, NOT_REACHED]
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert "| b | What about b? | failed | 0 of ? | 1 | RuntimeError: a / b and more |" in lines
+    at = lines.index("| x | us |")
+    assert lines[at + 2 : at + 4] == ["| 1 | 1.235 |", "| 2 | p, q/r |"]
+    assert any("rehearsal" in line for line in lines)
+    assert Journal(tmp_path, "cuda").results() == {}, "another device has figures of its own"
 
 
-def test_what_of_the_tree_is_needed_can_travel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--list"]) == 0
-    said = capsys.readouterr().out
-    assert all(part.title in said for part in PARTS)
-    assert all((ROOT / name).exists() and name in said for name in needed())
-    assert sum(command.size_of(ROOT / name) for name in needed()) < 48 << 20
-    assert set(needed(tuple(p for p in PARTS if p.name in SHORT))) <= {
-        "trtspec", "checkpoint_converters",
+def test_what_a_step_consists_of() -> None:
+    class Work:
+        def outer(self) -> None:
+            self.inner()
+
+        def inner(self) -> None:
+            sum(range(10000))
+
+    watch = Stopwatch()
+    with watch.watching([("outer", Work, "outer"), ("inner", Work, "inner")]):
+        Work().outer()
+    assert watch.ns["inner"] > watch.ns["outer"] > 0 and watch.ns["between"] > 0
+    before = dict(watch.ns)
+    Work().outer()
+    assert watch.ns == before
+    kernels = [("b", 10.0, 14.0), ("a", 0.0, 8.0), ("c", 2.0, 4.0), ("b", 20.0, 24.0)]
+    assert device_figures(kernels, 2) == {
+        "kernels": 2.0, "kernels us": 9.0, "gaps us": 4.0,
+        "longest": ["a 44%", "b 44%", "c 11%"],
     }  # fmt: skip
+    assert device_figures([], 2)["gaps us"] == 0
+
+
+# -- the real parts -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In processes of their own, and gone on with."""
-    words = ["--output", str(tmp_path), "--parts", "machine", "build", "--device", "cpu"]
-    assert command.main([*words, "--minutes", "2"]) == 0
-    parts = json.loads((tmp_path / "report.json").read_text())["parts"]
-    assert [part["name"] for part in parts] == ["machine", "build"]
-    assert parts[0]["status"] == OK and parts[0]["figures"]["python"]
-    assert parts[1]["status"] in DONE
-    assert command.main([*words, "--minutes", "0"]) == 0
-    assert json.loads((tmp_path / "report.json").read_text())["parts"] == parts
-    assert "report: " in capsys.readouterr().out
+def test_a_rehearsal(tmp_path: Path) -> None:
+    """All parts on the CPU, in processes of their own; a second run has nothing left to do but what
+    each machine needs."""
+    results = bring_up(tmp_path, PARTS, 300, "cpu")
+    allowed = {"latency": (SKIPPED,), "memory": (OK, SKIPPED)}
+    for name, result in results.items():
+        assert result.status in allowed.get(name, (OK,)), (name, result.error)
+    assert len(results["chains"].rows) == 2 * (6 + 2)
+    point = {"batch": 1, "temperature": 0.0, "context": 0}
+    texts = {
+        row["figures"]["text"]
+        for name in ("chains", "trees")
+        for row in results[name].rows.values()
+        if row["key"] == {"method": row["key"].get("method"), **point}
+    }
+    assert len(texts) == 1
+    files = sorted(file.name for file in tmp_path.iterdir())
+    assert files == ["journal.jsonl", "log.txt", "report.json", "report.md"]
 
 
 @pytest.mark.slow
 def test_the_short_form(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "SHORT", ("machine",))
+    monkeypatch.setattr(doctor, "SHORT", ("latency",))
     for flags, begin in ((["--gpu"], "# GPU bring-up"), (["--gpu", "--json"], "{")):
         assert doctor.main(flags) == 0
         assert capsys.readouterr().out.startswith(begin)
 
 
-def test_parity_sees_what_differs() -> None:
-    def case(*values: float) -> parity.Case:
-        given = {"cpu": values[0], "other": values[1]}
-        return lambda device: [torch.tensor([given[device]])]
-
-    assert parity.compare("", case(1, 1), "other")["found"] == "equal"
-    assert parity.compare("", case(1, 2), "other")["found"] == "1 values differ"
-    assert parity.compare("", case(1.0, 1.001), "other")["found"] == "0.001 off"
-    assert parity.compare("", case(1.0, float("nan")), "other")["found"] == "inf off"
-    ends = case(-float("inf"), -float("inf"))
-    assert parity.compare("", lambda d: [*ends(d), torch.ones(1)], "other")["found"] == "equal"
-    assert "KeyError" in parity.compare("", case(1, 1), "third")["found"]
-
-
-def test_outcomes_of_tests(tmp_path: Path) -> None:
-    file = tmp_path / "tests.xml"
-    file.write_text(
-        '<testsuites><testsuite><testcase name="a"/><testcase name="b"><failure message="one"/>'
-        '</testcase><testcase name="c"><skipped message="no GPU"/></testcase>'
-        '<testcase name="d"><error message="two"/></testcase></testsuite></testsuites>'
-    )
-    counts, first, why = suites.outcomes(file)
-    assert dict(counts) == {"passed": 1, "failed": 2, "skipped": 1}
-    assert (first, why) == ("b: one", "no GPU")
-
-
-@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
 def test_what_runs_on_a_gpu_on_a_played_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parity, figures, calls and steps, with the engine of modules in the place of a compiled
-    one."""
-    at = place(tmp_path, "cuda")
-    scale = replace(steps.Scale.of(place(tmp_path)), batches=(2,), methods=("eagle3:2,2,5",))
-    modules = next(each for each in backends().values() if not each.makes_artifacts)
-    monkeypatch.setattr(steps.Scale, "of", classmethod(lambda cls, at: scale))
-    monkeypatch.setattr(steps, "_default", lambda at: modules)
-    monkeypatch.setattr(kernel_figures, "_CONTEXTS", (40,))
-    monkeypatch.setattr(kernel_figures, "_ROWS", (1, 3))
-    small = kernel_figures.linear_rates
-    monkeypatch.setattr(
-        kernel_figures, "linear_rates",
-        lambda device, dtype, width, rows, seconds: small(device, dtype, 64, rows, 0.01),
-    )  # fmt: skip
-    rates = MachineRates("cuda", "float32", 1, 1e9, (LinearRate(1, 1e9, 1e9),))
-    monkeypatch.setattr(steps, "measure_machine", lambda *_, **__: rates)
-    with played_cuda(memory=1 << 24):
-        assert parity.run(at)["cases"]
-        figures = kernel_figures.run(at)
-        assert [row["rows"] for row in figures["attention"]] == [1, 3]
+    """Figures and steps, with the engine of modules in the place of a compiled one."""
+    at, rehearsed = Place(tmp_path, ROOT, "cuda"), Place(tmp_path, ROOT, "cpu")
+    monkeypatch.setattr(attention, "CONTEXTS", (40,))
+    monkeypatch.setattr(attention, "ROWS", (1, 3))
+    tiles = list[str]()
+    monkeypatch.setattr(attention, "force", tiles.append)
+    monkeypatch.setattr(products, "SHAPES", ((64, 32),))
+    monkeypatch.setattr(floor, "FOOTPRINT", 1 << 10)
+    monkeypatch.setattr(latency, "_TIMES", 3)
+    small = replace(engines.Scale.of(rehearsed), batches=(2,))
+    monkeypatch.setattr(engines.Scale, "of", lambda at: small)
+    given: dict[Callable[..., Any], int] = {
+        latency.cases: 1 + 3 + 4 + 2, products.cases: 3, attention.cases: 9,
+    }  # fmt: skip
+    for cases, count in given.items():
+        with played_cuda(memory=1 << 24):
+            rows = [dict(case.measure()) for case in cases(at)]
+        assert len(rows) == count and all(rows)
+        json.dumps(rows)
+    assert tiles == [tile for tile in attention.TILES for _ in range(3)]
     with played_cuda():
-        assert len(steps.calls(at)["calls"]) == 2 + 2
-        rows = steps.steps(at)["steps"]
-    assert [row["method"] for row in rows] == ["none", *scale.methods]
-    assert all(row["same tokens"] == scale.tokens for row in rows)
-    json.dumps([figures, rows])
+        rows = [dict(case.measure()) for case in steps.chains(at)]
+    assert len(rows) == 2 * (3 + 1) and rows[0]["text"] == rows[4]["text"]
+
+
+def test_outcomes_of_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert 1 == 2\n")
+    place = Place(tmp_path, tmp_path, "cpu")
+    with pytest.raises(PartFailed, match=r"FAILED test_two.py::test_b.*; 1 failed, 1 passed"):
+        suites.run_tests(place, ["test_two.py"])
+
+
+def test_tables_of_rows() -> None:
+    assert figures([{"key": {"a": 1}, "error": "x" * 999}])[-1] == f"| 1 | {'x' * 400} |"

@@ -106,30 +106,32 @@ def bench_format(
         )
 
 
-def attention_inputs(
-    shape: AttentionShape, dtype: torch.dtype, k: Tensor, v: Tensor, context: int, rows: int
-) -> tuple[Any, ...]:
-    """What the op is given for a verify step of one request, of `rows` causal rows after `context`
-    committed tokens, where its caches are."""
-    q = torch.randn(rows, shape.heads, shape.head_dim).to(dtype)
-    kv = torch.randn(rows, shape.kv_heads, shape.head_dim).to(dtype)
-    positions = torch.arange(context, context + rows)
-    tensors = (
-        *(q, kv, kv, k, v, positions, positions),
-        torch.arange(k.shape[0], dtype=torch.int32)[None],
-        torch.tensor([0, rows], dtype=torch.int32),
-        torch.tensor([context], dtype=torch.int32),
-        torch.tensor([False]),
-        torch.zeros(rows, 1, dtype=torch.int64),
-    )
-    return *(tensor.to(k.device) for tensor in tensors), shape.head_dim**-0.5, 0
-
-
 def attention_call(
-    shape: AttentionShape, dtype: torch.dtype, k: Tensor, v: Tensor, context: int, rows: int
+    shape: AttentionShape,
+    dtype: torch.dtype,
+    k: Tensor,
+    v: Tensor,
+    context: int,
+    rows: int,
+    requests: int = 1,
 ) -> Callable[[], Tensor]:
-    """A call with `attention_inputs`."""
-    return partial(paged_tree_attention, *attention_inputs(shape, dtype, k, v, context, rows))
+    """A verify step of requests with `rows` causal rows each after `context` committed tokens,
+    which share the caches' blocks evenly."""
+    total = requests * rows
+    q = torch.randn(total, shape.heads, shape.head_dim).to(dtype)
+    kv = torch.randn(total, shape.kv_heads, shape.head_dim).to(dtype)
+    tables = torch.arange(k.shape[0], dtype=torch.int32).view(requests, -1)
+    positions = torch.arange(context, context + rows).repeat(requests)
+    first = torch.arange(requests).repeat_interleave(rows) * tables.shape[1] * BLOCK_SIZE
+    tensors = (
+        *(q, kv, kv, k, v, positions, first + positions, tables),
+        torch.arange(requests + 1, dtype=torch.int32) * rows,
+        torch.full((requests,), context, dtype=torch.int32),
+        torch.zeros(requests, dtype=torch.bool),
+        torch.zeros(total, 1, dtype=torch.int64),
+    )
+    inputs: list[Any] = [*(x.to(k.device) for x in tensors), shape.head_dim**-0.5, 0]
+    return lambda: paged_tree_attention(*inputs)
 
 
 def bench_attention(

@@ -99,15 +99,14 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
     Raises:
         BuildError: a compiler is missing, or a compilation failed.
     """
-    root = cache_root() / "compiled"
-    stored = {name: root / f"{graph_key(engine, name)}{Path(name).suffix}" for name in names}
+    stored = kept_graphs(engine, names)
     missing = [name for name in names if not stored[name].exists()]
     for name in names:
         if name not in missing:
             logger.info("compile %s: reused a graph compiled before", name)
     if missing:
         make_all = _compile_all if engine.backend.compiles_apart else _compile_here
-        with scratch_folder(root / "graphs") as scratch:
+        with scratch_folder(compiled_root() / "graphs") as scratch:
             packages = {name: scratch / name.replace("/", "-") for name in missing}
             with progress(f"compile {', '.join(missing)}"):
                 make_all(engine, packages)
@@ -115,6 +114,18 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
                 package.replace(stored[name])
     for name, package in stored.items():
         shutil.copyfile(package, folder / name)
+
+
+def compiled_root() -> Path:
+    """The folder of the artifacts of graphs."""
+    return cache_root() / "compiled"
+
+
+def kept_graphs(engine: EngineConfig, names: Sequence[str]) -> dict[str, Path]:
+    """Where the artifacts of these graphs lie once they are compiled."""
+    return {
+        name: compiled_root() / f"{graph_key(engine, name)}{Path(name).suffix}" for name in names
+    }
 
 
 def _compile_here(engine: EngineConfig, packages: dict[str, Path]) -> None:

@@ -1,1 +1,1 @@
-"""The first minutes on a GPU: what is built, compared and measured there, part by part."""
+"""The first quarter of an hour on a GPU: what is measured and compared there, in order of value."""

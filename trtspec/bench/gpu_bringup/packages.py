@@ -1,0 +1,55 @@
+"""Compiled graphs as files that come back from a machine that is lent, and go to the next one: an
+archive, cut into pieces."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from trtspec.bench.gpu_bringup.part import PartFailed
+from trtspec.writable import write_whole
+
+PIECE_BYTES = 16 << 20
+MOST_PIECES = 3
+"""Pieces that the report leaves room for: 64 MiB travel in all, the source tree and the kernels
+take three quarters of it on the way there."""
+_PATTERN = "packages.*"
+
+
+def restore(output: Path, folder: Path) -> list[str]:
+    """Unpack what `keep` left in an output folder, and give the names of its files. Pieces that are
+    damaged, or not all there, are none: what they held is compiled again."""
+    archive = io.BytesIO(b"".join(piece.read_bytes() for piece in sorted(output.glob(_PATTERN))))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=archive, mode="r:gz") as tar:
+            names = tar.getnames()
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError):
+        return []
+    return names
+
+
+def keep(files: Iterable[Path], output: Path, piece_bytes: int = PIECE_BYTES) -> int:
+    """Pack files into an output folder, in the place of those kept before; their bytes there.
+
+    Raises:
+        PartFailed: they are too large; nothing has changed.
+    """
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for file in sorted(files):
+            tar.add(file, file.name)
+    data = archive.getvalue()
+    if len(data) > MOST_PIECES * piece_bytes:
+        raise PartFailed(
+            f"compiled graphs of {len(data)} bytes exceed the {MOST_PIECES} pieces of "
+            f"{piece_bytes} bytes that may come back; a later run compiles them again"
+        )
+    for piece in output.glob(_PATTERN):
+        piece.unlink()
+    for i in range(0, len(data), piece_bytes):
+        write_whole(output / f"packages.{i // piece_bytes}", data[i : i + piece_bytes])
+    return len(data)
