@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtspec.backends.registry import ENTRY_POINTS, backends
 from trtspec.bench import floor
 from trtspec.bench.gpu_bringup import attention, engines, latency, packages, products, steps, suites
 from trtspec.bench.gpu_bringup.bring_up import ROOT, bring_up
@@ -34,9 +35,14 @@ from trtspec.bench.gpu_bringup.parts import PARTS
 from trtspec.bench.gpu_bringup.report import figures, write_report
 from trtspec.bench.gpu_bringup.runner import run_parts
 from trtspec.bench.gpu_bringup.step_profile import Stopwatch, device_figures
+from trtspec.bench.synthetic import engine as synthetic
+from trtspec.builder.graph_cache import kept_graphs
+from trtspec.builder.plan import BuildPlan
 from trtspec.commands import doctor
+from trtspec.engine.graphs import graph_names
 
 from ..fake_cuda import can_play, played_cuda
+from ..other_package import installer
 
 # -- budgets ------------------------------------------------------------------------------------
 
@@ -220,6 +226,32 @@ def test_packages_come_back_in_pieces(tmp_path: Path) -> None:
     assert packages.restore(tmp_path, tmp_path / "other") == []
 
 
+@pytest.mark.slow
+def test_a_next_machine_compiles_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a backend whose artifacts say which process made them."""
+    installer(tmp_path / "site", monkeypatch, ENTRY_POINTS, backends.cache_clear)(
+        "tests.backends.toy_backend:TOY"
+    )
+    place = Place(tmp_path / "report", ROOT, "cpu")
+    place.output.mkdir()
+    small = replace(engines.Scale.of(place), backend="toy")
+    monkeypatch.setattr(engines.Scale, "of", lambda at: small)
+    made: list[dict[str, str]] = []
+    for machine in ("first", "second"):
+        monkeypatch.setenv("TRTSPEC_CACHE_DIR", str(tmp_path / machine))
+        for compiling in (engines.compile_chains, engines.compile_trees):
+            (case,) = compiling(place)
+            case.measure()
+        compiled = (tmp_path / machine / "compiled").iterdir()
+        made.append({file.name: file.read_text() for file in compiled if file.is_file()})
+    assert made[0] == made[1]
+    assert len(made[0]) == 1 + 2 + 2, "a target; a rollout and a first step of chains and of trees"
+    monkeypatch.undo()
+    backends.cache_clear()
+
+
 def test_the_report_has_all_parts_and_their_first_errors(tmp_path: Path) -> None:
     parts = [Part(name, f"What about {name}?", "", 60) for name in "abc"]
     place, journal = Place(tmp_path, ROOT, "cpu"), Journal(tmp_path, "cpu")
@@ -325,6 +357,21 @@ def test_what_runs_on_a_gpu_on_a_played_one(
     with played_cuda():
         rows = [dict(case.measure()) for case in steps.chains(at)]
     assert len(rows) == 2 * (3 + 1) and rows[0]["text"] == rows[4]["text"]
+
+
+@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+def test_engines_of_a_gpu_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of the sizes that a GPU gets, and they share the target, whose compilation takes
+    longest."""
+    plans: list[BuildPlan] = []
+    monkeypatch.setattr(synthetic, "build_engine", lambda plan, *_, **__: plans.append(plan))
+    at = Place(tmp_path, ROOT, "cuda")
+    with played_cuda(memory=139 << 30):
+        for family in (engines.CHAINS, engines.TREES):
+            engines.engine_of(at, family)
+        graphs = [kept_graphs(plan.engine, graph_names(plan.engine)) for plan in plans]
+    assert [plan.engine.target.vocab_size for plan in plans] == [128256] * 2
+    assert len(set().union(*(each.values() for each in graphs))) == 1 + 2 + 2
 
 
 def test_outcomes_of_tests(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,13 +20,16 @@ from trtspec.bench.synthetic.engine import open_llm, synthetic_engine
 from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.graph_cache import compiled_root, kept_graphs
+from trtspec.builder.locate import cache_root, find_model
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
 from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 
 _TARGET, _HEAD = "trtspec-tiny", "trtspec-tiny-eagle3"
-_VOCABULARY = 128256
+_VOCABULARY, _POSITIONS = 128256, 16384
+_MOST_ROWS = 64
+"""Of a request in a step, of either family: with the same limits they share the target's graph."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +97,30 @@ def engine_of(place: Place, family: Family) -> Path:
         "device": place.device,
         "dtype": scale.dtype,
         "max_batch_size": max(scale.batches),
-        "max_seq_len": scale.context + 2 * scale.tokens,
-        "max_num_tokens": max(max(scale.batches) * config.num_rows, scale.context),
+        "max_seq_len": scale.context + scale.tokens + 2 * _MOST_ROWS,
+        "max_num_tokens": max(max(scale.batches) * _MOST_ROWS, scale.context),
     }
     if scale.sizes is None:
-        return build(_TARGET, config, **options)
-    return synthetic_engine(_TARGET, scale.sizes, config, **options)
+        return build(lengthened(_TARGET), config, **options)
+    return synthetic_engine(lengthened(_TARGET), scale.sizes, config, **options)
 
 
 def method_named(spelling: str) -> BenchMethod:
     """See `read_methods`."""
-    return read_methods([spelling], available_drafts(_TARGET, [_HEAD]))[-1]
+    drafts = available_drafts(str(lengthened(_TARGET)), [str(lengthened(_HEAD))])
+    return read_methods([spelling], drafts)[-1]
+
+
+def lengthened(name: str) -> Path:
+    """An embedded checkpoint that takes long prompts: what it says behind the length that it was
+    made for has no meaning, and costs what it costs."""
+    source, folder = find_model(name), cache_root() / "lengthened" / name
+    config = folder / "config.json"
+    if not config.exists():  # it is written last
+        shutil.copytree(source, folder, ignore=lambda *_: [config.name], dirs_exist_ok=True)
+        fields = json.loads((source / config.name).read_text())
+        config.write_text(json.dumps({**fields, "max_position_embeddings": _POSITIONS}))
+    return folder
 
 
 class Opened:
@@ -119,12 +137,16 @@ class Opened:
             return self._llm
         if self._llm is not None:
             self._llm.shutdown()
-        config = method_named(method).config
-        graphs = {"batch_sizes": list(Scale.of(self._place).batches)}
+        config, scale = method_named(method).config, Scale.of(self._place)
+        folder = engine_of(self._place, self._family)
+        build = EngineConfig.read(folder).build
+        # No more than is needed: other engines are compiled meanwhile, with weights on the device.
+        tokens = max(scale.batches) * (build.max_seq_len or 0)
         self._llm = open_llm(
-            engine_of(self._place, self._family),
+            folder,
             False if config is None else config,
-            cuda_graph_config=graphs,
+            cuda_graph_config={"batch_sizes": list(scale.batches)},
+            kv_cache_config={"max_tokens": tokens},
         )
         self._method = method
         return self._llm

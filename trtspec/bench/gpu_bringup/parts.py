@@ -10,8 +10,8 @@ _HERE = "trtspec.bench.gpu_bringup"
 _compiling = partial(Part, seconds=240, behind=True, again=True)
 
 PARTS = (
-    Part("chains", "Steps: chains", f"{_HERE}.steps:chains", 75, "compile_chains"),
-    Part("trees", "Steps: trees", f"{_HERE}.steps:trees", 75, "compile_trees"),
+    Part("chains", "Steps: chains", f"{_HERE}.steps:chains", 85, "compile_chains"),
+    Part("trees", "Steps: trees", f"{_HERE}.steps:trees", 85, "compile_trees"),
     Part("latency", "Launches, copies, memory", f"{_HERE}.latency:cases", 25),
     Part("products", "Products by rows", f"{_HERE}.products:cases", 45),
     Part("attention", "Attention by rows", f"{_HERE}.attention:cases", 45),
