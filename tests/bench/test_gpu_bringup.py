@@ -371,6 +371,7 @@ def test_engines_of_a_gpu_can_be_planned(tmp_path: Path, monkeypatch: pytest.Mon
             engines.engine_of(at, family)
         graphs = [kept_graphs(plan.engine, graph_names(plan.engine)) for plan in plans]
     assert [plan.engine.target.vocab_size for plan in plans] == [128256] * 2
+    assert [plan.engine.drafts[0].network.draft_vocab_size for plan in plans] == [32768] * 2
     assert len(set().union(*(each.values() for each in graphs))) == 1 + 2 + 2
 
 

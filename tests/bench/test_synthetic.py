@@ -109,27 +109,33 @@ SPECULATION = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculat
 OPTIONS = {"dtype": "float32", "backend": "eager", "max_seq_len": 128}
 
 
-def test_an_engine_has_its_source_s_text_and_acceptance() -> None:
-    """A target with an EAGLE-3 head without a map, beside a larger vocabulary, which gives it one.
-    No weight is in a file."""
-    sizes = Sizes(1024, 10, 256, 128, 704, vocab_size=4200)
+@pytest.mark.parametrize("rows", [None, 4150])
+def test_an_engine_has_its_source_s_text_and_acceptance(rows: int | None) -> None:
+    """A target with an EAGLE-3 head without a map, beside a larger vocabulary, which gives it one,
+    and with rows of its own that never win. No weight is in a file."""
+    sizes = Sizes(1024, 10, 256, 128, 704, vocab_size=4200, draft_vocab_size=rows)
     folder = synthetic_engine("trtspec-tiny", sizes, SPECULATION, **OPTIONS)
     assert not list(folder.rglob("*.safetensors"))
     found = []
     for llm in (LLM("trtspec-tiny", SPECULATION, **OPTIONS), open_llm(folder, SPECULATION)):
         with llm:
-            params = SamplingParams(max_tokens=24, ignore_eos=True)
-            text = llm.generate("def main(argv):", params).outputs[0].token_ids
-            found.append((text, llm.get_metrics()["acceptance_length"]))
+            params = [SamplingParams(24, temperature=t, seed=1, ignore_eos=True) for t in (0, 1)]
+            outputs = llm.generate(["def main(argv):"] * 2, params, use_tqdm=False)
+            texts = [output.outputs[0].token_ids for output in outputs]
+            found.append((texts, llm.get_metrics()["acceptance_length"]))
             network = llm.config.drafts[0].network
     assert found[0] == found[1] and found[0][1] > 1.5
     assert llm.config.target.vocab_size == 4200 and network.maps_tokens
+    assert network.draft_vocab_size == (rows or 4096)
     assert network.capture_layers == (1, 5, 8)  # of 8 layers: 1, 4, 7
     recipe = json.loads((folder / "synthetic.json").read_text())
     recipe["target"] = recipe["drafts"]["draft"]
     (folder / "synthetic.json").write_text(json.dumps(recipe))
     with pytest.raises((CheckpointError, EngineError)):
         open_llm(folder, False)
+    with pytest.raises(ConfigError, match="draft_vocab_size 4150 of a head with 4096 rows needs"):
+        small = replace(sizes, vocab_size=None, draft_vocab_size=4150)
+        synthetic_engine("trtspec-tiny", small, SPECULATION, **OPTIONS)
 
 
 def test_benchmarks_take_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

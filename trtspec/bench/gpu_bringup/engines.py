@@ -27,7 +27,7 @@ from trtspec.llmapi.engines import build
 from trtspec.llmapi.llm import LLM
 
 _TARGET, _HEAD = "trtspec-tiny", "trtspec-tiny-eagle3"
-_VOCABULARY, _POSITIONS = 128256, 16384
+_VOCABULARY, _DRAFT_VOCABULARY, _POSITIONS = 128256, 32768, 16384
 _MOST_ROWS = 64
 """Of a request in a step, of either family: with the same limits they share the target's graph."""
 
@@ -64,7 +64,8 @@ class Scale:
         if place.is_rehearsal:
             eager = next(each.name for each in backends().values() if not each.makes_artifacts)
             return cls(None, eager, "float32", (1, 2), 40, 8, 2)
-        sizes = replace(SIZES["8b"], vocab_size=_VOCABULARY)
+        vocabularies = {"vocab_size": _VOCABULARY, "draft_vocab_size": _DRAFT_VOCABULARY}
+        sizes = replace(SIZES["8b"], **vocabularies)
         return cls(sizes, DEFAULT, "bfloat16", (1, 8, 64), 8192, 96, 9)
 
 

@@ -126,13 +126,20 @@ class Synthetic:
         return Synthetic(decoder, replace(self.sizes, num_layers=decoder.num_layers))
 
     def head_over(self, network: Any) -> Any:
-        """The config of such a head over these states. Its vocabulary stays."""
+        """The config of such a head over these states."""
+        own, asked = network.draft_vocab_size, self.sizes.draft_vocab_size or 0
+        if asked > own and not self.hidden.has_constant:
+            raise ConfigError(
+                f"draft_vocab_size {asked} of a head with {own} rows needs a vocab_size above the "
+                f"source's {self.source.vocab_size}; raise it"
+            )
         moved = {-1: -1, self.source.num_layers: self.sizes.num_layers}  # embeddings, final norm
         moved |= enumerate(self.places)
         return replace(
             network,
             decoder=self.beside(network).config,
             target_hidden_size=self.sizes.hidden_size,
+            draft_vocab_size=max(own, asked),
             capture_layers=tuple(moved[layer] for layer in network.capture_layers),
         )
 
@@ -190,14 +197,15 @@ class SyntheticTensors(Mapping[str, Tensor]):
         hidden, part = network.hidden, match[2] if match else name
         found = None if origin is None else self.source[origin].to(self.device)
         if part == _MAP:
-            return torch.arange(network.source.vocab_size) if found is None else found
+            return self._token_map(found)
         found = None if found is None else found.to(self.dtype)
         if part in _NORMS:
-            is_last = match is None and not self.is_head
+            is_last = match is None
             # A tied head reads every copy, so only the first one gets an output.
-            copies = 1 if is_last and network.config.head.tied else None
+            copies = 1 if is_last and not self.is_head and network.config.head.tied else None
             one = torch.ones(hidden.size, dtype=self.dtype, device=self.device)
-            return hidden.norm(one if found is None else found, CONSTANT_GAIN * is_last, copies)
+            constant = CONSTANT_GAIN if is_last else float(part == "hidden_norm.weight")
+            return hidden.norm(one if found is None else found, constant, copies)
         # Random numbers are the same whatever else is made.
         seed = crc32(f"{network.sizes.seed} {name}".encode())
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -209,10 +217,26 @@ class SyntheticTensors(Mapping[str, Tensor]):
         if part == _EMBEDDING:
             return hidden.embedding(found, network.vocab_size, generator)
         if part == _HEAD:
-            rows_of_head = len(found) if self.is_head else network.vocab_size
+            rows_of_head = self._head_rows(len(found)) if self.is_head else network.vocab_size
             return hidden.head(found, rows_of_head, generator)
         # EAGLE-3's first layer reads an embedding and a state side by side, its fc three states.
-        return widen(found, *self._axes(part, found.shape[1] // hidden.size), generator)
+        wide = widen(found, *self._axes(part, found.shape[1] // hidden.size), generator)
+        if part == _FC and hidden.has_constant:
+            at = hidden.copies * hidden.size
+            wide[at, at] = 1  # a head has the constant from the first state that it reads
+        return wide
+
+    def _head_rows(self, own: int) -> int:
+        """Rows of a head that has so many in the source."""
+        return max(own, self.network.sizes.draft_vocab_size or 0)
+
+    def _token_map(self, own: Tensor | None) -> Tensor:
+        """The target's ids of a head's rows: those of the source, then ids that it lacks."""
+        if own is None:
+            own = torch.arange(self.network.source.vocab_size)
+        ids = torch.arange(self.network.vocab_size, device=own.device)
+        others = ids[~torch.isin(ids, own)]
+        return torch.cat((own, others[: self._head_rows(len(own)) - len(own)]))
 
     def _axes(self, part: str, count: int) -> tuple[Axis, Axis]:
         """Outputs and inputs of a matrix; one that reads the residual stream reads ``count``

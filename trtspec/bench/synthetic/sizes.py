@@ -14,7 +14,8 @@ from trtspec.errors import ConfigError
 class Sizes:
     """A decoder's sizes. ``query_size`` and ``kv_size`` are heads times head dimension, as the head
     dimension stays that of the source. vocab_size: None: the source's own. seed: of the weights
-    that only cost. A head over the target's states has these sizes and layers of its own."""
+    that only cost. A head over the target's states has these sizes and layers of its own;
+    draft_vocab_size: rows of its vocabulary, None: the source's."""
 
     hidden_size: int
     num_layers: int
@@ -23,6 +24,7 @@ class Sizes:
     intermediate_size: int
     vocab_size: int | None = None
     seed: int = 0
+    draft_vocab_size: int | None = None
 
     @classmethod
     def read(cls, text: str) -> Sizes:
