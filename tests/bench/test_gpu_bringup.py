@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import selectors
+import subprocess
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +40,7 @@ from trtspec.bench.gpu_bringup.step_profile import Stopwatch, device_figures
 from trtspec.bench.synthetic import engine as synthetic
 from trtspec.builder.graph_cache import kept_graphs
 from trtspec.builder.plan import BuildPlan
+from trtspec.child_python import python_command, python_environment
 from trtspec.commands import doctor
 from trtspec.engine.graphs import graph_names
 
@@ -134,18 +137,24 @@ def cases(place):
         with (place.output / "ran.txt").open("a") as file:
             print(name, file=file)
         print("to the log:", name, flush=True)
-        for wanted, do in (("raises", fail), ("dies", die), ("hangs", lambda: time.sleep(60))):
-            if plan.get(name) == wanted:
-                do()
-        return {"length": len(name)}
+        if plan[name]:
+            BAD[plan[name]]()
+        return {"process": os.getpid()}
     for name in plan:
         yield Case({"name": name}, lambda name=name: measure(name))
 
 def fail():
     raise ValueError("too small")
 
-def die():
-    os.kill(os.getpid(), 9)
+def lose():
+    raise RuntimeError("CUDA error: lost")
+
+BAD = {
+    "raises": fail,
+    "loses its device": lose,
+    "dies": lambda: os.kill(os.getpid(), 9),
+    "hangs": lambda: time.sleep(60),
+}
 """
 
 
@@ -170,17 +179,23 @@ def run_made_up(
 
 
 def test_a_part_goes_on_behind_cases_that_fail_and_processes_that_die(made_up: Path) -> None:
-    plan = {"a": "", "raises": "raises", "dies": "dies", "last": ""}
+    bad = {"c": "raises", "e": "loses its device", "g": "dies"}
+    plan = {name: bad.get(name, "") for name in "bcdefgh"}
     result, ran = run_made_up(made_up, plan)
-    assert (result.status, result.total, ran) == (FAILED, 4, [*plan])
-    errors = [row.get("error", "").partition(" (")[0] for row in result.rows.values()]
-    assert errors == ["", "ValueError: too small", "the process ended", ""]
-    assert result.error.startswith(errors[1])
-    assert "to the log: raises" in (made_up / "log.txt").read_text()
+    assert (result.status, result.total, ran) == (FAILED, 7, [*plan])
+    found = {row["key"]["name"]: row for row in result.rows.values()}
+    errors = [found[name]["error"].partition(" (")[0] for name in bad]
+    assert errors == [
+        "ValueError: too small", "RuntimeError: CUDA error: lost", "the process ended",
+    ]  # fmt: skip
+    assert result.error == found["c"]["error"]
+    b, d, f, h = (found[name]["figures"]["process"] for name in "bdfh")
+    assert b == d and len({d, f, h}) == 3
+    assert "to the log: c" in (made_up / "log.txt").read_text()
     # The next run tries what failed, and what is new before that.
-    result, ran = run_made_up(made_up, {**plan, "dies": "", "raises": "", "new": ""})
-    assert (result.status, ran) == (OK, ["new", "raises", "dies"])
-    assert [row["figures"]["length"] for row in result.rows.values()] == [1, 4, 3, 6, 4]
+    result, ran = run_made_up(made_up, dict.fromkeys("abcdefgh", ""))
+    assert (result.status, ran) == (OK, ["a", *bad])
+    assert all("error" not in row for row in result.rows.values())
     assert run_made_up(made_up, plan)[1] == []
 
 
@@ -189,11 +204,30 @@ def test_a_part_that_hangs_is_stopped_and_keeps_its_rows(made_up: Path) -> None:
     assert result.status == STOPPED and "6 s were over, 1 of 3 cases done" in result.error
     saved = json.loads((made_up / "report.json").read_text())["parts"][0]
     assert [row["key"]["name"] for row in saved["rows"]] == ["a", "hangs"]
-    with (made_up / "journal.jsonl").open("a") as file:
-        file.write('{"part": "made')  # as if the parent had been ended as well
-        file.write("\n")
     result, ran = run_made_up(made_up, {"a": "", "hangs": "", "b": ""})
     assert (result.status, ran) == (OK, ["b", "hangs"])
+
+
+def test_a_run_that_is_ended_from_outside_is_gone_on_with(made_up: Path) -> None:
+    made_up.mkdir()
+    (made_up / "plan.json").write_text(json.dumps({"a": "", "b": "hangs", "c": ""}))
+    code = (
+        "from pathlib import Path; from trtspec.bench.gpu_bringup.bring_up import bring_up;"
+        "from trtspec.bench.gpu_bringup.part import Part;"
+        "part = Part('made_up', '', 'made_up_parts:cases', 60);"
+        f"bring_up(Path({str(made_up)!r}), [part], 90, 'cpu')"
+    )
+    run = subprocess.Popen(python_command("-c", code), env=python_environment())
+    ran = made_up / "ran.txt"
+    while not ran.exists() or len(ran.read_text().split()) < 2:
+        assert run.poll() is None
+        time.sleep(0.05)
+    run.kill()
+    run.wait()
+    with (made_up / "journal.jsonl").open("a") as file:
+        file.write('{"part": "made\n')  # as much of a line as was written
+    result, now = run_made_up(made_up, {"a": "", "b": "", "c": ""})
+    assert (result.status, now) == (OK, ["b", "c"])
 
 
 def test_parts_without_cases(made_up: Path) -> None:

@@ -16,9 +16,9 @@ from trtspec.bench.gpu_bringup.journal import SKIPPED, Journal, key_text
 from trtspec.bench.gpu_bringup.part import Part, PartSkipped, Place
 from trtspec.child_python import end_with_parent
 
-_STICKY = ("CUDA error", "AcceleratorError", "CUBLAS_STATUS")
-"""Words of errors behind which a process may have lost its device: it ends, and another one goes
-on. A process too many costs seconds; figures of a device that is lost would be wrong."""
+_STICKY = ("CUDA error", "AcceleratorError", "CUBLAS_STATUS", "out of memory")
+"""Words of errors behind which a process may have lost its device, or memory of it: it ends, and
+another one goes on. A process too many costs seconds; figures behind such an error mislead."""
 
 
 def run_cases(part: Part, place: Place) -> None:

@@ -138,6 +138,7 @@ class Opened:
             return self._llm
         if self._llm is not None:
             self._llm.shutdown()
+            self._llm = None  # nor if the next one cannot be opened
         config, scale = method_named(method).config, Scale.of(self._place)
         folder = engine_of(self._place, self._family)
         build = EngineConfig.read(folder).build
