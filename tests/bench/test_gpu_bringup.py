@@ -1,22 +1,16 @@
-"""The bring-up of a GPU: budgets, resumption, packages and report with made-up parts; the real ones
-on the CPU, and on a device that is played there."""
+"""The bring-up of a GPU: its packages and report; its parts on the CPU, and on a device that is
+played there."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import selectors
-import subprocess
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from trtspec.backends.registry import ENTRY_POINTS, backends
 from trtspec.bench import floor
@@ -28,216 +22,21 @@ from trtspec.bench.gpu_bringup.journal import (
     NOT_REACHED,
     OK,
     SKIPPED,
-    STOPPED,
     Journal,
-    PartResult,
 )
 from trtspec.bench.gpu_bringup.part import Part, PartFailed, Place
 from trtspec.bench.gpu_bringup.parts import PARTS
-from trtspec.bench.gpu_bringup.report import figures, write_report
-from trtspec.bench.gpu_bringup.runner import run_parts
+from trtspec.bench.gpu_bringup.report import write_report
 from trtspec.bench.gpu_bringup.step_profile import Stopwatch, device_figures
 from trtspec.bench.synthetic import engine as synthetic
 from trtspec.builder.graph_cache import kept_graphs
 from trtspec.builder.plan import BuildPlan
-from trtspec.child_python import python_command, python_environment
+from trtspec.child_python import python_command
 from trtspec.commands import doctor
 from trtspec.engine.graphs import graph_names
 
 from ..fake_cuda import can_play, played_cuda
 from ..other_package import installer
-
-# -- budgets ------------------------------------------------------------------------------------
-
-
-class Leaps(selectors.DefaultSelector):
-    """Waiting takes no time: a clock of its own leaps."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.now += timeout or 0.0
-        return super().select(0)
-
-
-def leap(run: Coroutine[Any, Any, None]) -> float:
-    """Run on a clock that leaps; the seconds that it took."""
-    selector = Leaps()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now  # type: ignore[method-assign]
-    loop.run_until_complete(run)
-    loop.close()
-    return selector.now
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_parts_run_once_done_in_order_within_the_budget(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Run after run: what is done is kept, what failed or was not reached is tried again, nothing
-    begins before what it waits for, and nothing runs when the time is over."""
-    names = "abcdef"
-    parts = [
-        Part(
-            name,
-            name,
-            "",
-            data.draw(st.sampled_from([20.0, 60.0]), "seconds"),
-            data.draw(st.sampled_from(["", *names[:i]]), "after"),
-            behind=data.draw(st.booleans(), "behind"),
-            again=name == "a",
-        )
-        for i, name in enumerate(names)
-    ]
-    journal = Journal(tmp_path_factory.mktemp("runs"), "cpu")
-    running: set[str] = set()
-    ran: list[str] = []
-
-    async def apart(part: Part, seconds: float) -> None:
-        assert not part.after or journal.result(part.after).status == OK
-        assert not any(each.behind == part.behind for each in parts if each.name in running)
-        assert 0 < seconds <= part.seconds
-        running.add(part.name)
-        ran.append(part.name)
-        await asyncio.sleep(min(seconds, data.draw(st.sampled_from([1.0, 30.0]), "takes")))
-        running.remove(part.name)
-        status = data.draw(st.sampled_from([OK, FAILED, STOPPED]), part.name)
-        journal.add(part.name, status=status, error="" if status == OK else "why")
-
-    for _ in range(3):
-        done = {name for name in names if journal.result(name).status == OK} - {"a"}
-        ran.clear()
-        taken = leap(run_parts(parts, journal, 90, apart))
-        assert taken <= 90 and len(ran) == len(set(ran)) and not done & set(ran)
-        for part in parts:
-            result = journal.result(part.name)
-            if part.name not in ran and part.name not in done:
-                unmet = part.after and journal.result(part.after).status != OK
-                assert result.status == (SKIPPED if unmet else NOT_REACHED) or taken > 85
-                assert result.error
-
-
-# -- processes ----------------------------------------------------------------------------------
-
-MADE_UP = """
-import json, os, time
-from pathlib import Path
-from trtspec.bench.gpu_bringup.part import Case, PartSkipped
-
-def skipped(place):
-    raise PartSkipped("nothing to do")
-
-def broken(place):
-    raise ValueError("no cases")
-
-def cases(place):
-    plan = json.loads((place.output / "plan.json").read_text())
-    def measure(name):
-        with (place.output / "ran.txt").open("a") as file:
-            print(name, file=file)
-        print("to the log:", name, flush=True)
-        if plan[name]:
-            BAD[plan[name]]()
-        return {"process": os.getpid()}
-    for name in plan:
-        yield Case({"name": name}, lambda name=name: measure(name))
-
-def fail():
-    raise ValueError("too small")
-
-def lose():
-    raise RuntimeError("CUDA error: lost")
-
-BAD = {
-    "raises": fail,
-    "loses its device": lose,
-    "dies": lambda: os.kill(os.getpid(), 9),
-    "hangs": lambda: time.sleep(60),
-}
-"""
-
-
-@pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Parts that child processes can import; the folder of their output."""
-    (tmp_path / "made_up_parts.py").write_text(MADE_UP)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path / "report"
-
-
-def run_made_up(
-    output: Path, plan: dict[str, str], function: str = "cases", seconds: float = 60
-) -> tuple[PartResult, list[str]]:
-    """The result of one part, and the cases that ran now, in their order."""
-    output.mkdir(exist_ok=True)
-    (output / "plan.json").write_text(json.dumps(plan))
-    (output / "ran.txt").write_text("")
-    part = Part("made_up", "What becomes of it?", f"made_up_parts:{function}", seconds)
-    result = bring_up(output, [part], 100, "cpu")["made_up"]
-    return result, (output / "ran.txt").read_text().split()
-
-
-def test_a_part_goes_on_behind_cases_that_fail_and_processes_that_die(made_up: Path) -> None:
-    bad = {"c": "raises", "e": "loses its device", "g": "dies"}
-    plan = {name: bad.get(name, "") for name in "bcdefgh"}
-    result, ran = run_made_up(made_up, plan)
-    assert (result.status, result.total, ran) == (FAILED, 7, [*plan])
-    found = {row["key"]["name"]: row for row in result.rows.values()}
-    errors = [found[name]["error"].partition(" (")[0] for name in bad]
-    assert errors == [
-        "ValueError: too small", "RuntimeError: CUDA error: lost", "the process ended",
-    ]  # fmt: skip
-    assert result.error == found["c"]["error"]
-    b, d, f, h = (found[name]["figures"]["process"] for name in "bdfh")
-    assert b == d and len({d, f, h}) == 3
-    assert "to the log: c" in (made_up / "log.txt").read_text()
-    # The next run tries what failed, and what is new before that.
-    result, ran = run_made_up(made_up, dict.fromkeys("abcdefgh", ""))
-    assert (result.status, ran) == (OK, ["a", *bad])
-    assert all("error" not in row for row in result.rows.values())
-    assert run_made_up(made_up, plan)[1] == []
-
-
-def test_a_part_that_hangs_is_stopped_and_keeps_its_rows(made_up: Path) -> None:
-    result, _ = run_made_up(made_up, {"a": "", "hangs": "hangs", "b": ""}, seconds=6)
-    assert result.status == STOPPED and "6 s were over, 1 of 3 cases done" in result.error
-    saved = json.loads((made_up / "report.json").read_text())["parts"][0]
-    assert [row["key"]["name"] for row in saved["rows"]] == ["a", "hangs"]
-    result, ran = run_made_up(made_up, {"a": "", "hangs": "", "b": ""})
-    assert (result.status, ran) == (OK, ["b", "hangs"])
-
-
-def test_a_run_that_is_ended_from_outside_is_gone_on_with(made_up: Path) -> None:
-    made_up.mkdir()
-    (made_up / "plan.json").write_text(json.dumps({"a": "", "b": "hangs", "c": ""}))
-    code = (
-        "from pathlib import Path; from trtspec.bench.gpu_bringup.bring_up import bring_up;"
-        "from trtspec.bench.gpu_bringup.part import Part;"
-        "part = Part('made_up', '', 'made_up_parts:cases', 60);"
-        f"bring_up(Path({str(made_up)!r}), [part], 90, 'cpu')"
-    )
-    run = subprocess.Popen(python_command("-c", code), env=python_environment())
-    ran = made_up / "ran.txt"
-    while not ran.exists() or len(ran.read_text().split()) < 2:
-        assert run.poll() is None
-        time.sleep(0.05)
-    run.kill()
-    run.wait()
-    with (made_up / "journal.jsonl").open("a") as file:
-        file.write('{"part": "made\n')  # as much of a line as was written
-    result, now = run_made_up(made_up, {"a": "", "b": "", "c": ""})
-    assert (result.status, now) == (OK, ["b", "c"])
-
-
-def test_parts_without_cases(made_up: Path) -> None:
-    result, _ = run_made_up(made_up, {}, "skipped")
-    assert (result.status, result.error) == (SKIPPED, "nothing to do")
-    result, _ = run_made_up(made_up, {}, "broken")
-    assert result.status == FAILED and result.error.endswith("ValueError: no cases")
-
-
-# -- packages and report ------------------------------------------------------------------------
 
 
 def test_packages_come_back_in_pieces(tmp_path: Path) -> None:
@@ -293,6 +92,7 @@ def test_the_report_has_all_parts_and_their_first_errors(tmp_path: Path) -> None
     journal.add("a", key={"x": 1}, figures={"us": 1.23456})
     journal.add("a", key={"y": 1}, figures={})
     journal.add("a", key={"x": 2}, figures={"us": ["p", "q|r"]})
+    journal.add("a", key={"x": 3}, error="x" * 999)
     journal.add("b", status=FAILED, error="RuntimeError: a | b\nand more", seconds=1.0)
     write_report(place, parts, journal, ["--device", "cpu"])
     data = json.loads((tmp_path / "report.json").read_text())
@@ -302,7 +102,7 @@ def test_the_report_has_all_parts_and_their_first_errors(tmp_path: Path) -> None
     assert "| b | What about b? | failed | 0 of ? | 1 | RuntimeError: a / b and more |" in lines
     at = lines.index("| x | us |")
     assert lines[at + 2 : at + 4] == ["| 1 | 1.235 |", "| 2 | p, q/r |"]
-    assert any("rehearsal" in line for line in lines)
+    assert any("rehearsal" in line for line in lines) and f"| 3 | {'x' * 400} |" in lines
     assert Journal(tmp_path, "cuda").results() == {}, "another device has figures of its own"
 
 
@@ -412,9 +212,10 @@ def test_engines_of_a_gpu_can_be_planned(tmp_path: Path, monkeypatch: pytest.Mon
 def test_outcomes_of_tests(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert 1 == 2\n")
     place = Place(tmp_path, tmp_path, "cpu")
+    command = python_command(*suites._PYTEST, "test_two.py")
     with pytest.raises(PartFailed, match=r"FAILED test_two.py::test_b.*; 1 failed, 1 passed"):
-        suites.run_tests(place, ["test_two.py"])
-
-
-def test_tables_of_rows() -> None:
-    assert figures([{"key": {"a": 1}, "error": "x" * 999}])[-1] == f"| 1 | {'x' * 400} |"
+        suites.run(place, command)
+    said = ["COMPUTE-SANITIZER", "Invalid read of 4 bytes", "    at walk", "ERROR SUMMARY: 1 error"]
+    code = f"print(*('=' * 9 + ' ' + line for line in {said}), sep=chr(10)); exit(9)"
+    with pytest.raises(PartFailed, match=r"^Invalid read of 4 bytes; ERROR SUMMARY: 1 error$"):
+        suites.run(place, python_command("-c", code))
