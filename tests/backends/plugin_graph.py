@@ -18,11 +18,15 @@ from trtspec.backends.onnx import OnnxBackend
 from trtspec.backends.parts import Part
 from trtspec.backends.registry import backends
 from trtspec.backends.session import GraphSession, Session
-from trtspec.backends.shape import EngineShape, Graph
+from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.backend import SlotParts
+from trtspec.backends.tensorrt.build_engines import profiles
 from trtspec.backends.tensorrt.judging import lower_with_plugins, open_judging
+from trtspec.backends.tensorrt.paged import lower_paged, paged_profiles
+from trtspec.backends.tensorrt.paged_session import PagedParts
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION
 from trtspec.ops.acceptance import accept_trees
+from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree_mask import tree_mask
 
@@ -66,27 +70,53 @@ class TreeAccept(OpRun):
         return rows.numpy(), emitted.numpy()
 
 
+class PagedTreeAttention(OpRun):
+    op_domain = DOMAIN
+
+    def _run(self, *inputs: Array, **fields: Any) -> tuple[Array, Array, Array]:
+        """Writes into the caches that are given, as the plugin does."""
+        _check_origin(fields)
+        q, k, v, *caches, positions, slots, tables, starts, contexts, is_tree, mask = (
+            torch.from_numpy(array) for array in inputs
+        )
+        assert is_tree.dtype == torch.int32
+        assert list(q.shape[1:]) == [fields["num_heads"], fields["head_dim"]]
+        assert list(k.shape[1:]) == [fields["num_kv_heads"], fields["head_dim"]]
+        assert len(k) == len(v) == len(q)
+        out = paged_tree_attention(
+            *(q, k, v, *caches, positions, slots, tables, starts, contexts, is_tree.bool(), mask),
+            fields["scale"],
+            fields["sliding_window"],
+            fields["soft_cap"],
+        )
+        return out.numpy(), inputs[3], inputs[4]
+
+
 def _check_origin(fields: Mapping[str, Any]) -> None:
     assert (fields["plugin_version"], fields["plugin_namespace"]) == (PLUGIN_VERSION, DOMAIN)
 
 
 class ReferenceSession:
-    """A `GraphSession` over the reference evaluator."""
+    """A `GraphSession` over the reference evaluator. Calls must fit the profiles of TensorRT's."""
 
-    def __init__(self, path: Path, num_caches: int) -> None:
+    def __init__(self, path: Path, num_caches: int, engine: EngineShape) -> None:
         model = onnx.load(str(path))
         self.dims = {
             value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
             for value in model.graph.input
         }
-        self._evaluator = ReferenceEvaluator(model, new_ops=[TreeMask, KeyedSample, TreeAccept])
+        self.plugins = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
+        known = [TreeMask, KeyedSample, TreeAccept, PagedTreeAttention]
+        self._evaluator = ReferenceEvaluator(model, new_ops=known)
+        self._profiles = (profiles if engine.layout.is_slots else paged_profiles)(engine)
         self._num_caches = num_caches
         self.num_calls = 0
         self.views: set[int] = set()
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         self.num_calls += 1
-        self.views.add(len(inputs[list(self.dims).index("view")]))
+        if "view" in self.dims:
+            self.views.add(len(inputs[list(self.dims).index("view")]))
         self._check_shapes(inputs)
         given = dict(zip(self.dims, (tensor.numpy() for tensor in inputs), strict=True))
         outputs = _tensors(self._evaluator.run(None, given))
@@ -102,7 +132,12 @@ class ReferenceSession:
             assert tensor.is_contiguous(), name
             for dim, size in zip(dims, tensor.shape, strict=True):
                 assert size == (sizes.setdefault(dim, size) if isinstance(dim, str) else dim), name
-        assert sizes["batch_ends"] == sizes["batch"] + 1
+        for count, ends in (("batch", "batch_ends"), ("requests", "request_ends")):
+            assert count not in sizes or sizes[ends] == sizes[count] + 1
+        assert any(
+            all(limits[name][0] <= size <= limits[name][2] for name, size in sizes.items())
+            for limits in self._profiles
+        ), sizes
 
 
 class Judging(OnnxBackend):
@@ -116,6 +151,10 @@ class Judging(OnnxBackend):
 
     def judges(self, engine: EngineShape) -> bool:
         return True
+
+    def has_plugins(self, file: Path, num_caches: int) -> bool:
+        """Whether a graph has some."""
+        return self.with_plugins and file.name == "target.onnx"
 
     def lower_target(self, engine: EngineShape, part: Part) -> Graph:
         if self.with_plugins:
@@ -133,10 +172,43 @@ class Judging(OnnxBackend):
         num_caches: int,
         graph_batches: Sequence[int],
     ) -> GraphSession:
-        if not self.with_plugins or file.name != "target.onnx":
+        if not self.has_plugins(file, num_caches):
             return super().open_graph(file, engine, weights, num_caches, graph_batches)
-        self.sessions.append(ReferenceSession(file, num_caches))
+        self.sessions.append(ReferenceSession(file, num_caches, engine))
         return self.sessions[-1]
+
+
+class Paged(Judging):
+    """The same over packed rows and paged caches, drafts as well; attention is a plugin."""
+
+    def __init__(self) -> None:
+        super().__init__(with_plugins=True)
+
+    def has_slots(self, options: Any) -> bool:
+        return False
+
+    def has_plugins(self, file: Path, num_caches: int) -> bool:
+        return num_caches > 0
+
+    def lower_target(self, engine: EngineShape, part: Part) -> Graph:
+        return lower_paged(engine, engine.target, part)
+
+    def lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
+        return lower_paged(engine, network, part)
+
+    def parts(
+        self,
+        folder: Path,
+        engine: EngineShape,
+        network: NetworkShape,
+        weights: Mapping[str, Tensor],
+        graph_batches: Sequence[int],
+    ) -> SlotParts:
+        return PagedParts(self, folder, engine, network, weights, ())
+
+    def open_target(self, parts: SlotParts) -> Session:
+        assert isinstance(parts, PagedParts)
+        return parts.target()
 
 
 def accept_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
@@ -150,9 +222,18 @@ def accept_beside_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSessi
     return _install(monkeypatch, Judging(with_plugins=False))
 
 
+def attend_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
+    """From now on, backend onnx has packed rows, and all graphs with caches have plugins."""
+    return _install(monkeypatch, Paged())
+
+
 def _install(monkeypatch: pytest.MonkeyPatch, backend: Judging) -> list[ReferenceSession]:
     monkeypatch.setitem(backends(), backend.name, backend)  # type: ignore[arg-type]
     return backend.sessions
 
 
-HOW = {"plugins": accept_in_engine, "kernels": accept_beside_engine}
+HOW = {
+    "plugins": accept_in_engine,
+    "kernels": accept_beside_engine,
+    "paged": attend_in_engine,
+}

@@ -31,6 +31,7 @@ def test_spellings_of_a_compute_capability(text: str) -> None:
         ({"builder_optimization_level": 6}, "builder_optimization_level=6 must be between 0 and 5"),
         ({"profiling_verbosity": "detail"}, "'detail' is unknown; did you mean `detailed`"),
         ({"timing": 1}, "timing"),
+        ({"paged_attention": True, "plugins": False}, "paged_attention is a plugin, and plugins="),
     ],
 )
 def test_bad_values(options: dict[str, Any], words: str) -> None:

@@ -62,13 +62,16 @@ def test_used_where_they_can_be(monkeypatch: pytest.MonkeyPatch, library: Path) 
     assert decided.plugins is False and "-DTENSORRT_ROOT" in reason
     with pytest.raises(ConfigError, match=r"libtrtspec_plugins.so is missing; build it .*cmake"):
         plugins.decide_plugins(TensorRTConfig(plugins=True))
+    words = r"paged_attention was asked for, but .* is missing; build it .*, or leave paged_atten"
+    with pytest.raises(ConfigError, match=words):
+        plugins.decide_plugins(TensorRTConfig(paged_attention=True))
 
 
 def test_rtx_has_no_plugins(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     install(monkeypatch, "tensorrt_rtx")
     decided, (reason,) = plugins.decide_plugins(TensorRTConfig(plugins=None))
     assert decided.plugins is False and "no plugin layers" in reason
-    with pytest.raises(ConfigError, match=r"plugins were asked for, but tensorrt_rtx 11.0 has no"):
+    with pytest.raises(ConfigError, match=r"plugins was asked for, but tensorrt_rtx 11.0 has no"):
         plugins.decide_plugins(TensorRTConfig(plugins=True))
     with pytest.raises(ConfigError, match="the engine uses trtspec's plugins, but tensorrt_rtx"):
         plugins.load_plugins()
@@ -85,5 +88,5 @@ def test_a_library_without_all_plugins_is_refused(
     monkeypatch: pytest.MonkeyPatch, library: Path
 ) -> None:
     install(monkeypatch, "tensorrt", PLUGINS[:1])
-    with pytest.raises(ConfigError, match=r"no plugin KeyedSample, TreeAccept \(its log"):
+    with pytest.raises(ConfigError, match=r"no plugin KeyedSample, TreeAccept, Paged.* \(its log"):
         plugins.load_plugins()

@@ -170,6 +170,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         ("target.engine takes at most 4 requests", "max_batch_size is 9", "trtspec-build"),
     ),
     "plugins": (edited(build__backend_options__plugins=True), ("plugins", "--no-plugins")),
+    "paged": (
+        edited(build__backend_options__plugins=True, build__backend_options__paged_attention=True),
+        ("attends by a plugin", "without --paged_attention"),
+    ),
     "stripped": (edited(build__backend_options__strip_plan=True), ("Python only", "--strip_plan")),
     "refit": (edited(build__backend_options__refit=True), ("Python only", "--refit")),
     "no_engine": (removed("target.engine"), ("target.engine cannot be read", "trtspec-build")),

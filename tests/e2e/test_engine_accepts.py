@@ -39,11 +39,12 @@ OPTIONS = {
 Pair = tuple[LLM, LLM]
 
 
-@pytest.fixture(scope="module", params=["plugins", "kernels"])
+@pytest.fixture(scope="module", params=["plugins", "kernels", "paged"])
 def pair(request: pytest.FixtureRequest, models: TinyModels) -> Iterator[Pair]:
-    """An eager one, and one that accepts in its engine, by plugins or by kernels beside it."""
+    """An eager one, and one that accepts in its engine, by plugins or by kernels beside it, or that
+    attends by plugins as well."""
     case, speculation = "mistral_window", ngram(4)
-    if request.param == "kernels":
+    if request.param != "plugins":
         case, speculation = "llama", tree(models.draft("llama"), 3, 3, 10)
     folder = models.folder(case)
     with pytest.MonkeyPatch.context() as patch:

@@ -17,14 +17,20 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
 SOURCES = Path(__file__).resolve().parent.parent.parent / "plugins" / "tensorrt"
-FILES = {"TreeMask": "tree_mask", "KeyedSample": "keyed_sample", "TreeAccept": "tree_accept"}
+FILES = {
+    "TreeMask": "tree_mask",
+    "KeyedSample": "keyed_sample",
+    "TreeAccept": "tree_accept",
+    "PagedTreeAttention": "paged_attention",
+}
 KINDS = {
     "FLOAT": onnx.TensorProto.FLOAT,
     "INT32": onnx.TensorProto.INT32,
     "INT64": onnx.TensorProto.INT64,
 }
 B, S, T, W, R, V = 2, 4, 8, 3, 5, 7
-LENGTH, WIDTH = 16, 6
+LENGTH, WIDTH, BLOCKS, BLOCK_SIZE, M = 16, 6, 9, 4, 5
+HQ, HKV, D = 4, 2, 8
 
 
 class Declared(NamedTuple):
@@ -37,14 +43,16 @@ class Declared(NamedTuple):
 
 
 def declared(plugin: str) -> Declared:
-    """What the C++ source says: ``{"name", {dims}, {types}}`` of inputs, then of outputs."""
+    """What the C++ source says: ``{"name", {dims}, {types}}`` of inputs, then of outputs. Dims may
+    be a variable; a type that is one of several, or another tensor's, is None."""
     text = (SOURCES / f"{FILES[plugin]}.cpp").read_text()
-    fields = {
-        name: kind for kind, name in re.findall(r'(integer|number|word)_field\("(\w+)"', text)
-    }
+    kinds = r'(integer|number|word)_(?:from_)?field\("(\w+)"'
+    fields = {name: kind for kind, name in re.findall(kinds, text)}
+    for name, dims in re.findall(r"std::string> (\w+) = (\{[^}]*\});", text):
+        text = text.replace(f'", {name}, {{', f'", {dims}, {{')
     body = text[text.index("return Signature(") :]
     body = body[: body.index(");\n}")]
-    pattern = re.compile(r'\{"(\w+)",\s*\{([^{}]*)\},\s*\{([^{}]*)\}\}')
+    pattern = re.compile(r'\{"(\w+)",\s*\{([^{}]*)\},\s*\{([^{}]*)\}(?:, k\w+)?\}')
     tensors = [
         (
             match.start(),
@@ -52,7 +60,7 @@ def declared(plugin: str) -> Declared:
         )
         for match in pattern.finditer(body)
     ]
-    border = re.search(r"\}\},\s*\{\{", body)
+    border = re.search(r"\}\},\s*\{\{", body)  # of inputs and outputs
     assert border is not None
     return Declared(
         fields,
@@ -63,11 +71,19 @@ def declared(plugin: str) -> Declared:
 
 class AllPlugins(nn.Module):
     def forward(
-        self, of_mask: list[Tensor], logits: Tensor, columns: list[Tensor], of_trees: list[Tensor]
+        self,
+        of_mask: list[Tensor],
+        logits: Tensor,
+        columns: list[Tensor],
+        of_trees: list[Tensor],
+        of_attention: list[Tensor],
     ) -> tuple[Tensor, ...]:
         mask = plugin_ops.tree_mask(*of_mask, dtype=torch.float16, sliding_window=0)
         sampled = plugin_ops.keyed_sample(logits, SamplingColumns(*columns))
-        return mask, sampled, *plugin_ops.tree_accept(sampled, *of_trees, WIDTH)
+        attended = plugin_ops.paged_tree_attention(
+            *of_attention, scale=0.5, sliding_window=3, soft_cap=2.0
+        )
+        return mask, sampled, *plugin_ops.tree_accept(sampled, *of_trees, WIDTH), *attended
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +94,13 @@ def nodes() -> dict[str, tuple[onnx.NodeProto, dict[str, onnx.TypeProto]]]:
     of_mask = [torch.zeros(shape, dtype=kind) for shape, kind in (*shapes, packed, view)]
     columns = [torch.zeros(R, dtype=kind) for kind in COLUMN_DTYPES]
     of_trees = [torch.zeros(n, dtype=kind) for n, kind in ((R, i64), (R, i32), (B + 1, i32))]
+    rows = [torch.zeros(T, heads, D, dtype=torch.float16) for heads in (HQ, HKV, HKV)]
+    caches = [torch.zeros(BLOCKS, BLOCK_SIZE, HKV, D, dtype=torch.float16) for _ in "kv"]
+    placed = (((T,), i64), ((T,), i64), ((B, M), i32), *shapes[3:], packed)
+    of_attention = [*rows, *caches, *(torch.zeros(shape, dtype=kind) for shape, kind in placed)]
     program = torch.onnx.export(
         AllPlugins().eval(),
-        (of_mask, torch.zeros(R, V), columns, of_trees),
+        (of_mask, torch.zeros(R, V), columns, of_trees, of_attention),
         dynamo=True,
         opset_version=24,
         optimize=False,
@@ -105,7 +125,11 @@ def test_nodes_fit_the_plugins(
     given = {attribute.name: attribute for attribute in node.attribute}
     assert given.pop("plugin_namespace").s.decode() == plugin_ops.DOMAIN
     assert given.pop("plugin_version").s.decode() == plugin_ops.PLUGIN_VERSION
-    kinds = {onnx.AttributeProto.INT: "integer", onnx.AttributeProto.STRING: "word"}
+    kinds = {
+        onnx.AttributeProto.INT: "integer",
+        onnx.AttributeProto.FLOAT: "number",
+        onnx.AttributeProto.STRING: "word",
+    }
     assert {name: kinds[attribute.type] for name, attribute in given.items()} == told.fields
     for names, tensors in ((node.input, told.inputs), (node.output, told.outputs)):
         assert len(names) == len(tensors)
@@ -131,6 +155,9 @@ def test_inputs_are_named_as_the_plugins_name_them() -> None:
     assert list(code.co_varnames[: code.co_argcount]) == names
     names = [name for name, _, _ in declared("KeyedSample").inputs]
     assert ["logits", *SamplingColumns._fields] == names
+    code = plugin_ops.paged_tree_attention.__code__
+    names = [name for name, _, _ in declared("PagedTreeAttention").inputs]
+    assert list(code.co_varnames[: code.co_argcount]) == names
     code = plugin_ops.tree_accept.__code__
     names = [name for name, _, _ in declared("TreeAccept").inputs]
     assert list(code.co_varnames[: code.co_argcount - 1]) == names

@@ -30,22 +30,21 @@ class Backend:
     """One way of compiling and running engines. Backends have no state: there is one object of
     each.
 
-    name: as users write it. title: in sentences. has_slots: a sequence has one slot of the cache in
-    place of blocks. runs_ops: its graphs call the ops of trtspec, so that on a CPU floats may lie
-    in panels. is_portable: a graph is the same for all devices. makes_artifacts: whether `compile`
-    makes anything. compiles_apart: graphs are compiled in processes of their own, side by side.
-    keeps_weights: its engines hold weights of their own, and what lies in the weight files stays on
-    the host. captures_calls: CUDA graphs are captured inside its sessions. dtypes: what it computes
-    in, the one to fall back on first; no_dtype: why it computes in no other. options_class: the
-    strict dataclass of a build's options. compiler: the module that makes its artifacts (see
-    `compile`). report: a file in the engine folder that says what became of the graphs. matched:
-    facts of an `Environment` that must be the same where an engine is opened; None: all. elsewhere:
-    the flag that builds an engine for a device that is not here.
+    name: as users write it. title: in sentences. runs_ops: its graphs call the ops of trtspec, so
+    that on a CPU floats may lie in panels. is_portable: a graph is the same for all devices.
+    makes_artifacts: whether `compile` makes anything. compiles_apart: graphs are compiled in
+    processes of their own, side by side. keeps_weights: its engines hold weights of their own, and
+    what lies in the weight files stays on the host. captures_calls: CUDA graphs are captured inside
+    its sessions. dtypes: what it computes in, the one to fall back on first; no_dtype: why it
+    computes in no other. options_class: the strict dataclass of a build's options. compiler: the
+    module that makes its artifacts (see `compile`). report: a file in the engine folder that says
+    what became of the graphs. matched: facts of an `Environment` that must be the same where an
+    engine is opened; None: all. elsewhere: the flag that builds an engine for a device that is not
+    here.
     """
 
     name: str
     title: str = ""
-    has_slots: bool = False
     runs_ops: bool = True
     is_portable: bool = False
     makes_artifacts: bool = True
@@ -100,6 +99,10 @@ class Backend:
         """Whether drafts that can be are rolled out by calls of one pass each, in a loop that stops
         where the next one does not pay: on a CPU, where a call costs little beside a pass."""
         return device == "cpu" and self.runs_ops
+
+    def has_slots(self, options: Any) -> bool:
+        """Whether a sequence has one slot of the cache in place of blocks."""
+        return False
 
     # The environment.
 

@@ -354,11 +354,11 @@ def _require_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
     """ConfigError where a draft reads K/V of the target's that no other network can read."""
-    if layers and backend_named(build.backend).has_slots:
+    if layers and not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"method {speculative.method!r} reads the target's K/V of layers "
-            f"{', '.join(map(str, layers))} in blocks, backend {build.backend!r} keeps it in "
-            "slots; choose a backend that keeps blocks, such as the default one"
+            f"{', '.join(map(str, layers))} in blocks by an op, and graphs of backend "
+            f"{build.backend!r} call none; choose another, such as the default one"
         )
 
 

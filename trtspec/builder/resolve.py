@@ -57,7 +57,7 @@ def resolve_build(
 
     rows = speculative.num_rows if speculative else 1
     slots = None
-    if backend.has_slots:
+    if backend.has_slots(options):
         chosen = replace(config, dtype=dtype, device=device, backend=backend.name)
         memory = backend.memory_to_build_for(device, options)
         slots = SlotLengths.of(replace(model, storage=kept), chosen, memory, rows)

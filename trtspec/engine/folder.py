@@ -36,7 +36,7 @@ from torch import Tensor
 
 from trtspec.backends.base import Backend
 from trtspec.backends.environment import Environment
-from trtspec.backends.registry import backend_named
+from trtspec.backends.registry import backend_named, options_of
 from trtspec.backends.shape import TARGET
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
@@ -143,7 +143,7 @@ class EngineConfig:
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
         rows = self.speculative_rows
         tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
-        if self.backend.has_slots:
+        if self.backend.has_slots(options_of(self.backend, self.build.backend_options)):
             return CacheLayout(tokens + rows, 1, mask_words, is_slots=True)
         return CacheLayout(
             tokens_per_block=self.build.tokens_per_block,

@@ -115,6 +115,7 @@ void check_options(const Json& options) {
     const char* remedy;
   };
   constexpr Option kOptions[] = {
+      {"paged_attention", "attends by a plugin", "without --paged_attention"},
       {"plugins", "samples and accepts by plugins", "with --no-plugins"},
       {"strip_plan", "has no weights of its own", "without --strip_plan"},
       {"refit", "is given the weights of its folder", "without --refit"}};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,24 +24,30 @@ class SlotBackend(Backend):
     view: how many positions of the caches the masks of a call cover and attention reads.
     """
 
-    has_slots = True
     runs_ops = False
     is_portable = True
     compiles_apart = False  # a process for each graph would take longer to start than to export
     view = View.WHOLE
 
+    def has_slots(self, options: Any) -> bool:
+        return True
+
     def graphs(self, engine: EngineShape) -> list[Graph]:
         return [
             self.lower_target(engine, part)
             if network.is_target
-            else self._lower(engine, network, part)
+            else self.lower(engine, network, part)
             for network in engine.networks
             for part in network.parts
         ]
 
     def lower_target(self, engine: EngineShape, part: Part) -> Graph:
         """The graph of the target."""
-        return self._lower(engine, engine.target, part)
+        return self.lower(engine, engine.target, part)
+
+    def lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
+        """The graph of a part."""
+        return lower(engine, network, part, self.view is not View.WHOLE)
 
     def open(
         self,
@@ -50,7 +57,7 @@ class SlotBackend(Backend):
         weights: Mapping[str, Tensor],
         graph_batches: Sequence[int] = (),
     ) -> dict[str, Session]:
-        parts = SlotParts(self, folder, engine, network, weights, graph_batches)
+        parts = self.parts(folder, engine, network, weights, graph_batches)
         if network.is_target:
             (graph,) = network.graphs
             return {graph.name: self.open_target(parts)}
@@ -60,6 +67,17 @@ class SlotBackend(Backend):
             graph.name: ModuleSession(graph.over(module), graph.signature, engine.device)
             for graph in network.graphs
         }
+
+    def parts(
+        self,
+        folder: Path,
+        engine: EngineShape,
+        network: NetworkShape,
+        weights: Mapping[str, Tensor],
+        graph_batches: Sequence[int],
+    ) -> SlotParts:
+        """The parts of a network, opened."""
+        return SlotParts(self, folder, engine, network, weights, graph_batches)
 
     def open_target(self, parts: SlotParts) -> Session:
         """The session of the target."""
@@ -77,9 +95,6 @@ class SlotBackend(Backend):
     ) -> GraphSession:
         """One graph; ``num_caches`` of its last inputs, and as many last outputs, are caches."""
         raise NotImplementedError
-
-    def _lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
-        return lower(engine, network, part, self.view is not View.WHOLE)
 
 
 class SlotParts:
@@ -113,7 +128,7 @@ class SlotParts:
 
     def rows(self, name: str) -> SlotGraph:
         """See `OpenParts.rows`."""
-        part = self._parts[name]
+        part = self.part(name)
         return SlotGraph(
             self.over_caches(part),
             self.engine.layout.tokens_per_block,
@@ -123,6 +138,10 @@ class SlotParts:
             self.graph_batches,
             view=self.view,
         )
+
+    def part(self, name: str) -> Part:
+        """One of them, by its name."""
+        return self._parts[name]
 
     def over_caches(self, part: Part) -> GraphSession:
         """The graph of a part with caches, on padded rows."""

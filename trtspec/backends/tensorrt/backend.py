@@ -14,7 +14,7 @@ from trtspec.backends.environment import Environment
 from trtspec.backends.onnx import link_graphs, require_onnx
 from trtspec.backends.parts import Part
 from trtspec.backends.session import GraphSession, Session
-from trtspec.backends.shape import EngineShape, Graph
+from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.backend import SlotBackend, SlotParts
 from trtspec.backends.slots.padding import View
 from trtspec.backends.tensorrt.build_engines import REPORT_NAME, build_engines
@@ -27,6 +27,8 @@ from trtspec.backends.tensorrt.package import (
     check_compute_capability,
     tensorrt_version,
 )
+from trtspec.backends.tensorrt.paged import lower_paged
+from trtspec.backends.tensorrt.paged_session import PagedParts
 from trtspec.backends.tensorrt.plugins import decide_plugins, load_plugins
 from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.errors import ConfigError
@@ -34,8 +36,9 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 class TensorRTBackend(SlotBackend):
-    """Its graphs are those of the backend onnx; only the graph of a target with plugins differs.
-    Views are powers of two, as each size that occurs has kernels and captured steps of its own."""
+    """Its graphs are those of the backend onnx; that of a target with plugins differs, and all over
+    paged caches. Views are powers of two, as each size that occurs has kernels and captured steps
+    of its own."""
 
     name = "tensorrt"
     title = "TensorRT"
@@ -99,14 +102,34 @@ class TensorRTBackend(SlotBackend):
         text = "\n".join(report.describe() for report in reports)
         (folder / REPORT_NAME).write_text(text + "\n")
 
+    def has_slots(self, options: TensorRTConfig) -> bool:
+        return not options.paged_attention
+
     def lower_target(self, engine: EngineShape, part: Part) -> Graph:
-        if self._options(engine).plugins:
+        if engine.layout.is_slots and self._options(engine).plugins:
             return lower_with_plugins(engine, part)
-        return super().lower_target(engine, part)
+        return self.lower(engine, engine.target, part)
+
+    def lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
+        if engine.layout.is_slots:
+            return super().lower(engine, network, part)
+        return lower_paged(engine, network, part)
 
     def judges(self, engine: EngineShape) -> bool:
         """It does so by the plugins of its engine, or by kernels beside it."""
         return bool(self._options(engine).plugins) or register_cuda_ops()
+
+    def parts(
+        self,
+        folder: Path,
+        engine: EngineShape,
+        network: NetworkShape,
+        weights: Mapping[str, Tensor],
+        graph_batches: Sequence[int],
+    ) -> SlotParts:
+        if engine.layout.is_slots:
+            return super().parts(folder, engine, network, weights, graph_batches)
+        return PagedParts(self, folder, engine, network, weights, ())
 
     def open_target(self, parts: SlotParts) -> Session:
         if not self.judges(parts.engine):
@@ -114,6 +137,8 @@ class TensorRTBackend(SlotBackend):
         has_plugins = bool(self._options(parts.engine).plugins)
         if has_plugins:
             load_plugins()
+        if isinstance(parts, PagedParts):
+            return parts.target()
         return open_judging(parts, has_plugins)
 
     def open_graph(

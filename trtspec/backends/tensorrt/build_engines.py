@@ -23,6 +23,7 @@ from trtspec.backends.tensorrt.package import (
     tensorrt_version,
     trt,
 )
+from trtspec.backends.tensorrt.paged import paged_profiles
 from trtspec.backends.tensorrt.plugins import load_plugins
 from trtspec.errors import BuildError
 from trtspec.log import logger
@@ -92,8 +93,8 @@ def _build(engine: EngineShape, options: TensorRTConfig, graph: Path, target: Pa
         raise BuildError(f"TensorRT cannot read {graph.name}: {errors}")
     attentions = tuple(_attentions(network, decompose=engine.dtype_name == "float32"))
     config = builder.create_builder_config()
-    _configure(config, options, engine.dtype_name)
-    for limits in profiles(engine):
+    _configure(config, options, engine)
+    for limits in (profiles if engine.layout.is_slots else paged_profiles)(engine):
         if config.add_optimization_profile(_profile(builder, network, limits)) < 0:
             raise BuildError(f"TensorRT refuses a profile of {graph.name}: {log.text()}")
     cache = _open_timing_cache(config, options)
@@ -114,7 +115,7 @@ def _build(engine: EngineShape, options: TensorRTConfig, graph: Path, target: Pa
     )
 
 
-def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
+def _configure(config: Any, options: TensorRTConfig, engine: EngineShape) -> None:
     if options.compute_capability is not None:
         kind = "SM" + options.compute_capability.replace(".", "")
         config.num_compute_capabilities = 1
@@ -124,7 +125,9 @@ def _configure(config: Any, options: TensorRTConfig, dtype: str) -> None:
         config.builder_optimization_level = options.builder_optimization_level
     verbosity = options.profiling_verbosity.upper()
     config.profiling_verbosity = getattr(trt.ProfilingVerbosity, verbosity)
-    if dtype == "float32":  # float32 promises the tokens of every other backend
+    if not engine.layout.is_slots:  # the plugin writes the caches in place
+        config.set_preview_feature(trt.PreviewFeature.ALIASED_PLUGIN_IO_10_03, True)
+    if engine.dtype_name == "float32":  # float32 promises the tokens of every other backend
         config.clear_flag(trt.BuilderFlag.TF32)
     if options.strip_plan:
         config.set_flag(trt.BuilderFlag.STRIP_PLAN)

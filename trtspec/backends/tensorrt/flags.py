@@ -22,6 +22,13 @@ def add_flags(parser: Any) -> None:
         "(default: where they can be used: TensorRT, not RTX, and the plugins were built)",
     )
     add(
+        "--paged_attention",
+        action="store_true",
+        default=None,
+        help="attend over paged caches by a plugin, as the default backend does, in place of a "
+        "cache slot a sequence",
+    )
+    add(
         "--strip_plan",
         action="store_true",
         default=None,

@@ -28,7 +28,8 @@ class TensorRTConfig:
     gives it the weights that the files hold then. The files may have been replaced by others of the
     same shapes, such as those of a further training. plugins: whether the target's engine makes its
     masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they can be
-    used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built).
+    used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built). paged_attention: whether
+    sequences have blocks of the cache in place of a slot, and attention over them is a plugin.
     """
 
     compute_capability: str | None = None
@@ -38,6 +39,7 @@ class TensorRTConfig:
     strip_plan: bool = False
     refit: bool = False
     plugins: bool | None = None
+    paged_attention: bool = False
 
     def __post_init__(self) -> None:
         if self.compute_capability is not None:
@@ -53,6 +55,10 @@ class TensorRTConfig:
                 f"profiling_verbosity {self.profiling_verbosity!r} is unknown"
                 f"{nearest(self.profiling_verbosity, VERBOSITIES)} "
                 f"(available: {', '.join(VERBOSITIES)})"
+            )
+        if self.paged_attention and self.plugins is False:
+            raise ConfigError(
+                "paged_attention is a plugin, and plugins=False was given; leave one of them out"
             )
 
     @property

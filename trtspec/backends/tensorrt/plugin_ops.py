@@ -16,7 +16,7 @@ from trtspec.ops.sampling import SamplingColumns
 
 DOMAIN = "trtspec"
 PLUGIN_VERSION = "1"
-PLUGINS = ("TreeMask", "KeyedSample", "TreeAccept")
+PLUGINS = ("TreeMask", "KeyedSample", "TreeAccept", "PagedTreeAttention")
 """Those that graphs name."""
 _FOUND_BY = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": DOMAIN}
 _OPSET = 1  # of the domain
@@ -54,6 +54,47 @@ def tree_mask(
         },
         dtype=dtype,
         shape=(padded.shape[0], 1, padded.shape[1], view.shape[0]),
+        version=_OPSET,
+    )
+
+
+def paged_tree_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    is_tree: Tensor,
+    tree_mask: Tensor,
+    *,
+    scale: float,
+    sliding_window: int,
+    soft_cap: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``PagedTreeAttention``: `trtspec.ops.attention.paged_tree_attention` with ``is_tree`` as i32,
+    of as many rows of k and v as of q; and the caches, which are the same memory as those given."""
+    return ops.symbolic_multi_out(  # type: ignore[return-value]
+        f"{DOMAIN}::PagedTreeAttention",
+        (
+            *(q, k, v, k_cache, v_cache, positions, slot_mapping),
+            *(block_tables, query_start, context_lens, is_tree, tree_mask),
+        ),
+        {
+            "num_heads": q.shape[1],
+            "num_kv_heads": k.shape[1],
+            "head_dim": q.shape[2],
+            "scale": scale,
+            "sliding_window": sliding_window,
+            "soft_cap": soft_cap,
+            **_FOUND_BY,
+        },
+        dtypes=(q.dtype, k_cache.dtype, v_cache.dtype),
+        shapes=(q.shape, k_cache.shape, v_cache.shape),
         version=_OPSET,
     )
 

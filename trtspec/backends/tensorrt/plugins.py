@@ -29,8 +29,9 @@ def decide_plugins(options: TensorRTConfig) -> tuple[TensorRTConfig, list[str]]:
     if asked is False:
         return options, []
     problem = _problem()
-    if problem is not None and asked:
-        raise ConfigError(f"plugins were asked for, but {problem}, or leave plugins out")
+    if problem is not None and (asked or options.paged_attention):
+        what = "paged_attention" if options.paged_attention else "plugins"
+        raise ConfigError(f"{what} was asked for, but {problem}, or leave {what} out")
     reason = "the target's engine accepts by itself" if problem is None else problem
     return replace(options, plugins=problem is None), [
         f"plugins {'off' if problem else 'on'}: {reason}"

@@ -133,7 +133,7 @@ def _write(recipe: Mapping[str, Any], plan: BuildPlan, folder: Path) -> None:
     engine = plan.engine
     for name in (TARGET, *(draft.folder for draft in engine.drafts)):
         (folder / name).mkdir()
-        if engine.backend.has_slots:
+        if not engine.backend.runs_ops:
             made = _made(engine, recipe, name, "cpu")
             files = {key: tensor.contiguous() for key, tensor in made.items()}
             save_file(files, folder / name / WEIGHTS_NAME)

@@ -1,0 +1,118 @@
+"""Networks over packed rows and paged caches as ONNX graphs see them: modules, for export.
+
+Besides the outputs that a module's ``forward`` names, all caches come out as they are after the
+call, keys first: the memory that was given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.backends.tensorrt import plugin_ops
+from trtspec.backends.tensorrt.paged_rows import PluginRows
+from trtspec.models.attention import PackedRows
+from trtspec.models.causal_lm import CausalLM
+from trtspec.ops.sampling import SamplingColumns
+
+
+class PagedVerify(nn.Module):
+    """A language model that samples every row whose logits are wanted, and walks the trees."""
+
+    def __init__(self, model: CausalLM, width: int) -> None:
+        """``width``: most rows of a tree."""
+        super().__init__()
+        self.model = model
+        self.width = width
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        logits_rows: Tensor,
+        columns: SamplingColumns,
+        parents: Tensor,
+        row_start: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Inputs are those of `verify_signature`. Returns what `CausalLM.forward` does, the token
+        that each wanted row emits ``[R] i64``, the rows accepted ``[J, width] i32``, how many ``[J]
+        i32``, and the caches."""
+        placed = plugin_rows(rows)
+        outputs = self.model(input_ids, placed, logits_rows, k_caches, v_caches)
+        sampled = plugin_ops.keyed_sample(outputs[0], columns)
+        drafted = input_ids[logits_rows]
+        accepted = plugin_ops.tree_accept(sampled, drafted, parents, row_start, self.width)
+        return (*outputs, sampled, *accepted, *placed.k_caches, *placed.v_caches)
+
+
+class PagedPass(nn.Module):
+    """One pass of a draft network (see `DraftNetwork.draft`)."""
+
+    def __init__(self, model: nn.Module, part: str = "") -> None:
+        """``part``: the submodule that is the network, if ``model`` is not."""
+        super().__init__()
+        self.model = model
+        self.part = part
+
+    def forward(
+        self, input_ids: Tensor, rows: PackedRows, k_caches: list[Tensor], v_caches: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Returns the rows that its head reads ``[T, H]``, and the caches."""
+        return self.run(input_ids, rows, None, k_caches, v_caches)
+
+    def run(
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        features: Tensor | None,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """The pass, with features for a network that reads them."""
+        placed = plugin_rows(rows)
+        network: Any = self.model.get_submodule(self.part)
+        following, ready = network.draft(input_ids, features, placed, k_caches, v_caches)
+        outputs = (ready,) if following is None else (ready, following)
+        return (*outputs, *placed.k_caches, *placed.v_caches)
+
+
+class PagedFeaturePass(PagedPass):
+    """One pass of a draft network that reads features; see `SlotFeaturePass`."""
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        rows: PackedRows,
+        features: Tensor,
+        k_caches: list[Tensor],
+        v_caches: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        """With ``features [T, H]``; behind what the head reads come the next ones ``[T, H]``."""
+        return self.run(input_ids, rows, features, k_caches, v_caches)
+
+
+class PagedContext(nn.Module):
+    """Writes the context rows of a network that makes keys and values of states alone (see
+    `DFlashDraft.forward`)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, rows: PackedRows, hidden_in: Tensor, k_caches: list[Tensor], v_caches: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """With the target's states ``hidden_in [T, n * H_t]``. Returns what is made of them
+        ``[T, H]``, and the caches."""
+        placed = plugin_rows(rows)
+        (context,) = self.model(rows.positions, placed, hidden_in, k_caches, v_caches)
+        return (context, *placed.k_caches, *placed.v_caches)
+
+
+def plugin_rows(rows: PackedRows) -> PluginRows:
+    """The rows as the plugin takes them, which has no input of booleans."""
+    return PluginRows(rows._replace(is_tree=rows.is_tree.to(torch.int32)))
