@@ -30,6 +30,8 @@ _aten = torch.ops.aten
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 """Those whose index tensors may lie on the host."""
 _COPIES = (_aten.copy_.default, _aten._to_copy.default)
+waits: list[str] = []
+"""The operations for which the host waited for the device."""
 
 
 def _mm(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -70,6 +72,7 @@ class DeviceTensor(torch.Tensor):
         return self.held.data_ptr()
 
     def tolist(self) -> Any:
+        waits.append("tolist")
         return self.held.tolist()
 
     def numpy(self, **options: Any) -> Any:
@@ -103,6 +106,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _check_devices(func, args, tensors)
     if _captured:
         _check_capture(func, tensors, func is _aten._to_copy.default and not stays)
+    comes_back = func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor)
+    reads = func is _aten._local_scalar_dense.default or (func in _COPIES and not stays)
+    if comes_back or (reads and any(isinstance(t, DeviceTensor) for t in tensors)):
+        waits.append(str(func))
     wrappers = {id(t.held): t for t in tensors if isinstance(t, DeviceTensor)}
     args, kwargs = pytree.tree_map(_held, (args, kwargs))
     if asked is not None:
@@ -114,7 +121,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     made = func(*args, **kwargs)
     if _captured:
         _captured[-1].calls.append((func, args, kwargs, made))
-    if not stays or (func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor)):
+    if not stays or comes_back:
         return made
 
     def placed(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtspec import build
+from trtspec import LLM, build
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.tensorrt import options as tensorrt_options
 from trtspec.ops import cuda_ops
@@ -20,6 +20,7 @@ from trtspec.ops.acceptance import accept
 from trtspec.ops.kv_compact import kv_compact
 from trtspec.ops.sampling import draft_candidates, sample
 
+from .. import fake_cuda, inside
 from ..e2e.helpers import TinyModels, open_llm
 from ..fake_cuda import can_play, played_cuda
 from . import test_cuda_ops, test_engine, test_kernels, test_tensorrt
@@ -180,3 +181,29 @@ def test_tensorrt_engines(
     test, given = case
     with played_cuda(), installed():
         test(**given_for(test, given, fixtures))
+
+
+@pytest.mark.slow
+def test_a_rollout_over_slots_waits_once(
+    models: TinyModels, plain_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its tree, at the end, however many depths it has."""
+    from ..backends.fake_tensorrt import as_tensorrt, installed
+
+    copy = tmp_path / "engine"
+    shutil.copytree(plain_folder, copy)
+    as_tensorrt(copy, device="cuda")
+    waits = []
+    with played_cuda(), installed(), LLM(copy, skip_tokenizer_init=True) as llm:
+        draft: Any = inside.drafts(llm)[0]
+        rollout = draft.rollout
+
+        def counted(*args: Any, **options: Any) -> Any:
+            fake_cuda.waits.clear()
+            found = rollout(*args, **options)
+            waits.append(list(fake_cuda.waits))
+            return found
+
+        monkeypatch.setattr(draft, "rollout", counted)
+        llm.generate(test_tensorrt.PROMPTS, test_tensorrt.GREEDY, use_tqdm=False)
+    assert len(waits) > 3 and all(len(found) == 1 for found in waits), waits

@@ -88,7 +88,8 @@ class RowsGraph(Protocol):
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,
     ) -> list[Tensor]:
-        """The graph's outputs for packed rows."""
+        """The graph's outputs for packed rows. Over slots they lie on the host, but for tokens,
+        tree masks and features that were made on the device."""
         ...
 
 

@@ -260,7 +260,11 @@ class ModelEngine(CountedEngine):
             columns = SamplingColumns._make(extend(x, bucket.requests, 0) for x in columns)
             hidden = self._pad_states(hidden, bucket)
         inputs = EngineInputs(rows=rows, last_rows=last_rows, columns=columns)
-        inputs = _to_device(inputs, self._staging, stable=bucket is not None)
+        if self.layout.is_slots:
+            placed = SamplingColumns._make(self._staging.to_device(columns))
+            inputs = inputs._replace(columns=placed)
+        else:
+            inputs = _to_device(inputs, self._staging, stable=bucket is not None)
         outputs = self._run(session, inputs._replace(hidden_in=hidden), cached_tokens, passes)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 

@@ -53,7 +53,10 @@ class PassNetwork(nn.Module):
     ) -> tuple[Tensor | None, Tensor]:
         """See `DraftNetwork.draft`."""
         outputs = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
-        ready, *following = outputs if kept is None else [x[kept] for x in outputs]
+        if kept is not None:
+            kept = kept.to(outputs[0].device, non_blocking=True)
+            outputs = [x[kept] for x in outputs]
+        ready, *following = outputs
         return following[0] if following else None, ready
 
     def head(self, hidden: Tensor) -> Tensor:

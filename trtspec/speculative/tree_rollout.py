@@ -92,7 +92,7 @@ class TreeRollout(nn.Module):
         -inf marks a node that the filters exclude.
         """
         batch, words = last_rows.shape[0], rows.tree_mask.shape[1]
-        device = last_rows.device
+        device = sampling.temperature.device  # rows over slots lie on the host
         caches = (k_caches, v_caches)
         fused = None
         if hidden_in is not None:
@@ -119,7 +119,7 @@ class TreeRollout(nn.Module):
             offset = fed + torch.arange(width, device=device)
             ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
             ancestors = ancestors | packed_bits(offset, words)
-            beam_rows = self.beam_rows(roots, depth, offset, ancestors)
+            beam_rows = self.beam_rows(roots, depth, fed, ancestors)
             features, ready = self.model.draft(
                 beam_tokens.reshape(-1), features, beam_rows, *caches
             )
@@ -149,13 +149,12 @@ class TreeRollout(nn.Module):
             is_tree=torch.ones_like(context, dtype=torch.bool),
         )
 
-    def beam_rows(
-        self, roots: PackedRows, depth: int, offset: Tensor, ancestors: Tensor
-    ) -> PackedRows:
+    def beam_rows(self, roots: PackedRows, depth: int, begin: int, ancestors: Tensor) -> PackedRows:
         """The rows of the nodes that are fed at a depth, ``width`` for each request: behind its
-        root they lie at ``offset [width] i64`` and see their ``ancestors [B, width, W] i64``."""
+        root they lie from ``begin`` on and see their ``ancestors [B, width, W] i64``."""
         batch, width, words = ancestors.shape
         context = roots.context_lens
+        offset = begin + torch.arange(width, device=context.device)
         starts = torch.arange(batch + 1, device=context.device, dtype=torch.int32) * width
         return PackedRows(
             positions=(roots.positions + depth).repeat_interleave(width),

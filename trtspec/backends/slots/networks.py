@@ -9,6 +9,7 @@ made of 64-bit integers and doubles, for which it has no operators.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 from trtspec.backends.parts import MaskKind, RowsGraph
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding, View
-from trtspec.backends.staging import Staging, to_host
+from trtspec.backends.staging import Staging
 from trtspec.models.attention import PackedRows
+from trtspec.ops.tree_mask import tree_mask
 
 
 class SlotGraph:
@@ -26,9 +28,9 @@ class SlotGraph:
     The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
     was left there, NaN included, is then gone.
 
-    The host works out what a padded call looks like. Rows on a device come to the host in one copy,
-    and the padded call goes to the device in one copy. Caches, features and results stay where they
-    are.
+    The host works out what a padded call looks like, of rows on the host, and the call goes to the
+    device in one copy. Nothing comes from the device: tokens and tree masks that a rollout chose
+    there are padded there.
     """
 
     def __init__(
@@ -61,19 +63,24 @@ class SlotGraph:
         """The graph's outputs for packed rows ``[T, ...]``, zero where there is padding; with
         ``logits_rows`` the first output has those rows ``[R, ...]``. ``input_ids`` and ``features``
         are those of each row, for a graph that reads them. ``features`` and the caches are on the
-        graph's device, the others there or on the host."""
+        graph's device, ``input_ids`` and the tree masks there or on the host, all else on the
+        host."""
         results: list[Tensor] = []
         caches = (*k_caches, *v_caches)
-        input_ids, rows, logits_rows = _on_host(input_ids, rows, logits_rows)
         for call in self._padding.calls(rows, len(caches[0])):
             for slot in call.begins:
                 for cache in caches:
                     cache[slot].zero_()
-            ids = [] if input_ids is None else [call.pad(input_ids)]
+            ids = [] if input_ids is None else [input_ids]
+            given = [call.pad(x) for x in ids if x.device.type == "cpu"]
             asked = [] if logits_rows is None else self._wanted(call, logits_rows)
-            call, staged = call.staged(self._staging, *ids, *asked)
-            ids, asked = staged[: len(ids)], staged[len(ids) :]
-            inputs = [*ids, call.positions, call.write_indices, *call.masks, *asked[1:]]
+            told = [*call.by_slot(rows)] if len(call.masks) < len(self._padding.kinds) else []
+            call, staged = call.staged(self._staging, *given, *asked, *told)
+            arrived = iter(staged)
+            given, asked, told = (list(islice(arrived, len(x))) for x in (given, asked, told))
+            ids = given or [call.pad(x) for x in ids]
+            masks = self._masks(call, told, rows.tree_mask) if told else call.masks
+            inputs = [*ids, call.positions, call.write_indices, *masks, *asked[1:]]
             if features is not None:
                 inputs.append(call.pad(features))
             last = call.first_slot + call.num_slots
@@ -86,6 +93,26 @@ class SlotGraph:
             for result, output in zip(results[begin:], outputs[begin:], strict=True):
                 result[call.packed] = output[call.places]
         return results
+
+    def _masks(self, call: PaddedCall, told: Sequence[Tensor], ancestors: Tensor) -> list[Tensor]:
+        """What rows see whose ``ancestors [T, W]`` lie on the device, where a kernel makes it;
+        ``told``: see `PaddedCall.by_slot`."""
+        slots, starts, contexts, trees = told
+        assert not any(kind.is_causal for kind in self._padding.kinds), "blocks are the host's"
+        return [
+            tree_mask(
+                call.positions.flatten(),
+                slots.flatten(),
+                starts,
+                contexts,
+                trees,
+                call.pad(ancestors).flatten(0, 1),
+                width=call.num_rows,
+                length=call.seen,
+                sliding_window=kind.window,
+            )
+            for kind in self._padding.kinds
+        ]
 
     def _wanted(self, call: PaddedCall, logits_rows: Tensor) -> list[Tensor]:
         wanted, places = _wanted(call, logits_rows)
@@ -109,25 +136,6 @@ class TargetNetwork(nn.Module):
     ) -> tuple[Tensor, ...]:
         """See `CausalLM.forward`."""
         return tuple(self._graph.run(input_ids, rows, k_caches, v_caches, logits_rows=logits_rows))
-
-
-def _on_host(
-    input_ids: Tensor | None, rows: PackedRows, logits_rows: Tensor | None
-) -> tuple[Tensor | None, PackedRows, Tensor | None]:
-    """The host's copy of what a padded call is made of, in one piece. Block tables stay where they
-    are: a padded call does not need them."""
-    optional = [x for x in (input_ids, logits_rows) if x is not None]
-    positions, slots, masks, starts, contexts, is_tree, *arrived = to_host(
-        [
-            *(rows.positions, rows.slot_mapping, rows.tree_mask),
-            *(rows.query_start, rows.context_lens, rows.is_tree),
-            *optional,
-        ]
-    )
-    host = PackedRows(positions, slots, rows.block_tables, starts, contexts, is_tree, masks)
-    rest = iter(arrived)
-    ids, wanted = (None if x is None else next(rest) for x in (input_ids, logits_rows))
-    return ids, host, wanted
 
 
 def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,6 +67,19 @@ class PaddedCall:
         padded[self.places] = packed[self.packed]
         return padded.view(self.num_slots, self.num_rows, *packed.shape[1:])
 
+    def by_slot(self, rows: PackedRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `trtspec.ops.tree_mask` is told of the rows beside positions and ancestors:
+        slot_mapping ``[num_slots, S] i64``, query_start ``[num_slots + 1]``, context_lens and
+        is_tree ``[num_slots] i32``."""
+        request = torch.bucketize(self.packed, rows.query_start[1:].long(), right=True)
+        slots = self.places // self.num_rows
+        contexts = torch.zeros(self.num_slots, dtype=torch.int32)
+        contexts[slots] = rows.context_lens[request]
+        trees = torch.zeros(self.num_slots, dtype=torch.int32)
+        trees[slots] = rows.is_tree[request].int()
+        starts = torch.arange(self.num_slots + 1, dtype=torch.int32) * self.num_rows
+        return self.pad(rows.slot_mapping + 1) - 1, starts, contexts, trees
+
     def staged(self, staging: Staging, *others: Tensor) -> tuple[PaddedCall, list[Tensor]]:
         """This call, and other host tensors with it, on a device, in one copy."""
         own = [self.packed, self.places, self.positions, self.write_indices]
@@ -118,9 +131,11 @@ class Padding:
 
     def calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
         """At least one call. Where all ``rows`` are padding, that call is padding alone, of as many
-        requests as fit the ``num_slots`` of the caches."""
+        requests as fit the ``num_slots`` of the caches. Where their tree masks lie on a device,
+        other calls have no masks."""
         counts = [count for count in self.slot_counts if count <= num_slots]
-        calls = padded_calls(rows, self.length, self.widest, self.kinds, counts, view=self.view)
+        kinds = self.kinds if rows.tree_mask.device.type == "cpu" else ()
+        calls = padded_calls(rows, self.length, self.widest, kinds, counts, view=self.view)
         if calls:
             return calls
         requests = min(len(rows.context_lens), num_slots)
@@ -204,13 +219,13 @@ def _groups(rows: PackedRows, length: int) -> list[_Group]:
     starts = rows.query_start.tolist()
     slots = rows.slot_mapping.numpy()
     contexts, trees = rows.context_lens.tolist(), rows.is_tree.tolist()
-    masks = rows.tree_mask.numpy()
+    masks = rows.tree_mask.numpy() if rows.tree_mask.device.type == "cpu" else None
     groups = []
     for request, (first, end) in enumerate(pairwise(starts)):
         if first == end or slots[first] < 0:  # padding
             continue
         slot, start = divmod(int(slots[first]), length)
-        tree = masks[first:end] if trees[request] else None
+        tree = masks[first:end] if trees[request] and masks is not None else None
         groups.append(_Group(slot, first, end - first, start, contexts[request], tree))
     return groups
 

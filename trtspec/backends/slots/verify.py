@@ -153,7 +153,13 @@ class VerifyNetwork(nn.Module):
             trees = _trees(call, logits_rows, row_start)
             trees = replace(trees, places=self._padding.pad_places(call, trees.places))
             given = VerifyInputs(
-                rows=_padded(call, input_ids, rows),
+                rows=PaddedInputs(
+                    call.pad(input_ids),
+                    call.positions,
+                    call.write_indices,
+                    *call.by_slot(rows),
+                    call.pad(rows.tree_mask),
+                ),
                 logits_rows=trees.places,
                 columns=SamplingColumns._make(trees.take(column) for column in columns),
                 parents=trees.take(parents),
@@ -200,25 +206,6 @@ class _Trees:
         taken = values.new_zeros(len(self.places))
         taken[: len(self.wanted)] = values[self.wanted]
         return taken
-
-
-def _padded(call: PaddedCall, input_ids: Tensor, rows: PackedRows) -> PaddedInputs:
-    request = torch.bucketize(call.packed, rows.query_start[1:].long(), right=True)
-    slots = call.places // call.num_rows
-    contexts = torch.zeros(call.num_slots, dtype=torch.int32)
-    contexts[slots] = rows.context_lens[request]
-    trees = torch.zeros(call.num_slots, dtype=torch.int32)
-    trees[slots] = rows.is_tree[request].int()
-    return PaddedInputs(
-        input_ids=call.pad(input_ids),
-        positions=call.positions,
-        write_indices=call.write_indices,
-        slot_mapping=call.pad(rows.slot_mapping + 1) - 1,
-        query_start=torch.arange(call.num_slots + 1, dtype=torch.int32) * call.num_rows,
-        context_lens=contexts,
-        is_tree=trees,
-        tree_mask=call.pad(rows.tree_mask),
-    )
 
 
 def _trees(call: PaddedCall, logits_rows: Tensor, row_start: Tensor) -> _Trees:

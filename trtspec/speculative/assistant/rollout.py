@@ -35,12 +35,10 @@ class FrozenRollout(TreeRollout):
             positions=rows.positions[last_rows], slot_mapping=rows.slot_mapping[last_rows]
         )
 
-    def beam_rows(
-        self, roots: PackedRows, depth: int, offset: Tensor, ancestors: Tensor
-    ) -> PackedRows:
+    def beam_rows(self, roots: PackedRows, depth: int, begin: int, ancestors: Tensor) -> PackedRows:
         """The root's row, for each node."""
         batch, width, words = ancestors.shape
-        starts = torch.arange(batch + 1, device=offset.device, dtype=torch.int32) * width
+        starts = torch.arange(batch + 1, device=ancestors.device, dtype=torch.int32) * width
         return roots._replace(
             positions=roots.positions.repeat_interleave(width),
             slot_mapping=roots.slot_mapping.repeat_interleave(width),

@@ -42,8 +42,12 @@ class VanillaRollout(nn.Module):
         request = _request_of_rows(rows)
         row = torch.arange(input_ids.shape[0], device=input_ids.device)
         is_last = row == last_rows[request]
+        # Rows over slots lie on the host, and what is drafted does not.
+        request, is_last, last_rows, ids = (
+            x.to(hidden_in.device, non_blocking=True)
+            for x in (request, is_last, last_rows, input_ids)
+        )
         features: Tensor | None = hidden_in
-        ids = input_ids
         tokens, gains = [], []
         count = len(self.model.depths)
         for depth in range(count):

@@ -77,8 +77,10 @@ class ParallelRollout(nn.Module):
         features = None
         if hidden_in is not None:
             network = cast(MaskedFeatureNetwork, self.model)
-            states = hidden_in[masked.source]
-            states = torch.where(masked.is_mask[:, None], network.mask_hidden, states)
+            source, is_mask = (
+                x.to(hidden_in.device, non_blocking=True) for x in (masked.source, masked.is_mask)
+            )
+            states = torch.where(is_mask[:, None], network.mask_hidden, hidden_in[source])
             features = network.fuse(states)
         guesses = masked.guesses.flatten()
         _, ready = self.model.draft(ids, features, masked.rows, k_caches, v_caches, guesses)
