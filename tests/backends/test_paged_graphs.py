@@ -1,16 +1,21 @@
-"""Graphs over packed rows whose attention is a plugin: what they are not made of."""
+"""Graphs over packed rows whose attention is a plugin: when they are made, and what of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trtspec.backends.parts import MaskKind, Part, PartRole
+from trtspec.backends.tensorrt.backend import TensorRTBackend
+from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.paged import lower_paged
+from trtspec.backends.tensorrt.paged_session import PagedParts
+from trtspec.config.kv import CacheLayout
 from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.errors import ConfigError
 
@@ -18,6 +23,17 @@ from ..config.test_build import MODEL
 from ..tiny_config import attention_of
 
 SPEC = attention_of(MODEL)
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_the_option_decides_where_sequences_lie(paged: bool, tmp_path: Path) -> None:
+    backend: Any = TensorRTBackend()
+    assert backend.has_slots(TensorRTConfig(paged_attention=paged)) is not paged
+    engine = SimpleNamespace(layout=CacheLayout(16, 4, 1, is_slots=not paged))
+    network = SimpleNamespace(parts=())
+    opened = backend.parts(tmp_path, engine, network, {}, (1, 2))
+    assert isinstance(opened, PagedParts) is paged
+    assert opened.graph_batches == (() if paged else (1, 2)), "what is captured"
 
 
 def part(mixer: Any, **changes: Any) -> Part:

@@ -67,14 +67,17 @@ def test_used_where_they_can_be(monkeypatch: pytest.MonkeyPatch, library: Path) 
         plugins.decide_plugins(TensorRTConfig(paged_attention=True))
 
 
-def test_rtx_has_no_plugins(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    install(monkeypatch, "tensorrt_rtx")
+def test_rtx_must_find_itself(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """To build engines with plugins; to run them, it need not."""
+    registry = install(monkeypatch, "tensorrt_rtx")
     decided, (reason,) = plugins.decide_plugins(TensorRTConfig(plugins=None))
-    assert decided.plugins is False and "no plugin layers" in reason
-    with pytest.raises(ConfigError, match=r"plugins was asked for, but tensorrt_rtx 11.0 has no"):
+    assert decided.plugins is False and "libtensorrt_rtx.so.1 in a folder of LD_LIBR" in reason
+    with pytest.raises(ConfigError, match=r"plugins was asked for, but the parser of tensorrt_rtx"):
         plugins.decide_plugins(TensorRTConfig(plugins=True))
-    with pytest.raises(ConfigError, match="the engine uses trtspec's plugins, but tensorrt_rtx"):
-        plugins.load_plugins()
+    monkeypatch.setattr(plugins, "_loads", lambda library: library == "libtensorrt_rtx.so")
+    assert plugins.decide_plugins(TensorRTConfig(plugins=None))[0].plugins
+    plugins.load_plugins()
+    assert registry.loaded == [str(library)]
 
 
 def test_the_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from ..e2e.hybrid_drafts import hybrid
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("tensorrt_rtx")
+libraries = pytest.importorskip("tensorrt_rtx_libs")
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
 
@@ -91,6 +95,23 @@ def assert_native(folder: Path, graph: str, count: int) -> None:
     assert not {"SOFTMAX", "SCATTER"} & set(found)
     part = report[report.index(f"{graph}.onnx") :]
     assert f"{count} fused, 0 that TensorRT may take apart (HALF)" in part
+
+
+def test_paged_attention(tmp_path: Path) -> None:
+    """In a process that finds RTX's library by name, as its parser does for plugins."""
+    (library,) = Path(libraries.__path__[0]).glob("libtensorrt_rtx.so.*")
+    (tmp_path / library.stem).symlink_to(library)
+    command = [sys.executable, "-m", "tests.builder.rtx_creators", str(tmp_path / "engine")]
+    root = Path(__file__).resolve().parent.parent.parent
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    subprocess.run(command, check=True, cwd=root, env=environment)
+    report = (tmp_path / "engine" / REPORT_NAME).read_text()
+    # The attentions; a target samples and accepts, too.
+    assert layers(report, "target.onnx")["PLUGIN_V3"] == 8 + 2
+    assert layers(report, "draft-pass.onnx")["PLUGIN_V3"] == 1
+    with pytest.raises(ConfigError, match=r"paged_attention was asked for, .* LD_LIBRARY_PATH, or"):
+        options = {**ADA, "paged_attention": True}
+        plan_build("trtspec-tiny", BuildConfig(backend="tensorrt", backend_options=options))
 
 
 def test_it_does_not_run_here(folder: Path) -> None:

@@ -31,11 +31,13 @@ from ..backends.plugin_graph import HOW
 pytestmark = pytest.mark.slow
 
 PROMPTS = eight_prompts(810)
-OPTIONS = {
-    "max_batch_size": 8,
-    "max_num_tokens": 80,
-    "kv_cache_config": {"enable_block_reuse": False},
+OPTIONS = {"max_batch_size": 8, "max_num_tokens": 80}
+IN_GRAPHS = {
+    "plugins": [{"TreeMask", "KeyedSample", "TreeAccept"}],
+    "kernels": [],
+    "paged": [{"PagedTreeAttention", "KeyedSample", "TreeAccept"}, {"PagedTreeAttention"}],
 }
+"""The plugins of each graph that has some."""
 Pair = tuple[LLM, LLM]
 
 
@@ -47,12 +49,16 @@ def pair(request: pytest.FixtureRequest, models: TinyModels) -> Iterator[Pair]:
     if request.param != "plugins":
         case, speculation = "llama", tree(models.draft("llama"), 3, 3, 10)
     folder = models.folder(case)
+    # Slots share no prefixes.
+    options: Any = {**OPTIONS, "kv_cache_config": {"enable_block_reuse": request.param == "paged"}}
     with pytest.MonkeyPatch.context() as patch:
-        eager = open_llm(folder, speculation, **OPTIONS)
-        HOW[request.param](patch)
+        eager = open_llm(folder, speculation, **options)
+        sessions = HOW[request.param](patch)
         # Padded to buckets, as steps on CUDA are.
-        accepting = open_llm(folder, speculation, backend="onnx", cuda_graph_config=True, **OPTIONS)
+        accepting = open_llm(folder, speculation, backend="onnx", cuda_graph_config=True, **options)
         yield eager, accepting
+        found = [session.plugins for session in sessions]
+        assert found == IN_GRAPHS[request.param]
     for llm in (eager, accepting):
         assert_no_leak(llm)
         llm.shutdown()

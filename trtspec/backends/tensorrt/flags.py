@@ -19,7 +19,7 @@ def add_flags(parser: Any) -> None:
         "--plugins",
         action=argparse.BooleanOptionalAction,
         help="whether the target's engine makes masks, samples and accepts, by trtspec's plugins "
-        "(default: where they can be used: TensorRT, not RTX, and the plugins were built)",
+        "(default: where they can be used, and were built)",
     )
     add(
         "--paged_attention",

@@ -15,9 +15,8 @@ from trtspec.ops.tree_mask import tree_mask
 
 
 class KernelSession:
-    """A `VerifySession` where there can be no plugins, as in TensorRT-RTX. Kernels make the masks
-    before the plain graph runs; behind it they sample its logits and walk the trees. Tensors stay
-    where they are."""
+    """A `VerifySession` without plugins. Kernels make the masks before the plain graph runs; behind
+    it they sample its logits and walk the trees. Tensors stay where they are."""
 
     def __init__(self, session: GraphSession, windows: Sequence[int], width: int) -> None:
         """``session``: over the graph of `SlotModel` with these ``windows``. ``width``: most rows

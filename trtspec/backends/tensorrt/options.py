@@ -28,7 +28,7 @@ class TensorRTConfig:
     gives it the weights that the files hold then. The files may have been replaced by others of the
     same shapes, such as those of a further training. plugins: whether the target's engine makes its
     masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they can be
-    used (`tensorrt`, not `tensorrt_rtx`, and the plugins were built). paged_attention: whether
+    used (see `decide_plugins`). paged_attention: whether
     sequences have blocks of the cache in place of a slot, and attention over them is a plugin.
     """
 

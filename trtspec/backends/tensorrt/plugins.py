@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION, PLUGINS
 from trtspec.errors import ConfigError
 
 PLUGIN_LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "libtrtspec_plugins.so"
-_WITHOUT_PLUGINS = "tensorrt_rtx"  # has the registry, but no layer that runs plugins
+_RTX, _RTX_LIBRARY = "tensorrt_rtx", "libtensorrt_rtx.so"
 _REMEDY = (
     "build it in trtspec's source folder: cmake -S . -B build -DTENSORRT_ROOT=<folder of TensorRT> "
     "&& cmake --build build --target trtspec_plugins"
@@ -42,9 +43,9 @@ def load_plugins() -> None:
     """Let TensorRT know the plugins, once a process.
 
     Raises:
-        ConfigError: this TensorRT cannot have them, or their library is missing or does not load.
+        ConfigError: their library is missing or does not load.
     """
-    problem = _problem()
+    problem = _library_problem()
     if problem is not None:
         raise ConfigError(
             f"the engine uses trtspec's plugins, but {problem}, or build --no-plugins"
@@ -62,16 +63,30 @@ def load_plugins() -> None:
 
 
 def _problem() -> str | None:
-    """Why the plugins cannot be used, if so, and what would help."""
-    package = require_tensorrt()
-    if package.__name__ == _WITHOUT_PLUGINS:
+    """Why no engine can be built with the plugins, if so, and what would help."""
+    if require_tensorrt().__name__ == _RTX and not _loads(_RTX_LIBRARY):
         return (
-            f"{tensorrt_version()} has no plugin layers; install TensorRT: "
-            "pip install trtspec[tensorrt]"
+            f"the parser of {tensorrt_version()} would end this process, as it adds plugins by way "
+            f"of {_RTX_LIBRARY}, of which its package has another name; make a link of that name "
+            f"to the package's {_RTX_LIBRARY}.1 in a folder of LD_LIBRARY_PATH"
         )
+    return _library_problem()
+
+
+def _library_problem() -> str | None:
+    """Why the plugins cannot be loaded, if so, and what would help."""
     if not PLUGIN_LIBRARY.is_file():
         return f"{PLUGIN_LIBRARY} is missing; {_REMEDY}"
     return None
+
+
+def _loads(library: str) -> bool:
+    """Whether it is found by its name alone."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _missing(registry: Any) -> list[str]:
