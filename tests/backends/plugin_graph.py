@@ -196,15 +196,8 @@ class Paged(Judging):
     def lower(self, engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
         return lower_paged(engine, network, part)
 
-    def parts(
-        self,
-        folder: Path,
-        engine: EngineShape,
-        network: NetworkShape,
-        weights: Mapping[str, Tensor],
-        graph_batches: Sequence[int],
-    ) -> SlotParts:
-        return PagedParts(self, folder, engine, network, weights, ())
+    def parts_class(self, engine: EngineShape) -> type[SlotParts]:
+        return PagedParts
 
     def open_target(self, parts: SlotParts) -> Session:
         assert isinstance(parts, PagedParts)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trtspec.backends.parts import MaskKind, Part, PartRole
+from trtspec.backends.slots.backend import SlotParts
 from trtspec.backends.tensorrt.backend import TensorRTBackend
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.paged import lower_paged
@@ -26,14 +26,11 @@ SPEC = attention_of(MODEL)
 
 
 @pytest.mark.parametrize("paged", [True, False])
-def test_the_option_decides_where_sequences_lie(paged: bool, tmp_path: Path) -> None:
+def test_the_option_decides_where_sequences_lie(paged: bool) -> None:
     backend: Any = TensorRTBackend()
     assert backend.has_slots(TensorRTConfig(paged_attention=paged)) is not paged
     engine = SimpleNamespace(layout=CacheLayout(16, 4, 1, is_slots=not paged))
-    network = SimpleNamespace(parts=())
-    opened = backend.parts(tmp_path, engine, network, {}, (1, 2))
-    assert isinstance(opened, PagedParts) is paged
-    assert opened.graph_batches == (() if paged else (1, 2)), "what is captured"
+    assert backend.parts_class(engine) is (PagedParts if paged else SlotParts)
 
 
 def part(mixer: Any, **changes: Any) -> Part:

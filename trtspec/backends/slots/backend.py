@@ -57,7 +57,8 @@ class SlotBackend(Backend):
         weights: Mapping[str, Tensor],
         graph_batches: Sequence[int] = (),
     ) -> dict[str, Session]:
-        parts = self.parts(folder, engine, network, weights, graph_batches)
+        opens = self.parts_class(engine)
+        parts = opens(self, folder, engine, network, weights, graph_batches)
         if network.is_target:
             (graph,) = network.graphs
             return {graph.name: self.open_target(parts)}
@@ -68,16 +69,9 @@ class SlotBackend(Backend):
             for graph in network.graphs
         }
 
-    def parts(
-        self,
-        folder: Path,
-        engine: EngineShape,
-        network: NetworkShape,
-        weights: Mapping[str, Tensor],
-        graph_batches: Sequence[int],
-    ) -> SlotParts:
-        """The parts of a network, opened."""
-        return SlotParts(self, folder, engine, network, weights, graph_batches)
+    def parts_class(self, engine: EngineShape) -> type[SlotParts]:
+        """What opens the parts of its networks."""
+        return SlotParts
 
     def open_target(self, parts: SlotParts) -> Session:
         """The session of the target."""

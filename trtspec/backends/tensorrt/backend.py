@@ -119,17 +119,8 @@ class TensorRTBackend(SlotBackend):
         """It does so by the plugins of its engine, or by kernels beside it."""
         return bool(self._options(engine).plugins) or register_cuda_ops()
 
-    def parts(
-        self,
-        folder: Path,
-        engine: EngineShape,
-        network: NetworkShape,
-        weights: Mapping[str, Tensor],
-        graph_batches: Sequence[int],
-    ) -> SlotParts:
-        if engine.layout.is_slots:
-            return super().parts(folder, engine, network, weights, graph_batches)
-        return PagedParts(self, folder, engine, network, weights, ())
+    def parts_class(self, engine: EngineShape) -> type[SlotParts]:
+        return SlotParts if engine.layout.is_slots else PagedParts
 
     def open_target(self, parts: SlotParts) -> Session:
         if not self.judges(parts.engine):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.parts import Part
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.backend import SlotParts
 from trtspec.models.attention import PackedRows
@@ -52,6 +53,10 @@ class PagedParts(SlotParts):
         """The session of a target."""
         (part,) = self.network.parts
         return PagedTarget(self.over_caches(part))
+
+    def over_caches(self, part: Part) -> GraphSession:
+        """The graph of a part with caches, on packed rows. Its calls are not captured."""
+        return self._open(part, part.num_caches, ())
 
     def rows(self, name: str) -> PagedGraph:  # type: ignore[override]
         """See `OpenParts.rows`."""
