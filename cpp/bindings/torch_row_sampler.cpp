@@ -7,6 +7,7 @@
 
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tree_holder.hpp"
@@ -26,21 +27,14 @@ struct Kept {
   int64_t max_output_tokens;
 };
 
-// How many tokens each request emits, and of all of them the accepted rows and the tokens, one
-// request behind the other; and why each text ends (`FinishReason`, 0 if it goes on). A single token
-// of -1: the root's row has no usable number.
-using Decided = std::tuple<Ints, Ints, Ints, Ints>;
+// The columns start, tokens, rows and ends of a `StepResult`.
+using Columns = std::tuple<Ints, Ints, Ints, Ints>;
 
-Decided flat(const std::vector<trtspec::Verdict>& verdicts) {
-  Decided decided;
-  auto& [counts, rows, tokens, ends] = decided;
-  for (const trtspec::Verdict& verdict : verdicts) {
-    counts.push_back(int64_t(verdict.tokens.size()));
-    rows.insert(rows.end(), verdict.rows.begin(), verdict.rows.end());
-    tokens.insert(tokens.end(), verdict.tokens.begin(), verdict.tokens.end());
-    ends.push_back(int64_t(verdict.reason));
-  }
-  return decided;
+Columns columns_of(trtspec::StepResult result) {
+  Ints ends;
+  for (const trtspec::FinishReason end : result.ends) ends.push_back(int64_t(end));
+  return {std::move(result.start), std::move(result.tokens), std::move(result.rows),
+          std::move(ends)};
 }
 
 struct RowSamplerHolder : torch::CustomClassHolder {
@@ -87,24 +81,24 @@ struct RowSamplerHolder : torch::CustomClassHolder {
     return made;
   }
 
-  // The verdicts over logits on the host.
-  Decided judge(const Ints& ids, const Ints& trees, const Ints& outputs,
+  // What becomes of them by logits on the host.
+  Columns judge(const Ints& ids, const Ints& trees, const Ints& outputs,
                 const at::Tensor& logits) {
-    return flat(trtspec::verify(questions(ids, trees, outputs), logits, sample_here));
+    return columns_of(trtspec::verify(questions(ids, trees, outputs), logits, sample_here));
   }
 
-  // The verdicts of what an engine or ops found, on the host: `sample` of every row [R] i64, and
-  // what `accept` says, [J, P] i32 and [J] i32.
-  Decided decode(const Ints& ids, const Ints& trees, const Ints& outputs, const at::Tensor& sampled,
+  // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
+  // `accept` says, [J, P] i32 and [J] i32.
+  Columns decode(const Ints& ids, const Ints& trees, const Ints& outputs, const at::Tensor& sampled,
                  const at::Tensor& accepted, const at::Tensor& emitted) {
     const trtspec::Questions asked = questions(ids, trees, outputs);
     const auto count = int64_t(ids.size());
     TORCH_CHECK(sampled.numel() == asked.starts.back() && accepted.dim() == 2 &&
                     accepted.size(0) == count && emitted.numel() == count,
-                "sampling: verdicts on ", asked.starts.back(), " rows of ", count,
+                "sampling: results of ", asked.starts.back(), " rows of ", count,
                 " requests are needed, not ", sampled.sizes(), ", ", accepted.sizes(), " and ",
                 emitted.sizes());
-    return flat(trtspec::decode(asked, sampled.contiguous().const_data_ptr<int64_t>(),
+    return columns_of(trtspec::decode(asked, sampled.contiguous().const_data_ptr<int64_t>(),
                                 accepted.contiguous().const_data_ptr<int32_t>(), accepted.size(1),
                                 emitted.contiguous().const_data_ptr<int32_t>()));
   }

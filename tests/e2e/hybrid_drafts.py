@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtspec import LLM
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -48,10 +47,10 @@ def record_drafts(llm: LLM) -> list[Drafted]:
 
         drafter.prepare_draft_tokens = prepare_draft_tokens
 
-    def on_accepted(batch: StepPlan, accepted: Sequence[Accepted]) -> Any:
+    def on_accepted(batch: StepPlan, result: StepResult) -> Any:
         for request in drafting(batch):
             steps.append(Drafted(request, *current.pop(request.id), request.draft))
-        return judge(batch, accepted)
+        return judge(batch, result)
 
     for index, member in enumerate(union._members):
         watch(index, member.drafter)

@@ -111,13 +111,13 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
         sizes: list[int] = []
         judge = union.on_accepted
 
-        def on_accepted(batch: Any, accepted: Any) -> Any:
+        def on_accepted(batch: Any, result: Any) -> Any:
             sizes.extend(
                 len(i.request.draft)
                 for i in batch.items
                 if i.is_generation and i.request.remaining_tokens > 4
             )
-            return judge(batch, accepted)
+            return judge(batch, result)
 
         union.on_accepted = on_accepted
         for prompt in PROMPTS * 3:

@@ -4,7 +4,6 @@ fed, and few where states, positions or cached rows are wrong. Texts cannot show
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.models.attention import PackedRows
 from trtspec.speculative.block.network import BlockRows, DFlashDraft
 from trtspec.speculative.state_drafter import StateDrafter
@@ -144,12 +143,9 @@ def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.Monkey
     """Each row's state in the place of the next one, where a step has accepted several."""
     on_accepted = StateDrafter.on_accepted
 
-    def shifted(self: StateDrafter, batch: StepPlan, accepted: Sequence[Accepted]) -> Any:
-        moved = [
-            replace(outcome, hidden=None if outcome.hidden is None else outcome.hidden.roll(1, 0))
-            for outcome in accepted
-        ]
-        return on_accepted(self, batch, moved)
+    def shifted(self: StateDrafter, batch: StepPlan, result: StepResult) -> Any:
+        moved = torch.cat([hidden.roll(1, 0) for hidden in result.hidden_of(batch)])
+        return on_accepted(self, batch, replace(result, hidden=moved))
 
     monkeypatch.setattr(StateDrafter, "on_accepted", shifted)
     assert rate(root, "strict") < 0.6

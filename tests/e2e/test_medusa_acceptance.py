@@ -3,18 +3,16 @@ fed, and few where heads are shifted or read the wrong row. Texts cannot show an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.medusa.drafter import MedusaDrafter
 
 from .eagle_heads import V, cycling_target, known_text
@@ -119,11 +117,9 @@ def test_a_wrong_row_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The first of the accepted rows in place of the newest."""
 
     def on_accepted(
-        self: MedusaDrafter, batch: StepPlan, accepted: Sequence[Accepted]
+        self: MedusaDrafter, batch: StepPlan, result: StepResult
     ) -> list[tuple[int, ...]]:
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            hidden: Tensor | None = outcome.hidden
-            assert hidden is not None
+        for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
             self._states[item.request.id] = hidden[0].clone()
         return [()] * len(batch.items)
 

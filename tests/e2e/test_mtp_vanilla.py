@@ -244,8 +244,8 @@ def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
     """Of which some modules have read tokens that are not theirs."""
     accepted = StateDrafter.on_accepted
 
-    def final(self: StateDrafter, batch: Any, outcomes: Any) -> Any:
-        lengths = accepted(self, batch, outcomes)
+    def final(self: StateDrafter, batch: Any, result: Any) -> Any:
+        lengths = accepted(self, batch, result)
         for i, item in enumerate(batch.items):
             states = self._pending[item.request.id].joined()
             if not item.is_generation and len(states) > 1:

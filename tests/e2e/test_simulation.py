@@ -22,11 +22,11 @@ def accepted_by_step(models: TinyModels, length: int) -> list[list[int]]:
         drafter: Any = inside.drafter(llm)
         judge = drafter.on_accepted
 
-        def on_accepted(batch: Any, accepted: Any) -> Any:
-            for item, outcome in zip(batch.items, accepted, strict=True):
+        def on_accepted(batch: Any, result: Any) -> Any:
+            for i, item in enumerate(batch.items):
                 if item.is_generation:
-                    counts.setdefault(item.request.id, []).append(len(outcome.tokens) - 1)
-            return judge(batch, accepted)
+                    counts.setdefault(item.request.id, []).append(result.num_emitted(i) - 1)
+            return judge(batch, result)
 
         drafter.on_accepted = on_accepted
         params = SamplingParams(max_tokens=STEPS * (1 + length), seed=3, ignore_eos=True)

@@ -1,26 +1,42 @@
-"""Verdicts on logits that a test makes up."""
+"""What a step makes of logits that a test makes up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.verdict import Verdict
+from trtspec.executor.step_result import TokenLogprobs
 from trtspec.ops.tree import TokenTree
+
+
+class Verified(NamedTuple):
+    """What became of one request: the rows that emit its tokens, and why it ends."""
+
+    rows: list[int]
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+    reason: str | None
+
+    @property
+    def failed(self) -> bool:
+        return self.reason == "error"
 
 
 def judge(
     sampler: Sampler, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
-) -> list[Verdict]:
+) -> list[Verified]:
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""
     for request, tree in zip(requests, trees, strict=True):
         request.draft = tree
         sampler.begin(request)
     target: Any = SimpleNamespace(judges=False, forward=lambda groups: (logits, None))
-    verdicts = sampler.launch(target, (), requests).read()
-    return [verdicts[request.id] for request in requests]
+    result = sampler.launch(target, (), requests).read()
+    return [
+        Verified(result.accepted_rows(i), result.emitted(i), result.logprobs.get(i), end)
+        for i, end in enumerate(result.ends)
+    ]

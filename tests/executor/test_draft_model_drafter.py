@@ -14,12 +14,12 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
@@ -115,24 +115,24 @@ class Serving:
         batch = StepPlan(tuple(items), feeds_drafts=rng.random() < 0.5)
         if rng.random() < 0.3:
             self.drafter.prepare_draft_tokens(batch)
-        accepted = []
+        kept, emitted = [], []
         for item in items:
             drafted = len(item.request.draft)
-            kept = rng.randint(0, drafted) if item.is_generation else 0
-            tokens = [rng.randrange(VOCAB) for _ in range(kept + 1)] if item.samples else []
-            item.request.tokens.extend(tokens)
-            accepted.append(Accepted(tuple(range(item.num_rows + kept)), tuple(tokens)))
+            nodes = rng.randint(0, drafted) if item.is_generation else 0
+            kept.append(item.num_rows + nodes)
+            emitted.append([rng.randrange(VOCAB) for _ in range(nodes + item.samples)])
+            item.request.tokens.extend(emitted[-1])
             self.events["drafted"] += drafted > 0
             self.events["drafted one token"] += drafted == 1
             item.request.draft = TokenTree.empty()
         before = self.engine.num_fed
-        lengths = self.drafter.on_accepted(batch, accepted)
+        lengths = self.drafter.on_accepted(batch, StepResult.of(emitted))
         if not batch.feeds_drafts:
             self.events["waited"] += self.engine.num_fed == before
             self.events["piled up"] += self.engine.num_fed > before
-        for item, outcome, (length,) in zip(items, accepted, lengths, strict=True):
+        for item, rows, (length,) in zip(items, kept, lengths, strict=True):
             request = item.request
-            self.resources.commit([request], [item.start + len(outcome.rows)], [(length,)])
+            self.resources.commit([request], [item.start + rows], [(length,)])
             behind = len(request.tokens) - cache.committed(request)
             if item.max_nodes or not item.is_generation:
                 assert behind < MOST_BEHIND + len(request.tokens) - item.start - item.num_rows + 1
@@ -184,7 +184,7 @@ def test_a_cache_with_a_window_is_fed_prompts_as_the_target_reads_them(window: i
         assert serving.resources.reserve(request, start + 5, (start + 5,))
         item = ScheduledRequest(request, start, 5, False, 0, False)
         batch = StepPlan((item,), feeds_drafts=False)
-        ((length,),) = serving.drafter.on_accepted(batch, [Accepted(tuple(range(5)), ())])
+        ((length,),) = serving.drafter.on_accepted(batch, StepResult.of([()]))
         serving.resources.commit([request], [start + 5], [(length,)])
         assert length == (start + 5 if window or start + 5 >= MOST_BEHIND else 0)
 
@@ -192,8 +192,8 @@ def test_a_cache_with_a_window_is_fed_prompts_as_the_target_reads_them(window: i
 class FeedsFromTheTargetsStart(TokenDrafter):
     """As if the draft always held what the target does."""
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        lengths = super().on_accepted(batch, accepted)
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
+        lengths = super().on_accepted(batch, result)
         return [
             length if item.is_generation else (item.start + item.num_rows,)
             for item, length in zip(batch.items, lengths, strict=True)
@@ -201,7 +201,7 @@ class FeedsFromTheTargetsStart(TokenDrafter):
 
 
 class NeverFeedsLate(TokenDrafter):
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         fed = [self._fed.pop(item.request.id, None) for item in batch.items]
         return [
             (self._cache.committed(item.request) if known is None else known,)

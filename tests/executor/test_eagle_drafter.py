@@ -88,9 +88,9 @@ class NotInUse(StateDrafter):
     chance = random.Random(1)
     waited = 0
 
-    def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
+    def on_accepted(self, batch, result):  # type: ignore[no-untyped-def]
         feeds = self.chance.random() < 0.5
-        lengths = super().on_accepted(replace(batch, feeds_drafts=feeds), accepted)
+        lengths = super().on_accepted(replace(batch, feeds_drafts=feeds), result)
         for item in batch.items:
             pending = self._pending[item.request.id].num_rows
             NotInUse.waited += not item.is_generation and pending > 1 + self._not_final
@@ -124,8 +124,8 @@ class KeepsStates(StateDrafter):
 class KeepsRollout(StateDrafter):
     """Counts a row of its own states among the committed ones."""
 
-    def on_accepted(self, batch, accepted):  # type: ignore[no-untyped-def]
-        lengths = super().on_accepted(batch, accepted)
+    def on_accepted(self, batch, result):  # type: ignore[no-untyped-def]
+        lengths = super().on_accepted(batch, result)
         for i, item in enumerate(batch.items):
             states = self._pending[item.request.id].joined()
             if item.is_generation and len(states) > 1:

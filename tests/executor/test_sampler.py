@@ -10,7 +10,8 @@ import torch
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.sampling_rows import REASONS, SamplingRows
+from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.step_result import REASONS
 from trtspec.executor.verdict import Judgement
 from trtspec.ops.acceptance import accept
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
@@ -86,7 +87,7 @@ def test_the_host_decides_as_the_ops_do() -> None:
     verdicts, rows without a usable number among them, and texts that end."""
     rng = random.Random(0)
     noise = torch.Generator().manual_seed(0)
-    emitted, ends = 0, set[int]()
+    emitted, ends = 0, set[str | None]()
     for seed in range(20):
         requests = [
             Request.create(
@@ -115,17 +116,17 @@ def test_the_host_decides_as_the_ops_do() -> None:
         assert rows.judge(requests, trees, logits) == by_ops
         emitted += len(by_ops.tokens)
         ends.update(by_ops.ends)
-        first = 0
-        for request, count, end in zip(requests, by_ops.counts, by_ops.ends, strict=True):
-            tokens = by_ops.tokens[first : first + count]
-            first += count
-            assert not {*tokens[:-1]} & {*request.eos_token_ids}
-            is_end = tokens[-1] in request.eos_token_ids
-            is_last = count == request.max_output_tokens
-            assert REASONS[end] == ("stop" if is_end else "length" if is_last else None)
+        for i, request in enumerate(requests):
+            tokens, end = by_ops.emitted(i), by_ops.ends[i]
+            assert by_ops.failed(i) == (not tokens)
+            if tokens:
+                assert not {*tokens[:-1]} & {*request.eos_token_ids}
+                is_end = tokens[-1] in request.eos_token_ids
+                is_last = len(tokens) == request.max_output_tokens
+                assert end == ("stop" if is_end else "length" if is_last else None)
         with pytest.raises(RuntimeError, match="float32 logits"):
             rows.judge(requests, trees, logits[1:])
-    assert emitted > 60 and len(ends) == len(REASONS)  # drafts were accepted, and texts ended
+    assert emitted > 60 and ends == {*REASONS}  # drafts were accepted, texts ended and failed
 
 
 def test_logprobs_are_those_of_each_emitted_row() -> None:

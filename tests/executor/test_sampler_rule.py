@@ -35,8 +35,8 @@ def test_a_rule_is_asked_of_drafts_alone() -> None:
     target, sampler = Target(), Sampler(SimulatedAcceptance([1.0, 1.0]))
     request = Request.create(0, [1], SamplingParams(max_tokens=4), seed=0, max_seq_len=16)
     sampler.begin(request)
-    verdict = sampler.launch(target, [], [request]).read()[0]  # type: ignore[arg-type]
-    assert target.calls == ["judge"] and list(verdict.tokens) == [3]
+    result = sampler.launch(target, [], [request]).read()  # type: ignore[arg-type]
+    assert target.calls == ["judge"] and result.tokens == [3]
     request.draft = TokenTree([5, 6], [-1, 0])
-    verdict = sampler.launch(target, [], [request]).read()[0]  # type: ignore[arg-type]
-    assert target.calls == ["judge", "forward"] and list(verdict.tokens)[:2] == [5, 6]
+    result = sampler.launch(target, [], [request]).read()  # type: ignore[arg-type]
+    assert target.calls == ["judge", "forward"] and result.tokens[:2] == [5, 6]

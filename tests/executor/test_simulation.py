@@ -14,11 +14,10 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.simulation import SimulatedAcceptance, uniform
-from trtspec.executor.verdict import Verdict
 from trtspec.ops.sampling import philox_reference
 from trtspec.ops.tree import TokenTree
 
-from .judging import judge
+from .judging import Verified, judge
 
 V = 40
 EOS = 0
@@ -39,7 +38,7 @@ def new_request(
 
 def verify(
     rates: Sequence[float], requests: list[Request], trees: list[TokenTree], favourite: int = 39
-) -> list[Verdict]:
+) -> list[Verified]:
     """Verdicts over random logits that all prefer ``favourite``, which no tree here carries."""
     rows = sum(1 + len(tree) for tree in trees)
     logits = torch.randn(rows, V, generator=torch.Generator().manual_seed(0))
@@ -47,7 +46,7 @@ def verify(
     return judge(Sampler(SimulatedAcceptance(rates)), requests, trees, logits)
 
 
-def accepted_tokens(tree: TokenTree, verdict: Verdict) -> list[int]:
+def accepted_tokens(tree: TokenTree, verdict: Verified) -> list[int]:
     """The drafts accepted; what was emitted must be exactly the path walked, and one token more."""
     path = [int(tree.tokens[row - 1]) for row in verdict.rows[1:]]
     assert verdict.rows[0] == 0 and verdict.tokens[:-1] == path and not verdict.failed
@@ -138,7 +137,7 @@ def test_without_it_the_sampler_is_untouched() -> None:
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_batches_change_nothing(data: st.DataObject) -> None:
-    """A request's verdict depends on its own tree, seed and step alone."""
+    """What becomes of a request depends on its own tree, seed and step alone."""
     rates = (0.9, 0.6, 0.3)
     trees, requests = [], []
     for i in range(data.draw(st.integers(1, 4))):

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -80,7 +81,7 @@ class ChainDrafter:
     def skips_drafts(self, num_requests: int) -> bool:
         return False
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[()]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[()]]:
         self.num_told += 1
         return [()] * len(batch.items)
 
@@ -124,7 +125,7 @@ class World:
         drafter.prepare_draft_tokens(batch)
         emitted = self.text(request)(0)
         request.tokens.append(emitted)
-        drafter.on_accepted(batch, [Accepted(tuple(range(item.num_rows)), (emitted,))])
+        drafter.on_accepted(batch, StepResult.of([[emitted]]))
 
     def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:
         """Tokens a second over that many steps."""
@@ -143,7 +144,7 @@ class World:
             nodes = sum(len(r.draft) for r in requests)
             self.verified.append(nodes)
             self.pass_time(self.target(len(requests) + nodes))
-            accepted = []
+            all_emitted = []
             for request in requests:
                 text = self.text(request)
                 row, emitted = -1, []
@@ -162,8 +163,8 @@ class World:
                     self.tokens += len(emitted)
                 else:
                     self.tokens += 1 + float((self.acceptance**request.draft.depths).sum())
-                accepted.append(Accepted(tuple(range(len(emitted))), tuple(emitted)))
-            drafter.on_accepted(batch, accepted)
+                all_emitted.append(emitted)
+            drafter.on_accepted(batch, StepResult.of(all_emitted))
             self.pass_time(HOST)
         return (self.tokens - before) / (self.now - began)
 

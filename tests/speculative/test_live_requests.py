@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from trtspec.bench.doctor.agreement import WatchedDrafter
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted, Drafter, NoDrafter
+from trtspec.executor.drafter import Drafter, NoDrafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -149,12 +150,11 @@ def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None
         items.append(ScheduledRequest(request, start, rows, is_generation, nodes, True))
     batch = StepPlan(tuple(items), BLOCKS[: len(items)])
     drafter.prepare_draft_tokens(batch)
-    accepted = []
     for item in items:
         item.request.tokens.append(1)
-        rows = tuple(range(item.num_rows))
-        accepted.append(Accepted(rows, (1,), torch.zeros(item.num_rows, HIDDEN)))
-    drafter.on_accepted(batch, accepted)
+    result = StepResult.of([[1]] * len(items))
+    result.hidden = torch.zeros(sum(item.num_rows for item in items), HIDDEN)
+    drafter.on_accepted(batch, result)
 
 
 @pytest.mark.parametrize("wrapper", WRAPPED)

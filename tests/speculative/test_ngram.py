@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.index import NgramIndex
@@ -106,7 +107,7 @@ def test_drafter() -> None:
         [],
     ]
     assert all(request.draft == TokenTree.chain(request.draft.tokens) for request in nodes)
-    assert drafter.on_accepted(batch, []) == [()] * 7
+    assert drafter.on_accepted(batch, StepResult.of([[]] * 7)) == [()] * 7
 
     free.tokens += [3, 4]
     drafter.prepare_draft_tokens(StepPlan((generation(free, 1),)))

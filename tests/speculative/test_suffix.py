@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
@@ -37,8 +37,7 @@ def emit(drafter: SuffixDrafter, request: Request, tokens: list[int]) -> None:
     """A step that accepted `tokens`."""
     item = generation(request)
     request.tokens += tokens
-    accepted = Accepted(tuple(range(len(tokens))), tuple(tokens))
-    assert drafter.on_accepted(StepPlan((item,)), [accepted]) == [()]
+    assert drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens])) == [()]
 
 
 def test_needs() -> None:
@@ -105,10 +104,10 @@ def test_prompt_chunks_are_taken_in() -> None:
     drafter = make_drafter()
     request = make_request(0, TEXT)
     chunk = ScheduledRequest(request, 0, 6, False, 0, False)
-    drafter.on_accepted(StepPlan((chunk,)), [Accepted(tuple(range(6)), ())])
+    drafter.on_accepted(StepPlan((chunk,)), StepResult.of([()]))
     rest = ScheduledRequest(request, 6, 4, False, 0, True)
     request.tokens.append(4)
-    drafter.on_accepted(StepPlan((rest,)), [Accepted(tuple(range(4)), (4,))])
+    drafter.on_accepted(StepPlan((rest,)), StepResult.of([(4,)]))
     sizes = drafter.cache.sizes
     assert (sizes.num_active, sizes.num_cached, sizes.num_cached_tokens) == (1, 1, 1)
     assert draft(drafter, request) == [5, 6, 7, 1]
@@ -161,7 +160,7 @@ def test_a_preempted_request_keeps_its_response() -> None:
     assert draft(drafter, make_request(1, [0, 4, 5])) == [6, 4]
     again = ScheduledRequest(request, 0, 8, False, 0, True)
     request.tokens.append(6)
-    drafter.on_accepted(StepPlan((again,)), [Accepted(tuple(range(8)), (6,))])
+    drafter.on_accepted(StepPlan((again,)), StepResult.of([(6,)]))
     assert drafter.cache.sizes.num_cached_tokens == 6, "the response is not counted twice"
     emit(drafter, request, [4, 5])
     assert draft(drafter, request) == [6, 4, 5, 6, 4][: len(request.draft)]

@@ -27,9 +27,10 @@ from trtspec.bench.doctor.agreement import matched_depth
 from trtspec.bench.methods import fitting_methods, read_methods
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.registry import make_drafter
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "tokenizer.json"
@@ -137,8 +138,7 @@ def _answer(drafter: Drafter, request: Request, rows: int, tokens: Sequence[int]
     is_generation = request.num_output_tokens > 0
     request.tokens += tokens
     item = ScheduledRequest(request, start, rows, is_generation, 0, samples=True)
-    outcome = Accepted(tuple(range(rows)), tuple(tokens))
-    drafter.on_accepted(StepPlan((item,)), [outcome])
+    drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens]))
 
 
 def _draft(drafter: Drafter, request: Request) -> None:

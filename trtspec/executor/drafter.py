@@ -7,11 +7,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
-
 from trtspec.errors import ConfigError
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 
 
 @dataclass(frozen=True)
@@ -84,22 +83,6 @@ class DrafterNeeds:
         )
 
 
-@dataclass(slots=True)
-class Accepted:
-    """Outcome of one scheduled request.
-
-    rows: rows kept in the target cache, as indices within the request's rows of the step (prefill
-    and root rows first, then node n at num_rows + n), in the order of their positions.
-    tokens: emitted tokens, cut at EOS, stop or max_tokens; empty for a chunk that did not reach
-    the end of the prompt. hidden: the target's states of these rows ``[len(rows), n*H]``, for a
-    drafter that reads them.
-    """
-
-    rows: tuple[int, ...]
-    tokens: tuple[int, ...]
-    hidden: Tensor | None = None
-
-
 class Drafter(Protocol):
     """A source of draft tokens. The executor asks `needs`, never which method it is.
 
@@ -124,14 +107,12 @@ class Drafter(Protocol):
         most that many nodes, none deeper than request.remaining_tokens - 1."""
 
     @abstractmethod
-    def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted]
-    ) -> Sequence[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
         """What became of `batch.items`, in their order; prefill chunks come here too. Called after
         `request.tokens` was extended and before finished requests are released.
 
         Returns for each item how many rows are valid now in each of `needs.caches`: no fewer than
-        before, at most start + len(rows) (the target's committed length to be).
+        before, at most start + num_kept (the target's committed length to be).
         """
 
     @abstractmethod
@@ -157,7 +138,7 @@ class NoDrafter(Drafter):
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         pass
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 
 
 class ForwardingDrafter(Drafter):
@@ -25,10 +26,8 @@ class ForwardingDrafter(Drafter):
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         self._drafter.prepare_draft_tokens(batch)
 
-    def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted]
-    ) -> Sequence[tuple[int, ...]]:
-        return self._drafter.on_accepted(batch, accepted)
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
+        return self._drafter.on_accepted(batch, result)
 
     def release(self, request_id: int) -> None:
         self._drafter.release(request_id)

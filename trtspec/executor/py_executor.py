@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
-from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
@@ -19,8 +19,8 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.scheduler import OrderError, Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult, TokenLogprobs
 from trtspec.executor.stopping import StopChecker
-from trtspec.executor.verdict import TokenLogprobs, Verdict
 from trtspec.executor.verification import Verification
 from trtspec.log import logger
 from trtspec.ops.tree import TokenTree
@@ -47,20 +47,11 @@ class LaunchedStep:
     failure: EngineError | None = None
 
 
-@dataclass
-class _Judged:
-    """A scheduled request after the target's verdict."""
-
-    item: ScheduledRequest
-    output: StepOutput
-    accepted: Accepted = field(default_factory=lambda: Accepted((), ()))
-
-
 class PyExecutor:
     """Continuous batching with speculation over one target engine and any `Drafter`.
 
     A step has two halves: `launch` starts the engine calls of a plan, `collect` waits for their
-    verdicts. What does not depend on these can be done between the two.
+    result. What does not depend on these can be done between the two.
 
     Not thread-safe: one thread calls everything.
     """
@@ -175,17 +166,22 @@ class PyExecutor:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
 
     def collect(self, launched: LaunchedStep) -> list[StepOutput]:
-        """Read the verdicts, accept, commit and emit."""
+        """Read the result, accept, commit and emit."""
         plan, failure = launched.plan, launched.failure
-        judged: list[_Judged] = []
+        outputs: list[StepOutput] = []
         if failure is None:
             try:
-                judged = self._settle(launched)
+                outputs = self._settle(launched)
             except Exception as error:
                 failure = _step_failure(plan, error)
         if failure is not None:
-            judged = [_failed(item, failure) for item in plan.items]
-        outputs = [self._emit(j) for j in judged]
+            for item in plan.items:
+                item.request.finish_reason = "error"
+            outputs = [StepOutput(item.request, error=failure) for item in plan.items]
+        for item in plan.items:
+            item.request.draft = TokenTree.empty()
+            if item.request.is_finished:
+                self._end(item.request)
         self.metrics.end_step(plan.only_generates, failure)
         return outputs
 
@@ -198,73 +194,71 @@ class PyExecutor:
             self._end(request)
         return [StepOutput(request, error=error) for request in refused]
 
-    def _settle(self, launched: LaunchedStep) -> list[_Judged]:
+    def _settle(self, launched: LaunchedStep) -> list[StepOutput]:
         """Extend requests by what the target emits, and bring all caches and the drafter there."""
         plan, verification = launched.plan, launched.verification
         assert verification is not None, "a step that did not fail was verified"
-        verdicts = verification.read()
-        judged = [self._accept(item, verdicts.get(item.request.id)) for item in plan.items]
+        result = verification.read().spread([item.samples for item in plan.items])
+        outputs = [self._extend(item, result, i) for i, item in enumerate(plan.items)]
         if self._drafter.needs.reads_hidden:
             assert verification.hidden is not None, "the target was built without hidden states"
-            _share_out(verification.hidden, launched.groups, judged)
-        drafted = self._drafter.on_accepted(plan, [j.accepted for j in judged])
-        self._commit(judged, drafted)
-        return judged
+            result.hidden = _kept(verification.hidden, launched, result)
+        self._commit(plan, result, self._drafter.on_accepted(plan, result))
+        return outputs
 
-    def _accept(self, item: ScheduledRequest, verdict: Verdict | None) -> _Judged:
-        """Extend the request by what the target emits, up to where its text ends. No verdict: its
-        newest token was not fed yet."""
+    def _extend(self, item: ScheduledRequest, result: StepResult, i: int) -> StepOutput:
+        """Extend the request of item i by what the target emits, up to where its text ends."""
         request = item.request
-        fed = tuple(range(item.num_rows))
-        if verdict is None:
-            return _Judged(item, StepOutput(request), Accepted(fed, ()))
-        if verdict.failed:
+        if result.failed(i):
+            request.finish_reason = "error"
             where = f"at output token {request.num_output_tokens}"
             error = EngineError(
                 f"the model returned no usable logits {where} (NaN, or every token excluded); "
                 "check the checkpoint and the request's bans, or use dtype float32"
             )
-            return _failed(item, error)
+            return StepOutput(request, error=error)
+        tokens = result.emitted(i)
+        if not tokens:  # its newest token was not fed yet
+            return StepOutput(request)
         stop = self._stops[request.id]
-        emitted = verdict.tokens[: stop.accept(verdict.tokens, verdict.reason)]
+        count = stop.accept(tokens, result.ends[i])
+        if count < len(tokens):
+            tokens = tokens[:count]
+        result.cut(i, count, stop.finish_reason)
         request.finish_reason = stop.finish_reason
-        request.tokens.extend(emitted)
-        # Rows of accepted drafts lie behind the fed tokens; the last emitted token has no row yet.
-        nodes = tuple(item.num_rows - 1 + row for row in verdict.rows[1 : len(emitted)])
-        logprobs = verdict.logprobs[: len(emitted)] if verdict.logprobs else None
+        request.tokens.extend(tokens)
         if item.is_generation:
             tree = request.draft
             request.num_steps += 1
-            self.metrics.record_verify(request.id, len(emitted), len(tree), tree.max_depth)
-        return _Judged(
-            item, StepOutput(request, emitted, logprobs), Accepted(fed + nodes, tuple(emitted))
-        )
+            self.metrics.record_verify(request.id, count, len(tree), tree.max_depth)
+        return StepOutput(request, tokens, result.logprobs.get(i))
 
-    def _commit(self, judged: Sequence[_Judged], drafted: Sequence[tuple[int, ...]]) -> None:
+    def _commit(
+        self, plan: StepPlan, result: StepResult, drafted: Sequence[tuple[int, ...]]
+    ) -> None:
         """Make accepted rows contiguous in the target's cache and move all caches' counters."""
-        kept: list[_Judged] = []
-        lengths: list[tuple[int, ...]] = []
-        for j, draft_committed in zip(judged, drafted, strict=True):
-            if j.output.error is None:
-                kept.append(j)
-                lengths.append(draft_committed)
-        # Rows rise: those whose last is at its place are all at theirs.
-        moved = [j for j in kept if j.accepted.rows[-1] >= len(j.accepted.rows)]
         resources = self._resources
+        # Rows rise: those whose last is at its place are all at theirs.
+        moved = [
+            (item, result.accepted_rows(i))
+            for i, item in enumerate(plan.items)
+            if (count := result.num_emitted(i)) > 1
+            and result.rows[result.start[i + 1] - 1] >= count
+        ]
         if moved:
-            starts = [j.item.start for j in moved]
-            rows = [j.accepted.rows for j in moved]
-            self._target.compact(*resources.moves([j.item.request for j in moved], starts, rows))
-        committed = [j.item.start + len(j.accepted.rows) for j in kept]
-        resources.commit([j.item.request for j in kept], committed, lengths)
-
-    def _emit(self, judged: _Judged) -> StepOutput:
-        """Close the request's step; a request whose text ended gives everything back."""
-        request = judged.item.request
-        request.draft = TokenTree.empty()
-        if request.is_finished:
-            self._end(request)
-        return judged.output
+            roots = [item.start + item.num_rows - 1 for item, _ in moved]
+            rows = [rows for _, rows in moved]
+            requests = [item.request for item, _ in moved]
+            self._target.compact(*resources.moves(requests, roots, rows))
+        kept = [
+            (item.request, item.start + num_kept, lengths)
+            for item, num_kept, lengths in zip(
+                plan.items, result.num_kept(plan), drafted, strict=True
+            )
+            if num_kept
+        ]
+        if kept:
+            resources.commit(*zip(*kept, strict=True))
 
     def _end(self, request: Request) -> None:
         self._scheduler.finish(request)
@@ -291,27 +285,20 @@ def _rows(item: ScheduledRequest, blocks: torch.Tensor) -> RowGroup:
     )
 
 
-def _share_out(hidden: torch.Tensor, groups: Sequence[RowGroup], judged: Sequence[_Judged]) -> None:
-    """Give every request the states of its accepted rows, gathered at once."""
-    fed = sum(group.num_rows for group in groups)
-    counts = [len(j.accepted.rows) for j in judged]
-    if sum(counts) == fed:
-        gathered = hidden if hidden.device.type == "cpu" else hidden.clone()  # see `Session.run`
-    else:
-        rows: list[int] = []
-        first = 0
-        for group, j in zip(groups, judged, strict=True):
-            rows += [first + row for row in j.accepted.rows]
-            first += group.num_rows
-        gathered = hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
-    shares = torch.split(gathered, counts) if len(counts) > 1 else (gathered,)
-    for j, share in zip(judged, shares, strict=True):
-        j.accepted.hidden = share
-
-
-def _failed(item: ScheduledRequest, error: TrtspecError) -> _Judged:
-    item.request.finish_reason = "error"
-    return _Judged(item, StepOutput(item.request, error=error))
+def _kept(hidden: torch.Tensor, launched: LaunchedStep, result: StepResult) -> torch.Tensor:
+    """The states of the rows that stay, gathered at once."""
+    items, counts = launched.plan.items, result.num_kept(launched.plan)
+    if sum(counts) == hidden.shape[0]:
+        return hidden if hidden.device.type == "cpu" else hidden.clone()  # see `Session.run`
+    rows: list[int] = []
+    first = 0
+    for i, (item, group) in enumerate(zip(items, launched.groups, strict=True)):
+        if counts[i]:
+            root = first + item.num_rows - 1
+            rows += range(first, root)
+            rows += [root + row for row in result.accepted_rows(i)] or [root]
+        first += group.num_rows
+    return hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
 
 
 def _step_failure(plan: StepPlan, error: Exception) -> EngineError:

@@ -160,14 +160,14 @@ class ResourceManager:
         )
 
     def moves(
-        self, requests: Sequence[Request], starts: Sequence[int], rows: Sequence[Sequence[int]]
+        self, requests: Sequence[Request], roots: Sequence[int], rows: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor]:
         """Rows of the target's cache to be moved, from where to where, int64 [n] each, so that
-        the accepted rows of each request lie behind each other. starts: the position of its first
-        row of the step. rows: which it keeps, as `Accepted.rows`."""
+        the accepted rows of each request lie behind each other. roots: the position of its root.
+        rows: which it keeps, from the root on (`StepResult.rows`)."""
         ids = [request.id for request in requests]
         counts = list(map(len, rows))
-        source, place = self.native.moves(ids, starts, counts, list(chain.from_iterable(rows)))
+        source, place = self.native.moves(ids, roots, counts, list(chain.from_iterable(rows)))
         return source, place
 
     def free(self, request: Request) -> None:

@@ -95,8 +95,8 @@ class Sampler:
                 if change is not None:
                     change.apply(logits[own])
         if not self._forces(trees) and logits.device.type == "cpu":
-            decisions = self._rows.judge(requests, trees, logits)
-            return Verification(requests, hidden, lambda: decisions, raw)
+            result = self._rows.judge(requests, trees, logits)
+            return Verification(requests, hidden, lambda: result, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, trees)
@@ -120,17 +120,17 @@ class Sampler:
         judgement: Judgement,
         raw: Mapping[int, Tensor],
     ) -> Verification:
-        """By tensors, which are read when the verdicts are."""
+        """By tensors, which are read when the result is."""
         decide = partial(self._rows.decode, requests, trees, judgement)
         return Verification(requests, hidden, decide, raw)
 
 
 def _raw(requests: Sequence[Request], logits: Tensor) -> dict[int, Tensor]:
-    """The raw model's log probabilities, of the requests that ask for some, by id."""
+    """The raw model's log probabilities, of the requests that ask for some, by their places."""
     if all(request.params.logprobs is None for request in requests):
         return {}
     return {
-        request.id: torch.log_softmax(logits[own], dim=-1)
-        for request, own in zip(requests, places(requests), strict=True)
+        i: torch.log_softmax(logits[own], dim=-1)
+        for i, (request, own) in enumerate(zip(requests, places(requests), strict=True))
         if request.params.logprobs is not None
     }

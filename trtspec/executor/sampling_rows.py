@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,25 +11,10 @@ from torch import Tensor
 from trtspec.backends.staging import to_host
 from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.request import Request
+from trtspec.executor.step_result import REASONS, StepResult
 from trtspec.executor.verdict import Judgement
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
-
-
-class Decisions(NamedTuple):
-    """The target's verdicts on several requests: how many tokens each emits, and of all of these,
-    one request behind the other, the accepted rows (the root first) and the tokens; of each request
-    the place in `REASONS` of why its text ends. A single token of -1: the root's row has no usable
-    number. A path ends before a later row of that kind, and where the text ends."""
-
-    counts: list[int]
-    rows: list[int]
-    tokens: list[int]
-    ends: list[int]
-
-
-REASONS = (None, "stop", "length")
-"""``FinishReason`` of cpp/include/trtspec/text_end.hpp, as far as tokens decide it."""
 
 
 class SamplingRows:
@@ -58,13 +43,13 @@ class SamplingRows:
 
     def judge(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
-    ) -> Decisions:
+    ) -> StepResult:
         """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
-        return Decisions._make(self._judge(*self._asked(requests, trees), logits))
+        return _result(self._judge(*self._asked(requests, trees), logits))
 
     def decode(
         self, requests: Sequence[Request], trees: Sequence[TokenTree], judgement: Judgement
-    ) -> Decisions:
+    ) -> StepResult:
         """What tensors say of the rows, wherever they are; one copy comes to the host."""
         sampled, accepted, emitted = judgement
         if accepted is None or emitted is None:  # roots alone: each emits its own token
@@ -76,7 +61,7 @@ class SamplingRows:
             widest = 1 + max(map(len, trees))
             sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
         asked = self._asked(requests, trees)
-        return Decisions._make(self._decode(*asked, sampled, accepted, emitted))
+        return _result(self._decode(*asked, sampled, accepted, emitted))
 
     def release(self, request_id: int) -> None:
         """Forget a request; unknown ids are ignored."""
@@ -106,3 +91,8 @@ class SamplingRows:
                 options = p.temperature, p.top_k, p.top_p, p.min_p, seed, request.sample_index
                 self._add(request.id, *options, request.end_tokens, request.max_output_tokens)
                 self._live.add(request.id)
+
+
+def _result(columns: tuple[list[int], list[int], list[int], list[int]]) -> StepResult:
+    start, tokens, rows, ends = columns
+    return StepResult(start, tokens, rows, [REASONS[end] for end in ends])

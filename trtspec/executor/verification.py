@@ -1,17 +1,15 @@
-"""Verification: a step's rows at the target, whose verdicts may still be computed."""
+"""Verification: a step's rows at the target, whose result may still be computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from trtspec.backends.staging import to_host
 from trtspec.executor.request import Request
-from trtspec.executor.sampling_rows import REASONS, Decisions
-from trtspec.executor.verdict import TokenLogprobs, Verdict
+from trtspec.executor.step_result import StepResult, TokenLogprobs
 
 
 class Verification:
@@ -24,59 +22,51 @@ class Verification:
         self,
         requests: Sequence[Request],
         hidden: Tensor | None = None,
-        decide: Callable[[], Decisions] | None = None,
+        decide: Callable[[], StepResult] | None = None,
         raw: Mapping[int, Tensor] | None = None,
     ) -> None:
-        """``decide``: gives the decisions on the rows of ``requests``, waiting for the device where
-        they are made; None if there are no rows. ``raw``: log probabilities ``[1 + nodes, V]`` of
-        the requests that want some, by id."""
+        """``decide``: gives the result of ``requests``, those that sample, waiting for the device
+        where it is made; None if there are none. ``raw``: log probabilities ``[1 + nodes, V]`` of
+        those that want some, by their places among them."""
         self.hidden = hidden
         self._requests = requests
         self._decide = decide
         self._raw = raw or {}
 
-    def read(self) -> dict[int, Verdict]:
-        """The verdict on each request, by its id. Waits for the device; one copy comes back, and
+    def read(self) -> StepResult:
+        """The result of the requests that sample. Waits for the device; one copy comes back, and
         one more if log probabilities are asked for."""
         if self._decide is None:
-            return {}
-        judged = self._decide()
-        verdicts: dict[int, Verdict] = {}
-        first = 0
-        for request, count, ended in zip(self._requests, judged.counts, judged.ends, strict=True):
-            end = first + count
-            rows, tokens = judged.rows[first:end], judged.tokens[first:end]
-            first = end
-            verdicts[request.id] = Verdict(rows, tokens, None, tokens[-1] < 0, REASONS[ended])
-        asked = [r for r in self._requests if r.id in self._raw and not verdicts[r.id].failed]
-        return {**verdicts, **self._with_logprobs(asked, verdicts)} if asked else verdicts
+            return StepResult.of(())
+        result = self._decide()
+        asked = [i for i in self._raw if not result.failed(i)]
+        if asked:
+            self._read_logprobs(asked, result)
+        return result
 
-    def _with_logprobs(
-        self, requests: Sequence[Request], verdicts: Mapping[int, Verdict]
-    ) -> dict[int, Verdict]:
-        """The verdicts on requests with the log probabilities of their tokens, read together."""
-        own = [verdicts[request.id] for request in requests]
-        raw = [self._raw[request.id] for request in requests]
+    def _read_logprobs(self, asked: Sequence[int], result: StepResult) -> None:
+        """Of the tokens of several requests, read together."""
+        raw = [self._raw[i] for i in asked]
         device = raw[0].device
-        rows = [torch.tensor(verdict.rows).to(device) for verdict in own]
+        spans = [slice(result.start[i], result.start[i + 1]) for i in asked]
+        rows = [torch.tensor(result.rows[span]).to(device) for span in spans]
         table = torch.cat([r.index_select(0, kept) for r, kept in zip(raw, rows, strict=True)])
-        tokens = torch.tensor([token for verdict in own for token in verdict.tokens]).to(device)
-        counts = [min(request.params.logprobs or 0, table.shape[1]) for request in requests]
+        tokens = [token for span in spans for token in result.tokens[span]]
+        emitted = table.gather(1, torch.tensor(tokens).to(device)[:, None])
+        counts = [min(self._requests[i].params.logprobs or 0, table.shape[1]) for i in asked]
         values, ids = table.topk(max(counts))
-        emitted = table.gather(1, tokens[:, None])
         found = zip(*(x.tolist() for x in to_host([emitted, values, ids])), strict=True)
-        told: dict[int, Verdict] = {}
-        for request, verdict, count in zip(requests, own, counts, strict=True):
-            logprobs = [
+        for i, span, count in zip(asked, spans, counts, strict=True):
+            result.logprobs[i] = [
                 TokenLogprobs(token, logprob, dict(zip(best[:count], of_best[:count], strict=True)))
-                for token, ((logprob,), of_best, best) in zip(verdict.tokens, found, strict=False)
+                for token, ((logprob,), of_best, best) in zip(
+                    result.tokens[span], found, strict=False
+                )
             ]
-            told[request.id] = replace(verdict, logprobs=logprobs)
-        return told
 
 
 def places(requests: Sequence[Request]) -> list[slice]:
-    """Where each request's rows are among those that are judged."""
+    """Where each request's rows are among those that are verified."""
     found, first = [], 0
     for request in requests:
         end = first + 1 + len(request.draft)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, overload
 
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.verdict import TokenLogprobs
+from trtspec.executor.step_result import TokenLogprobs
 
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 
 
 class ReadsPart(ForwardingDrafter):
@@ -17,11 +18,7 @@ class ReadsPart(ForwardingDrafter):
         super().__init__(drafter)
         self._columns = columns
 
-    def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted]
-    ) -> Sequence[tuple[int, ...]]:
-        return super().on_accepted(batch, [self._part(outcome) for outcome in accepted])
-
-    def _part(self, outcome: Accepted) -> Accepted:
-        assert outcome.hidden is not None, "the target hands out its states"
-        return replace(outcome, hidden=outcome.hidden[:, self._columns])
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
+        assert result.hidden is not None, "the target hands out its states"
+        part = replace(result, hidden=result.hidden[:, self._columns])
+        return super().on_accepted(batch, part)

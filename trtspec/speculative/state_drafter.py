@@ -10,11 +10,12 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
@@ -99,22 +100,21 @@ class StateDrafter(CachedRolloutDrafter):
             states.append(hidden)
         return groups, torch.cat(states)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows. Feed those of prefill chunks but the newest, those that
         are many, and at the end of a text those that fill a block, where that makes rows final."""
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            request, hidden = item.request, outcome.hidden
-            assert hidden is not None, "the target hands out its states"
+        for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
+            request = item.request
             start = self._fed.pop(request.id, None)
             if start is None:
                 start = self._cache.committed(request)
             pending = self._pending.get(request.id)
             if pending is None:
                 pending = self._pending[request.id] = _Pending()
-            num_pending, count = pending.num_rows, len(outcome.rows)
+            num_pending, count = pending.num_rows, len(hidden)
             pending.append(hidden, count)
             most = _MOST_WAITING // (hidden.shape[1] * hidden.element_size())
             is_due = batch.feeds_drafts or num_pending + count > most

@@ -7,11 +7,12 @@ from typing import Self
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
@@ -55,7 +56,7 @@ class TokenDrafter(CachedRolloutDrafter):
             groups.append(self._group(request, start, len(request.tokens)))
         return groups, None
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Feed prefill chunks to the draft, or all rows that are due; return the draft cache's
         length for each item."""
         lengths: list[tuple[int, ...]] = []

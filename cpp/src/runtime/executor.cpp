@@ -1,27 +1,14 @@
-#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 
 #include <trtspec/runtime/executor.hpp>
+#include <trtspec/runtime/host_tensor.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 namespace trtspec {
-
-struct Executor::Judged {
-  ScheduledRequest item;
-  StepOutput output;
-  Accepted accepted;
-
-  static Judged failed(const ScheduledRequest& item, std::string error) {
-    item.request->finish_reason = FinishReason::error;
-    return {item, {.request_id = item.request->id, .tokens = {}, .error = std::move(error)}, {}};
-  }
-};
 
 namespace {
 
@@ -49,13 +36,45 @@ StepClock between(const StepClock& began, const StepClock& ended) {
           .draft_calls = ended.draft_calls - began.draft_calls};
 }
 
-// The states of one request's accepted rows; `first` is its first row of the step.
-at::Tensor rows_of(const at::Tensor& hidden, std::int64_t first,
-                   std::span<const std::int64_t> rows) {
-  at::Tensor index = at::empty({static_cast<std::int64_t>(rows.size())}, at::kLong);
-  std::transform(rows.begin(), rows.end(), index.mutable_data_ptr<std::int64_t>(),
-                 [first](std::int64_t row) { return first + row; });
-  return at::index_select(hidden, 0, index);
+// Of a batch, from what became of the requests that sample.
+StepResult of_all(const ScheduledBatch& batch, StepResult sampled) {
+  StepResult result;
+  for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
+    if (item.samples) {
+      result.add(sampled.ends[i]);
+      result.start.back() = sampled.start[i + 1];
+      result.logprobs.back() = std::move(sampled.logprobs[i]);
+      ++i;
+    } else {
+      result.add();
+    }
+  }
+  result.tokens = std::move(sampled.tokens);
+  result.rows = std::move(sampled.rows);
+  return result;
+}
+
+// Where the rows lie that stay, among all of the step.
+at::Tensor kept_rows(const ScheduledBatch& batch, const StepResult& result,
+                     std::span<const RowGroup> groups) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0, first = 0; i < std::ssize(batch.items); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::int64_t fed = batch.items[at].num_rows;
+    for (std::int64_t row = 0; !result.failed(at) && row < fed; ++row) rows.push_back(first + row);
+    for (const std::int64_t row : result.accepted_rows(at)) {
+      if (row > 0) rows.push_back(first + fed - 1 + row);
+    }
+    first += groups[at].num_rows();
+  }
+  return host_copy(rows);
+}
+
+std::string no_usable_logits(const Request& request) {
+  return "the model returned no usable logits at output token " +
+         std::to_string(request.num_output_tokens()) +
+         " (NaN, or every token excluded); check the checkpoint and the request's bans, or use "
+         "dtype float32";
 }
 
 }  // namespace
@@ -93,22 +112,24 @@ std::vector<StepOutput> Executor::step() {
       metrics_.record_prefix(item.request->num_prompt_tokens, item.start);
     }
   }
-  std::vector<Judged> judged;
+  std::vector<StepOutput> outputs;
   try {
-    judged = run(batch);
+    outputs = run(batch);
   } catch (const std::exception& error) {
-    judged.clear();
+    outputs.clear();
     for (const ScheduledRequest& item : batch.items) {
-      judged.push_back(Judged::failed(item, std::string("the step failed: ") + error.what()));
+      item.request->finish_reason = FinishReason::error;
+      outputs.push_back({.request_id = item.request->id,
+                         .tokens = {},
+                         .error = std::string("the step failed: ") + error.what()});
     }
   }
-  std::vector<StepOutput> outputs;
-  for (Judged& j : judged) outputs.push_back(emit(j));
+  for (std::size_t i = 0; i < outputs.size(); ++i) emit(*batch.items[i].request, outputs[i]);
   metrics_.record_step(between(began, read_clocks(target_, drafter_->engine())));
   return outputs;
 }
 
-std::vector<Executor::Judged> Executor::run(const ScheduledBatch& batch) {
+std::vector<StepOutput> Executor::run(const ScheduledBatch& batch) {
   for (const Request* request : batch.preempted) drafter_->release(request->id);
   drafter_->prepare_draft_tokens(batch);
   std::vector<RowGroup> groups;
@@ -118,34 +139,21 @@ std::vector<Executor::Judged> Executor::run(const ScheduledBatch& batch) {
     if (item.samples) sampling.push_back(item.request);
   }
   const ModelEngine::Output output = target_.forward(groups);
-  std::vector<Verdict> verdicts;
+  StepResult result;
   if (!sampling.empty()) {
-    verdicts = verify(sampling, processors_, output.logits, target_.device());
+    result = verify(sampling, processors_, output.logits, target_.device());
   }
-
-  // Before any request is extended, as the groups' tokens lie in the requests.
-  std::vector<std::int64_t> first_rows;
-  for (std::int64_t row = 0; const RowGroup& group : groups) {
-    first_rows.push_back(row);
-    row += group.num_rows();
-  }
-  std::vector<Judged> judged;
-  for (auto verdict = verdicts.begin(); const ScheduledRequest& item : batch.items) {
-    judged.push_back(accept(item, item.samples ? &*verdict++ : nullptr));
-  }
-  std::vector<Accepted> accepted;
-  for (std::size_t i = 0; i < judged.size(); ++i) {
-    if (drafter_->needs().reads_hidden) {
-      if (!output.hidden.defined()) {
-        throw std::logic_error("the target was built without hidden states");
-      }
-      judged[i].accepted.hidden = rows_of(output.hidden, first_rows[i], judged[i].accepted.rows);
+  result = of_all(batch, std::move(result));
+  if (drafter_->needs().reads_hidden) {
+    if (!output.hidden.defined()) {
+      throw std::logic_error("the target was built without hidden states");
     }
-    accepted.push_back(judged[i].accepted);
+    // Before requests are extended, as the groups' tokens lie in them.
+    result.hidden = at::index_select(output.hidden, 0, kept_rows(batch, result, groups));
   }
-  const std::vector<std::int64_t> drafted = drafter_->on_accepted(batch, accepted);
-  commit(judged, drafted);
-  return judged;
+  std::vector<StepOutput> outputs = extend(batch, result);
+  commit(batch, result, drafter_->on_accepted(batch, result));
+  return outputs;
 }
 
 RowGroup Executor::rows(const ScheduledRequest& item) const {
@@ -159,69 +167,60 @@ RowGroup Executor::rows(const ScheduledRequest& item) const {
           .last_logits = item.samples};
 }
 
-// Extends the request by what the target emits.
-Executor::Judged Executor::accept(const ScheduledRequest& item, const Verdict* verdict) {
-  Request& request = *item.request;
-  Judged judged{item, {.request_id = request.id, .tokens = {}, .error = {}}, {}};
-  Accepted& accepted = judged.accepted;
-  accepted.rows.resize(static_cast<std::size_t>(item.num_rows));
-  std::iota(accepted.rows.begin(), accepted.rows.end(), std::int64_t{0});
-  if (!verdict) return judged;
-  if (verdict->failed) {
-    return Judged::failed(item, "the model returned no usable logits at output token " +
-                                    std::to_string(request.num_output_tokens()) +
-                                    " (NaN, or every token excluded); check the checkpoint "
-                                    "and the request's bans, or use dtype float32");
+// Extends the requests by what the target emits.
+std::vector<StepOutput> Executor::extend(const ScheduledBatch& batch, StepResult& result) {
+  std::vector<StepOutput> outputs;
+  for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
+    Request& request = *item.request;
+    const std::span<const std::int64_t> emitted = result.emitted(i);
+    StepOutput& output = outputs.emplace_back(StepOutput{.request_id = request.id,
+                                                         .tokens = {emitted.begin(), emitted.end()},
+                                                         .error = {},
+                                                         .logprobs = std::move(result.logprobs[i])});
+    if (result.failed(i)) output.error = no_usable_logits(request);
+    request.tokens.insert(request.tokens.end(), emitted.begin(), emitted.end());
+    request.finish_reason = result.ends[i++];
+    if (item.is_generation && output.error.empty()) {
+      metrics_.record_verify(request.id, std::ssize(emitted), request.draft.size(),
+                             request.draft.max_depth());
+    }
   }
-  accepted.tokens = verdict->tokens;
-  request.tokens.insert(request.tokens.end(), verdict->tokens.begin(), verdict->tokens.end());
-  request.finish_reason = verdict->reason;
-  // Rows of accepted drafts lie behind the fed tokens; the last emitted token has no row yet.
-  const auto emitted = static_cast<std::int64_t>(accepted.tokens.size());
-  for (std::int64_t i = 1; i < emitted; ++i) {
-    accepted.rows.push_back(item.num_rows - 1 + verdict->rows[static_cast<std::size_t>(i)]);
-  }
-  if (item.is_generation) {
-    metrics_.record_verify(request.id, emitted, request.draft.size(), request.draft.max_depth());
-  }
-  judged.output.tokens = accepted.tokens;
-  judged.output.logprobs = verdict->logprobs;
-  return judged;
+  return outputs;
 }
 
 // Makes accepted rows contiguous in the target's cache and moves both caches' counters.
-void Executor::commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted) {
-  if (drafted.size() != judged.size()) throw std::logic_error("the drafter answered for others");
+void Executor::commit(const ScheduledBatch& batch, const StepResult& result,
+                      std::span<const std::int64_t> drafted) {
+  if (drafted.size() != result.size()) throw std::logic_error("the drafter answered for others");
   const KVCache& cache = resources_.target();
   std::vector<std::int64_t> src;
   std::vector<std::int64_t> dst;
-  for (const Judged& j : judged) {
-    const std::int64_t id = j.item.request->id;
-    for (std::int64_t position = j.item.start; const std::int64_t row : j.accepted.rows) {
-      if (j.item.start + row != position) {
-        src.push_back(cache.slot(id, j.item.start + row));
-        dst.push_back(cache.slot(id, position));
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const ScheduledRequest& item = batch.items[i];
+    // The root's row is at its place; a node is to lie behind the accepted row before it.
+    const std::int64_t root = item.start + item.num_rows - 1;
+    for (std::int64_t place = 0; const std::int64_t row : result.accepted_rows(i)) {
+      if (row != place) {
+        src.push_back(cache.slot(item.request->id, root + row));
+        dst.push_back(cache.slot(item.request->id, root + place));
       }
-      ++position;
+      ++place;
     }
   }
   if (!src.empty()) target_.compact(src, dst);
-  for (std::size_t i = 0; i < judged.size(); ++i) {
-    const Judged& j = judged[i];
-    if (j.item.request->finish_reason == FinishReason::error) continue;
-    const auto kept = static_cast<std::int64_t>(j.accepted.rows.size());
-    resources_.commit(*j.item.request, j.item.start + kept,
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (result.failed(i)) continue;
+    const ScheduledRequest& item = batch.items[i];
+    resources_.commit(*item.request, item.start + result.num_kept(i, item.num_rows),
                       drafted.subspan(i, resources_.num_drafts()));
   }
 }
 
 // Closes the request's step; a request whose text ended gives everything back.
-StepOutput Executor::emit(Judged& judged) {
-  Request& request = *judged.item.request;
+void Executor::emit(Request& request, StepOutput& output) {
   request.draft = TokenTree();
-  judged.output.finish_reason = request.finish_reason;
+  output.finish_reason = request.finish_reason;
   if (request.is_finished()) forget(request);
-  return std::move(judged.output);
 }
 
 void Executor::forget(Request& request) {

@@ -33,7 +33,7 @@ void NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
 }
 
 std::vector<std::int64_t> NGramDrafter::on_accepted(const ScheduledBatch& batch,
-                                                    std::span<const Accepted>) {
+                                                    const StepResult&) {
   return std::vector<std::int64_t>(batch.items.size(), 0);  // no draft cache
 }
 

@@ -80,33 +80,37 @@ Questions::Questions(std::span<const Asked> requests) : asked(requests.begin(), 
   }
 }
 
-std::vector<Verdict> decode(const Questions& questions, const std::int64_t* sampled,
-                            const std::int32_t* accepted, std::int64_t width,
-                            const std::int32_t* emitted) {
-  std::vector<Verdict> verdicts(questions.asked.size());
-  for (std::size_t i = 0; i < verdicts.size(); ++i) {
-    Verdict& verdict = verdicts[i];
+StepResult decode(const Questions& questions, const std::int64_t* sampled,
+                  const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted) {
+  StepResult result;
+  for (std::size_t i = 0; i < questions.asked.size(); ++i) {
     const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
-    for (std::int32_t at = 0; at < emitted[i]; ++at) {
-      verdict.rows.push_back(path[at]);
-      verdict.tokens.push_back(sampled[questions.starts[i] + path[at]]);
+    const auto emits = [&](std::int32_t place) {
+      return sampled[questions.starts[i] + path[place]];
+    };
+    std::int32_t count = emitted[i];
+    // What came before a row without a usable number stands; the next step fails.
+    if (count > 0 && emits(count - 1) < 0) --count;
+    if (count == 0) {
+      result.add(FinishReason::error);
+      continue;
     }
-    // What came before stands; the next step fails.
-    if (verdict.tokens.size() > 1 && verdict.tokens.back() < 0) verdict.tokens.pop_back();
-    verdict.failed = verdict.tokens.back() < 0;
-    if (!verdict.failed) {
-      const Asked& asked = questions.asked[i];
-      const TextEnd end = text_end(verdict.tokens, asked.end_tokens, asked.remaining);
-      verdict.tokens.resize(end.count);
-      verdict.reason = end.reason;
+    const auto first = std::size_t(result.start.back());
+    for (std::int32_t place = 0; place < count; ++place) {
+      result.tokens.push_back(emits(place));
     }
-    verdict.rows.resize(verdict.tokens.size());
+    const Asked& asked = questions.asked[i];
+    const TextEnd end =
+        text_end(std::span(result.tokens).subspan(first), asked.end_tokens, asked.remaining);
+    result.add(end.reason);
+    result.start.back() += std::int64_t(end.count);
+    result.tokens.resize(first + end.count);
+    result.rows.insert(result.rows.end(), path, path + end.count);
   }
-  return verdicts;
+  return result;
 }
 
-std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
-                            const SampleRows& sample) {
+StepResult verify(const Questions& questions, const at::Tensor& logits, const SampleRows& sample) {
   const auto count = std::ssize(questions.starts) - 1;
   const std::int32_t* starts = questions.starts.data();
   check_logits(logits, questions.table.size());

@@ -25,13 +25,15 @@ RolloutDrafter::FirstPass StateDrafter::first_pass(std::span<const Request* cons
 }
 
 std::vector<std::int64_t> StateDrafter::on_accepted(const ScheduledBatch& batch,
-                                                    std::span<const Accepted> accepted) {
+                                                    const StepResult& result) {
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> groups;
   std::vector<at::Tensor> states;
-  for (std::size_t i = 0; i < batch.items.size(); ++i) {
-    const Request& request = *batch.items[i].request;
-    at::Tensor hidden = accepted[i].hidden;
+  for (std::int64_t first = 0; const ScheduledRequest& item : batch.items) {
+    const Request& request = *item.request;
+    const std::int64_t kept = result.num_kept(lengths.size(), item.num_rows);
+    at::Tensor hidden = result.hidden.narrow(0, first, kept);
+    first += kept;
     const auto rolled_out = fed_.extract(request.id);
     const std::int64_t start =
         rolled_out ? rolled_out.mapped() : resources_.draft_committed(request);
@@ -40,8 +42,8 @@ std::vector<std::int64_t> StateDrafter::on_accepted(const ScheduledBatch& batch,
     // Of a prefill chunk all states but the newest are fed, at the end of a text those that fill a
     // block, where that makes rows final; a failed request has none.
     const std::int64_t rows = hidden.size(0);
-    std::int64_t fed = batch.items[i].is_generation || rows == 0 ? 0 : rows - 1;
-    if (request.is_finished() && !accepted[i].rows.empty()) {
+    std::int64_t fed = item.is_generation || rows == 0 ? 0 : rows - 1;
+    if (request.is_finished() && kept > 0) {
       // Else its next turn would find more in the target's cache than in the draft's.
       fed = rows_to_offer(request, start, rows, needs().lookahead - 1);
     }

@@ -93,12 +93,12 @@ void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
 }
 
 std::vector<std::int64_t> SuffixDrafter::on_accepted(const ScheduledBatch& batch,
-                                                     std::span<const Accepted> accepted) {
+                                                     const StepResult& result) {
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
     const ScheduledRequest& item = batch.items[i];
     // A prompt chunk has taken the text to its end; a step that emits, to the newest token.
     take_in(*item.request,
-            accepted[i].tokens.empty() ? item.start + item.num_rows : item.request->size());
+            result.num_emitted(i) == 0 ? item.start + item.num_rows : item.request->size());
   }
   return std::vector<std::int64_t>(batch.items.size(), 0);  // no draft cache
 }

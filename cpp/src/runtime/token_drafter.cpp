@@ -17,7 +17,7 @@ RolloutDrafter::FirstPass TokenDrafter::first_pass(std::span<const Request* cons
 }
 
 std::vector<std::int64_t> TokenDrafter::on_accepted(const ScheduledBatch& batch,
-                                                    std::span<const Accepted>) {
+                                                    const StepResult&) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> behind, chunks;  // apart: a call is to be no larger than the target's

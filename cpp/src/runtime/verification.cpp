@@ -34,9 +34,8 @@ const LogitsProcessor* RequestProcessors::of(const Request& request) {
   return &processor;
 }
 
-std::vector<Verdict> verify(std::span<const Request* const> requests,
-                            RequestProcessors& processors, const at::Tensor& logits,
-                            Device& device) {
+StepResult verify(std::span<const Request* const> requests, RequestProcessors& processors,
+                  const at::Tensor& logits, Device& device) {
   std::vector<Asked> asked;
   std::vector<const LogitsProcessor*> changes;
   bool wants_logits = false;
@@ -62,19 +61,20 @@ std::vector<Verdict> verify(std::span<const Request* const> requests,
       changes[i]->apply(requests[i]->draft, own.mutable_data_ptr<float>(), own.size(1));
     }
   }
-  std::vector<Verdict> verdicts = verify(
+  StepResult result = verify(
       questions, host, [](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
         sample(rows.const_data_ptr<float>(), rows.size(0), rows.size(1), params, ids);
       });
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    Verdict& verdict = verdicts[i];
-    if (!raw[i].defined() || verdict.failed) continue;
-    for (std::size_t at = 0; at < verdict.tokens.size(); ++at) {
-      verdict.logprobs.push_back(logprobs_at(raw[i].select(0, verdict.rows[at]),
-                                             verdict.tokens[at], *requests[i]->options.logprobs));
+    if (!raw[i].defined()) continue;
+    for (std::int64_t at = result.start[i]; at < result.start[i + 1]; ++at) {
+      const auto place = static_cast<std::size_t>(at);
+      result.logprobs[i].push_back(logprobs_at(raw[i].select(0, result.rows[place]),
+                                               result.tokens[place],
+                                               *requests[i]->options.logprobs));
     }
   }
-  return verdicts;
+  return result;
 }
 
 }  // namespace trtspec

@@ -36,8 +36,8 @@ class WatchedDrafter final : public trtspec::Drafter {
   const trtspec::ModelEngine* engine() const override { return drafter_->engine(); }
   void release(std::int64_t request_id) override { drafter_->release(request_id); }
   std::vector<std::int64_t> on_accepted(const trtspec::ScheduledBatch& batch,
-                                        std::span<const trtspec::Accepted> accepted) override {
-    return drafter_->on_accepted(batch, accepted);
+                                        const trtspec::StepResult& result) override {
+    return drafter_->on_accepted(batch, result);
   }
 
   void prepare_draft_tokens(const trtspec::ScheduledBatch& batch) override {

@@ -1,4 +1,4 @@
-// Packed rows, the sampling table and the verdict, against values written by hand.
+// Packed rows, the sampling table and a step's result, against values written by hand.
 #include <ATen/ops/full.h>
 
 #include <limits>
@@ -102,21 +102,22 @@ void test_verify() {
   for (std::size_t row = 0; row < said.size(); ++row) {
     rows[row * 10 + std::size_t(said[row])] = 1.0f;
   }
-  std::vector<trtspec::Verdict> verdicts = trtspec::verify(requests, processors, logits, device);
-  CHECK(verdicts[0].rows == (Tokens{0, 2, 3}));
-  CHECK(verdicts[0].tokens == (Tokens{4, 5, 7}));
-  CHECK(verdicts[1].rows == (Tokens{0}));
-  CHECK(verdicts[1].tokens == (Tokens{3}));
-  CHECK(!verdicts[0].failed && !verdicts[1].failed);
+  trtspec::StepResult result = trtspec::verify(requests, processors, logits, device);
+  CHECK(result.start == (Tokens{0, 3, 4}));
+  CHECK(result.rows == (Tokens{0, 2, 3, 0}));
+  CHECK(result.tokens == (Tokens{4, 5, 7, 3}));
+  CHECK(!result.failed(0) && !result.failed(1));
+  CHECK(result.num_kept(0, 1) == 3 && result.num_kept(1, 1) == 1);
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
-  CHECK(!trtspec::verify(requests, processors, logits, device)[0].failed);
+  CHECK(!trtspec::verify(requests, processors, logits, device).failed(0));
   rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it: what came before stands
-  verdicts = trtspec::verify(requests, processors, logits, device);
-  CHECK(!verdicts[0].failed && verdicts[0].rows == Tokens{0} && verdicts[0].tokens == Tokens{4});
+  result = trtspec::verify(requests, processors, logits, device);
+  CHECK(!result.failed(0) && result.rows == Tokens(2, 0) && result.tokens == (Tokens{4, 3}));
   rows[0] = std::numeric_limits<float>::quiet_NaN();  // the first
-  verdicts = trtspec::verify(requests, processors, logits, device);
-  CHECK(verdicts[0].failed && !verdicts[1].failed);
+  result = trtspec::verify(requests, processors, logits, device);
+  CHECK(result.failed(0) && result.tokens == Tokens{3} && !result.failed(1));
+  CHECK(result.num_kept(0, 1) == 0);
 
   CHECK_THROWS(trtspec::verify(requests, processors, logits.narrow(0, 0, 4), device));
   CHECK_THROWS(trtspec::verify(requests, processors, logits.to(at::kDouble), device));

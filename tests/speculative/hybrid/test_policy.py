@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtspec.executor.drafter import Accepted
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 
 from ..simulated_serving import (
     HOST,
@@ -232,7 +232,7 @@ def test_the_choice_is_made_without_the_outcome() -> None:
         )
         union.prepare_draft_tokens(batch)
         chosen.append([r.draft for r in requests])
-        union.on_accepted(batch, [Accepted((0,), emitted)] * 2)
+        union.on_accepted(batch, StepResult.of([emitted] * 2))
     assert chosen[0] == chosen[1]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Accepted, DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -95,7 +96,7 @@ class Server:
         if union is not None:
             union.prepare_draft_tokens(batch)
         self.spend(self.target(sum(item.num_rows + len(item.request.draft) for item in items)))
-        accepted = []
+        all_emitted = []
         for request in requests:
             said, tree, row = self.said(request), request.draft, -1
             nodes = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
@@ -106,9 +107,9 @@ class Server:
             request.tokens.extend(emitted)
             if not request.remaining_tokens:
                 request.finish_reason = "length"
-            accepted.append(Accepted(tuple(range(len(emitted))), tuple(emitted)))
+            all_emitted.append(emitted)
         if union is not None:
-            union.on_accepted(batch, accepted)
+            union.on_accepted(batch, StepResult.of(all_emitted))
         self.spend(self.costs["around"])
 
 
@@ -158,7 +159,7 @@ class RecordedDrafter:
             scores = np.log(np.cumprod(place.chances[:nodes])).astype(np.float32)
             request.draft = TokenTree(tokens, range(-1, nodes - 1), scores)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         for item in batch.items:
             if self.is_engine and not item.is_generation and batch.feeds_drafts:
                 self.server.spend(self.row * item.num_rows)

@@ -8,11 +8,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
@@ -37,14 +38,13 @@ class ToyDrafter(RolloutDrafter):
     def needs_of(config: ToyDecodingConfig) -> DrafterNeeds:
         return rollout_needs(config, reads_hidden=True)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
-        for item, outcome in zip(batch.items, accepted, strict=True):
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
+        for i, (item, hidden) in enumerate(zip(batch.items, result.hidden_of(batch), strict=True)):
             request = item.request
-            assert outcome.hidden is not None, "the target hands out its states"
-            if len(outcome.hidden):
-                self._states[request.id] = outcome.hidden[-1].clone()
+            if len(hidden):
+                self._states[request.id] = hidden[-1].clone()
             if len(request.draft.tokens):
-                missed = len(outcome.tokens) == 1
+                missed = result.num_emitted(i) == 1
                 self._failures[request.id] = missed * (self._failures.get(request.id, 0) + 1)
         return [()] * len(batch.items)
 

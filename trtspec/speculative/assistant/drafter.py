@@ -9,11 +9,12 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
 
@@ -45,13 +46,12 @@ class AssistantDrafter(RolloutDrafter):
         super().prepare_draft_tokens(batch)
         self._places = {}
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            assert outcome.hidden is not None, "the target hands out its states"
-            if len(outcome.hidden):  # a request that failed has no rows
+        for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
+            if len(hidden):  # a request that failed has no rows
                 # A copy: a view would keep the states of the whole step.
-                self._states[item.request.id] = outcome.hidden[-1].clone()
+                self._states[item.request.id] = hidden[-1].clone()
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.hidden_states.files import HiddenFileWriter
 from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
 
@@ -49,14 +50,13 @@ class ExtractHiddenStatesDrafter(Drafter):
     def prepare_draft_tokens(self, batch: StepPlan) -> None:
         """Nothing is drafted."""
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows; a request whose text ended has its file written, and
         `Request.transfer` is that. May wait for a file, if the disk does not keep up."""
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            request, hidden = item.request, outcome.hidden
+        for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
+            request = item.request
             if request.finish_reason == "error":
                 continue
-            assert hidden is not None, "the target hands out its states"
             rows = self._rows.setdefault(request.id, _Rows())
             assert rows.count == item.start, "every row is told once, in order"
             # A copy: a view would keep the states of all that the step ran beside.

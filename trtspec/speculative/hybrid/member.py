@@ -8,10 +8,11 @@ from itertools import accumulate
 from torch import Tensor
 
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.drafter import Accepted, Drafter
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.acceptance import Acceptance
 from trtspec.speculative.hybrid.costs import CostTable, Mean
@@ -106,7 +107,7 @@ class Member:
         return seconds + due * (more - seconds) / _MOST_BEHIND
 
     def on_accepted(
-        self, batch: StepPlan, accepted: Sequence[Accepted], adapts: bool, verified_only: bool
+        self, batch: StepPlan, result: StepResult, adapts: bool, verified_only: bool
     ) -> Sequence[tuple[int, ...]]:
         """See `Drafter.on_accepted`; its drafts of the step are compared with what the target
         emitted. ``verified_only``: those that were verified, where the rule of acceptance is not
@@ -114,15 +115,15 @@ class Member:
         else it hears of what it cannot make up for. It is fed nothing: that is weighed once it is
         to draft."""
         drafts, self._drafts = self._drafts, {}
-        for item, outcome in zip(batch.items, accepted, strict=True) if drafts else ():
+        for i, item in enumerate(batch.items) if drafts else ():
             request = item.request
             if request.id in drafts:
-                verified = request.draft if verified_only else None
-                self.acceptance.observe(request.id, drafts[request.id], outcome.tokens, verified)
+                verified, emitted = request.draft if verified_only else None, result.emitted(i)
+                self.acceptance.observe(request.id, drafts[request.id], emitted, verified)
         if not (adapts and self.idle):
-            return self.drafter.on_accepted(batch, accepted)
+            return self.drafter.on_accepted(batch, result)
         if not self.can_be_left:
-            return self.drafter.on_accepted(batch.without_feeding(), accepted)
+            return self.drafter.on_accepted(batch.without_feeding(), result)
         cache = self._cache
         return [() if cache is None else (cache.committed(i.request),) for i in batch.items]
 

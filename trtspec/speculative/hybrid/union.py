@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from trtspec.executor.counted_engine import CountedEngine
-from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable
@@ -59,12 +60,12 @@ class UnionDrafter(Drafter):
         if any(item.max_nodes for item in items):
             self._draft(step, batch)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         step = self._step
         assert step is not None, "drafts are prepared before they are judged"
-        step.tokens = sum(len(outcome.tokens) for outcome in accepted)
+        step.tokens = len(result.tokens)
         own = self._adapts, self._has_own_rule
-        told = [member.on_accepted(batch, accepted, *own) for member in self._members]
+        told = [member.on_accepted(batch, result, *own) for member in self._members]
         step.ended = self._clock()
         return [sum(lengths, ()) for lengths in zip(*told, strict=True)]
 

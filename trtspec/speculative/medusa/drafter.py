@@ -7,11 +7,12 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
-from trtspec.executor.drafter import Accepted, DrafterNeeds
+from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
@@ -33,13 +34,12 @@ class MedusaDrafter(RolloutDrafter):
     def needs_of(config: MedusaDecodingConfig) -> DrafterNeeds:
         return rollout_needs(config, reads_hidden=True)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""
-        for item, outcome in zip(batch.items, accepted, strict=True):
-            assert outcome.hidden is not None, "the target hands out its states"
-            if len(outcome.hidden):  # a request that failed has no rows
+        for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
+            if len(hidden):  # a request that failed has no rows
                 # A copy: a view would keep the states of the whole step.
-                self._states[item.request.id] = outcome.hidden[-1].clone()
+                self._states[item.request.id] = hidden[-1].clone()
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:

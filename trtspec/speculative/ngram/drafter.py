@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
-from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.index import NgramIndex
 from trtspec.speculative.ngram.options import NGramDecodingConfig
@@ -42,7 +43,7 @@ class NGramDrafter(Drafter):
             new = request.tokens[len(index) :]
             request.draft = index.draft(new, count, request.end_tokens)
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Nothing to do: the index catches up when it is next asked."""
         return [()] * len(batch.items)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
-from trtspec.executor.drafter import Accepted, Drafter, DrafterNeeds
+from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
@@ -81,11 +82,12 @@ class SuffixDrafter(Drafter):
         for request, tree in zip(requests, trees, strict=True):
             request.draft = tree
 
-    def on_accepted(self, batch: StepPlan, accepted: Sequence[Accepted]) -> list[tuple[int, ...]]:
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Take in what was fed of prompts and what was emitted."""
-        for item, outcome in zip(batch.items, accepted, strict=True):
+        for i, item in enumerate(batch.items):
             # A prompt chunk has taken the text to its end; a step that emits, to the newest token.
-            end = len(item.request.tokens) if outcome.tokens else item.start + item.num_rows
+            emits = result.num_emitted(i) > 0
+            end = len(item.request.tokens) if emits else item.start + item.num_rows
             self._take_in(item.request, end)
         return [()] * len(batch.items)
 

@@ -1,12 +1,10 @@
 // Drafter: what the executor asks of whatever guesses tokens, and what it tells it back.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <span>
 #include <trtspec/runtime/batch.hpp>
 #include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/step_result.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -26,18 +24,6 @@ struct DrafterNeeds {
   DraftLimits limits() const;
 };
 
-// Outcome of one scheduled request.
-struct Accepted {
-  // Rows kept in the target cache, as indices within the request's rows of the step (prefill and
-  // root rows first, then node n at num_rows + n), in the order of their positions.
-  std::vector<std::int64_t> rows;
-  // Emitted tokens, cut where the text ends; empty for a chunk that did not reach the end of the
-  // prompt.
-  std::vector<std::int64_t> tokens;
-  // The target's states of these rows [rows.size(), n * H], for a drafter that reads them.
-  at::Tensor hidden;
-};
-
 // A source of draft tokens. The executor asks needs(), never which method it is.
 class Drafter {
  public:
@@ -50,9 +36,9 @@ class Drafter {
   // What became of batch.items, in their order; prefill chunks come here too. Called after the
   // request's tokens were extended and before finished requests are released. Returns for each item
   // how many rows of its draft cache are valid now: no fewer than before, at most start +
-  // rows.size() (the target's committed length to be), 0 without a draft cache.
+  // num_kept (the target's committed length to be), 0 without a draft cache.
   virtual std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                                std::span<const Accepted> accepted) = 0;
+                                                const StepResult& result) = 0;
   // Forgets a finished, aborted or preempted request; unknown ids are ignored.
   virtual void release(std::int64_t request_id) = 0;
   // Forgets what it keeps of requests that have ended. Called while there is none.
@@ -67,7 +53,7 @@ class NoDrafter final : public Drafter {
   const DrafterNeeds& needs() const override { return needs_; }
   void prepare_draft_tokens(const ScheduledBatch&) override {}
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                        std::span<const Accepted>) override {
+                                        const StepResult&) override {
     return std::vector<std::int64_t>(batch.items.size(), 0);
   }
   void release(std::int64_t) override {}

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <trtspec/resource_manager.hpp>
 #include <trtspec/runtime/drafter.hpp>
@@ -70,13 +71,12 @@ class Executor {
   void release_metrics(std::int64_t request_id) { metrics_.release(request_id); }
 
  private:
-  struct Judged;  // a scheduled request after the target's verdict
-
-  std::vector<Judged> run(const ScheduledBatch& batch);
+  std::vector<StepOutput> run(const ScheduledBatch& batch);
   RowGroup rows(const ScheduledRequest& item) const;
-  Judged accept(const ScheduledRequest& item, const Verdict* verdict);
-  void commit(std::span<const Judged> judged, std::span<const std::int64_t> drafted);
-  StepOutput emit(Judged& judged);
+  std::vector<StepOutput> extend(const ScheduledBatch& batch, StepResult& result);
+  void commit(const ScheduledBatch& batch, const StepResult& result,
+              std::span<const std::int64_t> drafted);
+  void emit(Request& request, StepOutput& output);
   void forget(Request& request);
 
   ModelEngine& target_;

@@ -91,7 +91,7 @@ class TokenDrafter final : public RolloutDrafter {
       : RolloutDrafter(engine, resources, shape.needs(), p_min) {}
 
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                        std::span<const Accepted> accepted) override;
+                                        const StepResult& result) override;
   void release(std::int64_t request_id) override { fed_.erase(request_id); }
 
  protected:
@@ -127,7 +127,7 @@ class StateDrafter final : public RolloutDrafter {
       : RolloutDrafter(engine, resources, shape.needs()) {}
 
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                        std::span<const Accepted> accepted) override;
+                                        const StepResult& result) override;
   void release(std::int64_t request_id) override;
 
  protected:

@@ -9,8 +9,8 @@
 #include <span>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
+#include <trtspec/runtime/step_result.hpp>
 #include <trtspec/sampling.hpp>
-#include <utility>
 #include <vector>
 
 namespace trtspec {
@@ -57,27 +57,6 @@ class SamplingTable {
 // The sampling values of requests whose tokens nobody asks for.
 SamplingColumns greedy_sampling(std::int64_t count);
 
-// Log probabilities of the raw model at one output position: of the emitted token, and the best
-// tokens with theirs, falling.
-struct TokenLogprobs {
-  std::int64_t token;
-  double logprob;
-  std::vector<std::pair<std::int64_t, double>> top;
-};
-
-// What the target says about one request's rows: the accepted ones, root first, and what each of
-// them emits; the last token is the bonus. failed: the model gave no usable number for the root's
-// row. A path ends before a later one of that kind, which is the root's in the next step, and where
-// the text ends: reason, `none` if it goes on. logprobs: of each token, where the request asks for
-// them.
-struct Verdict {
-  std::vector<std::int64_t> rows;
-  std::vector<std::int64_t> tokens;
-  bool failed = false;
-  FinishReason reason = FinishReason::none;
-  std::vector<TokenLogprobs> logprobs = {};
-};
-
 // What is asked of the rows of several requests, which lie one behind the other, the root of each
 // first.
 struct Questions {
@@ -100,14 +79,12 @@ void check_logits(const at::Tensor& logits, std::int64_t rows);
 
 // What walks say of every request: sampled [R], of each row; accepted [J, width], the rows of a
 // request's path; emitted [J], how long it is. See `accept` of acceptance.hpp.
-std::vector<Verdict> decode(const Questions& questions, const std::int64_t* sampled,
-                            const std::int32_t* accepted, std::int64_t width,
-                            const std::int32_t* emitted);
+StepResult decode(const Questions& questions, const std::int64_t* sampled,
+                  const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted);
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
 // about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
 // host.
-std::vector<Verdict> verify(const Questions& questions, const at::Tensor& logits,
-                            const SampleRows& sample);
+StepResult verify(const Questions& questions, const at::Tensor& logits, const SampleRows& sample);
 
 }  // namespace trtspec

@@ -39,7 +39,7 @@ class SuffixDrafter final : public Drafter {
   const DrafterNeeds& needs() const override { return needs_; }
   void prepare_draft_tokens(const ScheduledBatch& batch) override;
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                        std::span<const Accepted> accepted) override;
+                                        const StepResult& result) override;
   void release(std::int64_t request_id) override;
   void forget_ended() override;
 

@@ -10,7 +10,6 @@
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/request.hpp>
 #include <trtspec/runtime/sampler.hpp>
-#include <vector>
 
 namespace trtspec {
 
@@ -32,8 +31,7 @@ class RequestProcessors {
 // logits f32 [R, V] are where `device` samples; if a request changes them or asks for log
 // probabilities, all come to the host and are changed in place there. Throws std::runtime_error for
 // logits of another shape or dtype.
-std::vector<Verdict> verify(std::span<const Request* const> requests,
-                            RequestProcessors& processors, const at::Tensor& logits,
-                            Device& device);
+StepResult verify(std::span<const Request* const> requests, RequestProcessors& processors,
+                  const at::Tensor& logits, Device& device);
 
 }  // namespace trtspec
