@@ -15,6 +15,7 @@ from trtspec.executor.counted_engine import CountedEngine
 
 Floats = npt.NDArray[np.float64]
 PROFILE_SECONDS = 2.0  # of one table: more would tell of larger calls, and delay the start
+_ROUNDS = 6  # of a profile: more delay the start, fewer let a busy moment pass for a cost
 _SET_UPS = 4  # first calls that set things up: more delay the start, fewer would be profiled
 _SPEED_HALF_LIFE = 7.0  # calls: fewer follow bursts, more lag behind a machine that gets slower
 _POINT_HALF_LIFE = 35.0  # calls of a size: fewer believe noise, more forget a change late
@@ -57,18 +58,20 @@ class CostTable:
         self, timed: Callable[[int], float | None], largest: int, engine: CountedEngine | None
     ) -> None:
         """Measure calls of up to `largest` rows within about PROFILE_SECONDS, the smallest first,
-        in two rounds, of which the faster call counts: what the machine does beside seldom lasts
-        for both. `timed`: makes a call of so many rows and returns its seconds; None: it cannot.
-        ``engine``: that pads, and reads cached tokens."""
+        in two rounds or more, of which the fastest call counts: what the machine does beside seldom
+        lasts for all. `timed`: makes a call of so many rows and returns its seconds; None: it
+        cannot. ``engine``: that pads, and reads cached tokens."""
         if engine is not None:
             self._engine, self._padded = engine, lru_cache(1 << 14)(engine.padded_rows)
         if None in [timed(1) for _ in range(_SET_UPS)]:
             return
-        sizes = {1, largest, *(n << i for n in (2, 3) for i in range(20))}
-        for _ in range(2):
-            spent = 0.0
+        sizes, spent = {1, largest, *(n << i for n in (2, 3) for i in range(20))}, 0.0
+        for done in range(_ROUNDS):
+            if done > 1 and spent + spent / done > PROFILE_SECONDS:
+                break
+            end = spent + PROFILE_SECONDS / 2
             for size in sorted(size for size in sizes if size <= largest):
-                if spent <= PROFILE_SECONDS / 2:
+                if spent <= end:
                     seconds = timed(size) or 0.0
                     spent += seconds
                     self._add(size, min(seconds, self._means.get(size, Mean(1.0, seconds)).value))
