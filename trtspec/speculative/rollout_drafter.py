@@ -40,7 +40,10 @@ class RolloutDrafter(Drafter):
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
         depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
-        rule = StopRule(max(depths), batch.pace, batch.gains, self._p_min)
+        # A tree of fewer depths would have other nodes, so that drafts depended on the batch.
+        is_chain = self.needs.max_nodes == self.needs.max_depth
+        wanted = max(depths) if is_chain else self.needs.max_depth
+        rule = StopRule(wanted, batch.pace, batch.gains, self._p_min)
         tokens, parents, scores = self._roll_out(requests, sampling, rule)
         drafts = TokenTree.best_of(
             [tokens.shape[1]] * len(items),

@@ -80,7 +80,9 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   const auto depth_of = [this](const Request& request) {
     return std::min(needs_.max_depth, request.remaining_tokens() - 1);
   };
-  StopRule rule{.max_depth = 0, .p_min = p_min_};
+  // A tree of fewer depths would have other nodes, so that drafts depended on the batch.
+  const bool is_chain = needs_.max_nodes == needs_.max_depth;
+  StopRule rule{.max_depth = is_chain ? 0 : needs_.max_depth, .p_min = p_min_};
   for (const Request* request : requests) {
     rule.max_depth = std::max(rule.max_depth, depth_of(*request));
   }
