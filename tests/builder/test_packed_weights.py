@@ -54,7 +54,7 @@ def test_another_draft_batch_or_length(
 ) -> None:
     """The same bytes and the same lines, without the work."""
     target, said = models.folder("llama"), []
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="trtspec")
     drafting = {**chain(models.draft("llama"), 3), "weight_dtype": "int8"}
     configs = [None, drafting, {**drafting, "num_speculative_tokens": 2}]
     files = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trtspec import LLM
 from trtspec.llmapi.engines import build
 from trtspec.speculative.hybrid.options import HybridDecodingConfig
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
@@ -85,29 +86,32 @@ def test_same_tokens(
     """Greedy and sampled, once more over cached prefixes."""
     config = {**configs[name], "adaptive": True}
     with open_llm(models.folder("llama"), config, **OPTIONS[options]) as llm:
+        on_another_machine(llm, 0.0001)
         for turn in (0, 1, 0):
             assert tokens(llm.generate(PROMPTS, RUNS[turn], use_tqdm=False)) == texts[turn]
         assert llm.get_metrics()["num_draft_tokens"] > 0
         assert_no_leak(llm)
 
 
+def on_another_machine(llm: LLM, row_seconds: float) -> Any:
+    """The union of an LLM as if a target's row more took so long, and drafts a fifth of a step;
+    nothing takes longer at one time than at another."""
+    union: Any = inside.drafter(llm)
+    drafts = [(member.costs, 0.002, 0.0) for member in union._members]
+    for table, first, row in ((union.target_cost, 0.01, row_seconds), *drafts):
+        table.run = lambda requests, rows, count, context=0, first=first, row=row: (
+            first + row * np.arange(rows, rows + count)
+        )
+        table.observe = lambda *seen: None
+    return union
+
+
 def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) -> list[int]:
-    """Nodes verified in late steps that have room for all, with forced acceptance and the costs of
-    another machine, on which nothing takes longer at one time than at another."""
+    """Nodes verified in late steps that have room for all, with forced acceptance."""
     config = {**chain(models.draft("llama"), 4), "adaptive": True}
     config["simulate_acceptance"] = [rate ** (i + 1) for i in range(4)]
     with open_llm(folder, config, max_batch_size=1) as llm:
-        union: Any = inside.drafter(llm)
-        (member,) = union._members
-        for table, first, row in (
-            (union.target_cost, 0.01, row_seconds),
-            *((costs, 0.002, 0.0) for costs in member.costs.values()),
-            *((around, 0.0005, 0.0) for around in union._policy._around.values()),
-        ):
-            table.run = lambda requests, rows, count, context=0, first=first, row=row: (
-                first + row * np.arange(rows, rows + count)
-            )
-            table.observe = lambda *seen: None
+        union = on_another_machine(llm, row_seconds)
         sizes: list[int] = []
         judge = union.on_accepted
 

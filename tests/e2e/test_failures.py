@@ -115,16 +115,26 @@ class Failing:
     [
         ("target", "model", 0),
         ("target", "model", 3),
-        ("draft", "step", 0),
-        ("draft", "rollout", 0),
-        ("draft", "rollout", 3),
+        ("draft", "passes", 0),
+        ("draft", "passes", 3),
+        ("draft in one call", "step", 0),
+        ("draft in one call", "rollout", 0),
+        ("draft in one call", "rollout", 3),
     ],
 )
-def test_an_engine_that_raises(models: TinyModels, engine: str, session: str, first: int) -> None:
+def test_an_engine_that_raises(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch, engine: str, session: str, first: int
+) -> None:
     """All requests of that step end with the error; the next ones run as if nothing had been."""
+    if engine == "draft in one call":
+        inside.draft_in_one_call(monkeypatch)
     with open_llm(models.folder("llama"), chain(models.draft("llama"), 3)) as llm:
         owner = inside.target(llm) if engine == "target" else inside.drafts(llm)[0]
-        inside.replace_session(owner, session, lambda own: Failing(own, first, 1))
+        if session == "passes":
+            passes = owner._sessions.passes
+            passes.session = Failing(passes.session, first, 1)
+        else:
+            inside.replace_session(owner, session, lambda own: Failing(own, first, 1))
         outputs = llm.generate(GOOD, PARAMS_40, use_tqdm=False)
         for output in outputs:
             assert isinstance(output.error, EngineError)
