@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
     from trtspec.speculative.assistant.options import AssistantDecodingConfig
-    from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
+    from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
+    from trtspec.speculative.block.dflash import DFlashDecodingConfig
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
     from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
     from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
@@ -75,8 +76,8 @@ _HOMES = {
     "KvCacheConfig": "trtspec.config.kv",
     "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
-    "DDTreeDecodingConfig": "trtspec.speculative.block.options",
-    "DFlashDecodingConfig": "trtspec.speculative.block.options",
+    "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",
+    "DFlashDecodingConfig": "trtspec.speculative.block.dflash",
     "DraftTargetDecodingConfig": "trtspec.speculative.draft_model.options",
     "EagleDecodingConfig": "trtspec.speculative.eagle.options",
     "Eagle3DecodingConfig": "trtspec.speculative.eagle.options",

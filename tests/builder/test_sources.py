@@ -95,7 +95,7 @@ def test_a_method_counts_for_its_own_drafts(copy: Path) -> None:
     registry = copy / "speculative" / "registry.py"
     registry.write_text(registry.read_text() + "\nimport trtspec.speculative.brand_new.method\n")
     assert keys() == before
-    network = file_of(copy, block).with_name("network.py")
+    network = file_of(copy, block)
     network.write_text(network.read_text() + "\n# changed\n")
     assert {name for name, key in keys().items() if key != before[name]} == {"dflash"}
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from trtspec.builder.checkpoints import describe_draft, read_draft
 from trtspec.config.embedding_spec import EmbeddingSpec
 from trtspec.errors import CheckpointError
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.dflash import DFlashConfig
 
 from ..tiny_config import attention_of
 from .draft_folder import HEADS, INNER, KV, ROWS, TARGET, D, H, V, covered, offsets

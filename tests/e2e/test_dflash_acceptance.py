@@ -18,7 +18,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.models.attention import PackedRows
-from trtspec.speculative.block.network import BlockRows, DFlashDraft
+from trtspec.speculative.block.backbone import BlockDraft, BlockRows
 from trtspec.speculative.state_drafter import StateDrafter
 
 from .dflash_heads import BLOCK, dflash, right_dflash
@@ -153,15 +153,15 @@ def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.Monkey
 
 def test_a_stale_cache_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted rows keep the keys and values of the block that guessed them."""
-    draft = DFlashDraft.draft
+    draft = BlockDraft.draft
 
-    def stale(self: DFlashDraft, ids: Tensor, context: Tensor, block: Any, *caches: Any) -> Any:
+    def stale(self: BlockDraft, ids: Tensor, context: Tensor, block: Any, *caches: Any) -> Any:
         slots = block.rows.slot_mapping.clone()
         slots[len(ids) :] = -1
         rows = block.rows._replace(slot_mapping=slots)
         return draft(self, ids, context, block._replace(rows=rows), *caches)
 
-    monkeypatch.setattr(DFlashDraft, "draft", stale)
+    monkeypatch.setattr(BlockDraft, "draft", stale)
     assert rate(root, "right") < 0.3
 
 
@@ -185,5 +185,5 @@ def test_prefixes_that_were_never_fed_are_noticed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefill chunks that write nothing: what a prefix hit finds in the draft cache is zero."""
-    monkeypatch.setattr(DFlashDraft, "forward", lambda self, ids, rows, hidden, k, v: (hidden,))
+    monkeypatch.setattr(BlockDraft, "forward", lambda self, ids, rows, hidden, k, v: (hidden,))
     assert rate(root, "cached") < 0.3

@@ -20,7 +20,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import ROWS
 from trtspec.models.linear import Linear
 from trtspec.speculative.assistant.shape import AssistantConfig
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.dflash import DFlashConfig
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.medusa.shape import MedusaConfig

@@ -16,7 +16,7 @@ from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.assistant.method import ASSISTANT
 from trtspec.speculative.base import DraftMethod, Steps
-from trtspec.speculative.block.method import DDTREE, DFLASH
+from trtspec.speculative.block.method import BLOCK_METHODS
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_model.method import DRAFT_MODEL
 from trtspec.speculative.draft_runtime import DraftRuntime
@@ -39,7 +39,8 @@ NO_METHOD = "none"
 """What users write for no speculation."""
 
 _BUILT_IN = (
-    *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE, DFLASH, DDTREE),
+    *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE),
+    *BLOCK_METHODS,
     *(ASSISTANT, SELF, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
 )
 DEFAULT = DRAFT_MODEL.name

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.dflash import DFlashConfig
 
 from ...tiny_config import attention_of, changed, dense_of, tiny_config
 

@@ -23,9 +23,9 @@ from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.loading import load_linear
-from trtspec.speculative.block.network import DFlashDraft
+from trtspec.speculative.block.backbone import BlockDraft
+from trtspec.speculative.block.dflash import DFlashConfig
 from trtspec.speculative.block.rollout import BlockRollout
-from trtspec.speculative.block.shape import DFlashConfig
 
 from ...models.paged import BLOCK as PAGE
 from ...models.paged import Feed, PagedModel
@@ -58,7 +58,7 @@ def packed_target(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, 
 class PagedBlocks:
     """A network, its rollout of a chain over all slots, and caches for two requests."""
 
-    def __init__(self, draft: DFlashDraft) -> None:
+    def __init__(self, draft: BlockDraft) -> None:
         self.draft = draft
         steps = draft.config.max_draft_len
         self.rollout = BlockRollout(draft, draft.config, TreeShape(1, steps, steps + 1), PAGE)
@@ -98,7 +98,7 @@ class PagedBlocks:
 
 @dataclass
 class Pair:
-    draft: DFlashDraft
+    draft: BlockDraft
     dense: DenseDFlash
     states: Tensor
 
@@ -107,9 +107,9 @@ class Pair:
         return self.dense.logits(self.states[:count], root)[first:]
 
 
-def loaded(config: DFlashConfig, target: ModelConfig) -> tuple[DFlashDraft, DenseDFlash]:
+def loaded(config: DFlashConfig, target: ModelConfig) -> tuple[BlockDraft, DenseDFlash]:
     checkpoint, tensors = random_checkpoint(config), random_target(target)
-    draft = DFlashDraft(config, target, torch.float32)
+    draft = BlockDraft(config, target, torch.float32)
     for name, buffer in draft.named_buffers():
         if name != "rotary.inv_freq":
             buffer.fill_(-1 if name == "token_map" else float("nan"))
@@ -194,10 +194,10 @@ def test_causal_slots_do_not_see_later_ones() -> None:
 def test_another_checkpoint() -> None:
     checkpoint = random_checkpoint(CASES["plain"])
     with pytest.raises(CheckpointError, match="is not the network's"):
-        DFlashDraft(CASES["causal"], TARGET, torch.float32).load_weights(checkpoint, {})
+        BlockDraft(CASES["causal"], TARGET, torch.float32).load_weights(checkpoint, {})
     del checkpoint.tensors["hidden_norm.weight"]
     with pytest.raises(CheckpointError, match=r"no tensor hidden_norm\.weight"):
-        DFlashDraft(CASES["plain"], TARGET, torch.float32).load_weights(checkpoint, {})
+        BlockDraft(CASES["plain"], TARGET, torch.float32).load_weights(checkpoint, {})
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_modelopt_computes(tmp_path: Path, attention: str, window: int | No
     found = read_draft(tmp_path / "draft", target.config)
     model = CausalLM(target.config, torch.float32, found.config.capture_layers)
     model.load_weights(target)
-    draft = DFlashDraft(found.config, target.config, torch.float32)
+    draft = BlockDraft(found.config, target.config, torch.float32)
     draft.load_weights(found, {})
     weights = with_borrowed(draft, own_state(draft), model.state_dict())
     draft.load_state_dict(weights, assign=True)

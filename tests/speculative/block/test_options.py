@@ -9,7 +9,8 @@ import pytest
 
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError
-from trtspec.speculative.block.options import DDTreeDecodingConfig, DFlashDecodingConfig
+from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
+from trtspec.speculative.block.dflash import DFlashDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 

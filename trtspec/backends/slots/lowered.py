@@ -109,7 +109,7 @@ class SlotFeaturePass(SlotPass):
 
 class SlotContext(nn.Module):
     """Writes the context rows of a network that makes keys and values of states alone (see
-    `DFlashDraft.forward`)."""
+    `BlockDraft.forward`)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ class PagedFeaturePass(PagedPass):
 
 class PagedContext(nn.Module):
     """Writes the context rows of a network that makes keys and values of states alone (see
-    `DFlashDraft.forward`)."""
+    `BlockDraft.forward`)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""The graphs of a network that guesses blocks."""
+"""The graphs of networks that guess blocks."""
 
 from __future__ import annotations
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, mask_kinds
 from trtspec.models.signature import rollout_signature
-from trtspec.speculative.block.network import DFlashDraft
+from trtspec.speculative.block.backbone import BlockDraft
 from trtspec.speculative.block.rollout import BlockRollout
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.block.stand_in import LoweredBlockNetwork
 from trtspec.speculative.draft_kind import (
     DRAFT_MODEL,
@@ -21,7 +21,7 @@ from trtspec.speculative.pass_graphs import HEAD, PASS, feature_model, head_part
 _CONTEXT = "context"
 
 
-def _rollout(config: DFlashConfig, built: Built) -> DraftGraph:
+def _rollout(config: BlockConfig, built: Built) -> DraftGraph:
     size, width = built.layout.tokens_per_block, config.hidden_in
     return DraftGraph(
         lambda module: BlockRollout(module, config, built.tree, size),
@@ -29,7 +29,7 @@ def _rollout(config: DFlashConfig, built: Built) -> DraftGraph:
     )
 
 
-def _parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
+def _parts(config: BlockConfig, states: int) -> tuple[Part, ...]:
     decoder, masks = config.decoder, mask_kinds(config.decoder, config.causal_layers)
     return (
         Part(PartRole.CONTEXT, _CONTEXT, decoder, states=states),
@@ -38,21 +38,23 @@ def _parts(config: DFlashConfig, states: int) -> tuple[Part, ...]:
     )
 
 
-def _stand_in(config: DFlashConfig, parts: OpenParts) -> LoweredBlockNetwork:
+def _stand_in(config: BlockConfig, parts: OpenParts) -> LoweredBlockNetwork:
     context, passes, head = parts.rows(_CONTEXT), parts.rows(PASS), parts.session(HEAD)
     return LoweredBlockNetwork(context, passes, head, parts.tensor("token_map"))
 
 
-DFLASH_NETWORK = DraftKind(
-    DFlashConfig,
-    __name__,
-    lambda config, target, dtype, formats: DFlashDraft(config, target, dtype, formats=formats),
-    DFlashDraft.matrices,
-    DFlashDraft.load_weights,
-    {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _rollout},
-    _parts,
-    _stand_in,
-    slots=lambda config, tree: config.block_size - 1,
-    lookahead=lambda config: 0,
-    levels=MarginalTree,
-)
+def block_kind(config: type[BlockConfig], network: type[BlockDraft], home: str) -> DraftKind:
+    """The kind of a variant, whose network is made in the module ``home``."""
+    return DraftKind(
+        config,
+        home,
+        lambda shape, target, dtype, formats: network(shape, target, dtype, formats=formats),
+        network.matrices,
+        network.load_weights,
+        {DRAFT_MODEL: feature_model, DRAFT_ROLLOUT: _rollout},
+        _parts,
+        _stand_in,
+        slots=lambda shape, tree: shape.block_size - 1,
+        lookahead=lambda shape: 0,
+        levels=MarginalTree,
+    )

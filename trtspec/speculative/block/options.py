@@ -1,4 +1,4 @@
-"""DFlash and DDTree: a network guesses a whole block in one pass; a chain or a tree is verified."""
+"""What all methods share whose network guesses a block in one pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trtspec.config.speculative_keys import (
     TREE_ALIASES,
 )
 from trtspec.config.strict import Foreign, strict_config
-from trtspec.config.tree import MAX_TOPK, MAX_TREE_ROWS, Choices, TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig, agree
+from trtspec.config.tree import Choices, TreeShape
+from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig
 from trtspec.errors import ConfigError
 
 _ALIASES: Mapping[str, str] = {
@@ -36,7 +36,7 @@ _FOREIGN: Mapping[str, Foreign] = {
 }
 
 
-_block_config = strict_config(
+block_config = strict_config(
     aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **_ALIASES},
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
     none_means_default=True,
@@ -45,7 +45,7 @@ _block_config = strict_config(
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDecodingConfig(ChoicesDecodingConfig):
-    """A DFlash network drafts; beside `TreeDecodingConfig`:
+    """A network of blocks drafts; beside `TreeDecodingConfig`:
 
     max_draft_len: slots of the block that are used, at most its size less one; the network rolls
     out the block whole, as it was trained. Left out, it follows from block_size (also
@@ -54,7 +54,6 @@ class BlockDecodingConfig(ChoicesDecodingConfig):
     """
 
     choices_key: ClassVar[str] = "choices"
-    draft_method: ClassVar[str] = "dflash"
 
     choices: Choices | str | None = None
     block_size: int | None = None
@@ -75,51 +74,4 @@ class BlockDecodingConfig(ChoicesDecodingConfig):
     def _resolve_numbers(self) -> TreeShape:
         if self.max_draft_len == LEFT_OUT and self.block_size is not None:
             self._set("max_draft_len", self.block_size - 1)
-        return super()._resolve_numbers()
-
-
-@_block_config
-@dataclass(frozen=True, kw_only=True)
-class DFlashDecodingConfig(BlockDecodingConfig):
-    """DFlash: the best guess of every slot is a chain; with topk or choices, a tree of guesses.
-    SGLang's `speculative_num_draft_tokens` alone is the number of rows, a block's size. Options:
-    see `BlockDecodingConfig`."""
-
-    method: ClassVar[str] = "dflash"
-
-    def _resolve_numbers(self) -> TreeShape:
-        rows = self.num_draft_tokens
-        if (self.max_draft_len, self.block_size) == (LEFT_OUT, None) and rows > 1:
-            self._set("max_draft_len", rows - 1)
-        return super()._resolve_numbers()
-
-
-@_block_config
-@dataclass(frozen=True, kw_only=True)
-class DDTreeDecodingConfig(BlockDecodingConfig):
-    """DDTree (arXiv 2604.12989): of all paths through the block's guesses the most probable ones
-    are a tree, of max_total_draft_tokens nodes (also `tree_budget`; num_draft_tokens counts the
-    root besides). topk bounds the children of a node, 64 if left out; up to as many nodes it
-    changes nothing. Options: see `BlockDecodingConfig`."""
-
-    method: ClassVar[str] = "ddtree"
-    usual_rows: ClassVar[int | None] = 16
-
-    def _resolve_numbers(self) -> TreeShape:
-        rows, nodes = self.num_draft_tokens, self.max_total_draft_tokens
-        if rows != LEFT_OUT:
-            agree(self, "max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
-            nodes = rows - 1
-        if nodes == LEFT_OUT:
-            raise ConfigError(
-                "ddtree needs the number of nodes to verify: write num_draft_tokens (the root "
-                "included) or max_total_draft_tokens (also tree_budget), for example "
-                "num_draft_tokens=32"
-            )
-        if not 2 <= nodes + 1 <= MAX_TREE_ROWS:
-            raise ConfigError(
-                f"max_total_draft_tokens={nodes} must be between 1 and {MAX_TREE_ROWS - 1}"
-            )
-        if self.topk == LEFT_OUT:
-            self._set("topk", min(nodes, MAX_TOPK))
         return super()._resolve_numbers()

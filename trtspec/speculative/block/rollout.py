@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trtspec.config.tree import TreeShape
 from trtspec.models.attention import PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.tree_rollout import packed_bits
 
@@ -32,7 +32,7 @@ class BlockNetwork(Protocol):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> Tensor:
-        """See `DFlashDraft.guess`."""
+        """See `BlockDraft.guess`."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class BlockRollout(nn.Module):
     model: BlockNetwork
 
     def __init__(
-        self, model: BlockNetwork, config: DFlashConfig, shape: TreeShape, tokens_per_block: int
+        self, model: BlockNetwork, config: BlockConfig, shape: TreeShape, tokens_per_block: int
     ) -> None:
         """``model``, a module as well, is a network of shape ``config``."""
         super().__init__()

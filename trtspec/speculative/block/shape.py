@@ -1,25 +1,24 @@
-"""The shape of a DFlash network: a block of tokens drafted in one pass over the target's states."""
+"""The shape of a network that guesses a block of tokens in one pass over the target's states."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
-from trtspec.config.strict import from_dict, strict_config, to_dict
+from trtspec.config.strict import from_dict, to_dict
 from trtspec.errors import ConfigError
 
 MAX_BLOCK_SIZE = 64
 """Rows that one word of an attention mask holds."""
 
 
-@strict_config()
 @dataclass(frozen=True)
-class DFlashConfig(StateReader):
-    """A DFlash network (arXiv 2602.06036); its variants are these flags.
+class BlockConfig(StateReader):
+    """What all variants have; each adds its own. title: what messages call it.
 
     decoder, target_hidden_size, capture_layers, draft_vocab_size, own_embedding, own_head: see
     `StateReader`. block_size: rows of a block, the root and mask tokens. mask_token_id: what stands
@@ -30,7 +29,8 @@ class DFlashConfig(StateReader):
     None: they stay.
     """
 
-    kind: ClassVar[str] = "dflash"
+    kind: ClassVar[str]
+    title: ClassVar[str]
 
     decoder: ModelConfig
     target_hidden_size: int
@@ -80,7 +80,7 @@ class DFlashConfig(StateReader):
         """Tokens that one block guesses."""
         return self.block_size - (not self.anchor_predicts)
 
-    def for_steps(self, num_steps: int) -> DFlashConfig:
+    def for_steps(self, num_steps: int) -> Self:
         """Itself: a block is always rolled out whole, as it was trained; ConfigError if it guesses
         fewer tokens than ``num_steps``."""
         if num_steps > self.max_draft_len:
@@ -93,9 +93,10 @@ class DFlashConfig(StateReader):
 
     def describe(self) -> str:
         """The network in one line."""
+        decoder = self.decoder
         return (
-            f"DFlash, {self.decoder.num_layers} layers, hidden {self.decoder.hidden_size}, blocks "
-            f"of {self.block_size}, {self.draft_vocab_size} of {self.decoder.vocab_size} tokens"
+            f"{self.title}, {decoder.num_layers} layers, hidden {decoder.hidden_size}, blocks of "
+            f"{self.block_size}, {self.draft_vocab_size} of {decoder.vocab_size} tokens"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,6 +104,6 @@ class DFlashConfig(StateReader):
         return to_dict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> DFlashConfig:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
         return from_dict(cls, data)

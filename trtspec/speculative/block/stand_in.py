@@ -36,7 +36,7 @@ class LoweredBlockNetwork(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor]:
-        """See `DFlashDraft.forward`."""
+        """See `BlockDraft.forward`."""
         (context,) = self._context.run(None, rows, k_caches, v_caches, features=hidden_in)
         return (context,)
 
@@ -49,7 +49,7 @@ class LoweredBlockNetwork(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> Tensor:
-        """See `DFlashDraft.guess`."""
+        """See `BlockDraft.guess`."""
         self(input_ids, rows, hidden_in, k_caches, v_caches)
         return self._blocks.run(input_ids, blocks, k_caches, v_caches)[0]
 

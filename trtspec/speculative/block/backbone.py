@@ -1,4 +1,4 @@
-"""DFlash: a block of tokens drafted in one pass, over keys and values made of the target's states.
+"""The backbone of all variants: a block of tokens in one pass, over K/V of the target's states.
 
 In every layer the keys and values of the accepted tokens are made of the target's states at their
 positions, by the layer's own matrices, so that row p of the cache depends on the tokens up to p
@@ -8,7 +8,7 @@ arXiv 2602.06036.)
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, cast
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation, rotate
 from trtspec.models.vocabulary import head_matrix
 from trtspec.ops.attention import paged_tree_attention
-from trtspec.speculative.block.shape import DFlashConfig
+from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.state_network import StateNetwork
 from trtspec.speculative.tree_rollout import packed_bits
 
@@ -113,7 +113,7 @@ class BlockAttention(nn.Module):
 
     def __init__(
         self,
-        config: DFlashConfig,
+        config: BlockConfig,
         layer: int,
         dtype: torch.dtype,
         *,
@@ -179,7 +179,7 @@ class BlockLayer(nn.Module):
 
     def __init__(
         self,
-        config: DFlashConfig,
+        config: BlockConfig,
         layer: int,
         dtype: torch.dtype,
         *,
@@ -209,20 +209,22 @@ class BlockLayer(nn.Module):
         return out
 
 
-class DFlashDraft(StateNetwork):
-    """A DFlash network over packed rows, its own paged caches and the target's hidden states.
+class BlockDraft(StateNetwork):
+    """The network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``
-    and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix.
+    and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix. A variant may have layers of its
+    own (``layer_class``).
     """
 
     own_buffers = ("hidden_norm.", "norm.", "token_map")
+    layer_class: ClassVar[type[BlockLayer]] = BlockLayer
 
-    config: DFlashConfig
+    config: BlockConfig
 
     def __init__(
         self,
-        config: DFlashConfig,
+        config: BlockConfig,
         target: ModelConfig,
         dtype: torch.dtype,
         *,
@@ -238,14 +240,14 @@ class DFlashDraft(StateNetwork):
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.rotary = LayerRotary(decoder)
         self.layers = nn.ModuleList(
-            BlockLayer(config, i, dtype, formats=formats.at(f"layers.{i}"))
+            self.layer_class(config, i, dtype, formats=formats.at(f"layers.{i}"))
             for i in range(decoder.num_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
         self.embedding_scale = rounded_scale(config.embedding_scale, dtype)
 
     @staticmethod
-    def matrices(config: DFlashConfig) -> list[Read]:
+    def matrices(config: BlockConfig) -> list[Read]:
         """Those that one pass reads: the projection, the layers' and the head."""
         hidden = config.decoder.hidden_size
         projection = Matrix(hidden, config.hidden_in, "fc")

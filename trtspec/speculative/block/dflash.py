@@ -1,0 +1,46 @@
+"""DFlash (arXiv 2602.06036): every slot of a block is guessed by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trtspec.config.strict import strict_config
+from trtspec.config.tree import TreeShape
+from trtspec.config.tree_decoding import LEFT_OUT
+from trtspec.speculative.block.backbone import BlockDraft
+from trtspec.speculative.block.format import BlockFormat
+from trtspec.speculative.block.graphs import block_kind
+from trtspec.speculative.block.options import BlockDecodingConfig, block_config
+from trtspec.speculative.block.shape import BlockConfig
+
+
+@strict_config()
+@dataclass(frozen=True)
+class DFlashConfig(BlockConfig):
+    """The backbone with nothing added."""
+
+    kind: ClassVar[str] = "dflash"
+    title: ClassVar[str] = "DFlash"
+
+
+@block_config
+@dataclass(frozen=True, kw_only=True)
+class DFlashDecodingConfig(BlockDecodingConfig):
+    """DFlash: the best guess of every slot is a chain; with topk or choices, a tree of guesses.
+    SGLang's `speculative_num_draft_tokens` alone is the number of rows, a block's size. Options:
+    see `BlockDecodingConfig`."""
+
+    method: ClassVar[str] = "dflash"
+
+    def _resolve_numbers(self) -> TreeShape:
+        rows = self.num_draft_tokens
+        if (self.max_draft_len, self.block_size) == (LEFT_OUT, None) and rows > 1:
+            self._set("max_draft_len", rows - 1)
+        return super()._resolve_numbers()
+
+
+DFLASH_NETWORK = block_kind(DFlashConfig, BlockDraft, __name__)
+DFLASH_FORMAT = BlockFormat(
+    DFlashDecodingConfig.method, DFlashConfig, "DFlash|Domino|DSpark", "dflash", rank=40
+)
