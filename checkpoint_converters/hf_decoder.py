@@ -8,10 +8,10 @@ from typing import Any
 from checkpoint_converters.hf_config import HfConfig, read_eos
 from checkpoint_converters.names import NameMap
 from checkpoint_converters.rope import read_length, read_rope
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import HeadSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.norm_spec import NormSpec
 
 EMBEDDING = "model.embed_tokens.weight"

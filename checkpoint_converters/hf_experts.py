@@ -8,7 +8,7 @@ from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, read_activation
 from checkpoint_converters.names import NameMap
 from checkpoint_converters.stacked import Stacked
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers, LayerSpec
 
 _M = "model.layers.{i}.mlp."

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import read_activation, read_norm, repeat_layer
 from checkpoint_converters.hf_experts import with_experts
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
 

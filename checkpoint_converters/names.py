@@ -9,7 +9,7 @@ from itertools import product
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.containers.tensor_sources import RowRange
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer_tensors import EXPERTS, model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError

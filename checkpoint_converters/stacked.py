@@ -12,7 +12,7 @@ from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.names import NameMap
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer_tensors import EXPERTS, layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError

@@ -10,7 +10,7 @@ from checkpoint_converters.hf_decoder import model_fields
 from checkpoint_converters.hf_experts import STACKED, hf_mixture, read_experts
 from checkpoint_converters.hf_latent import latent_layers, read_latent_attention
 from checkpoint_converters.rope import read_rope
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 
 _NAMES = hf_mixture("shared_experts").renamed(
     {"layers.{i}.mlp.router.choice_bias": "model.layers.{i}.mlp.gate.e_score_correction_bias"}

@@ -17,7 +17,7 @@ from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.networks import SlotGraph
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.pass_rollout import StopRule
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.tree import TokenTree
 
 from .. import inside

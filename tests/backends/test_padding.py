@@ -9,7 +9,7 @@ import torch
 
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.padding import PaddedCall, View, idle_call, padded_calls, rounded
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.attention import _visible_positions
 
 LENGTH, WIDEST, WORDS = 96, 8, 2

@@ -16,7 +16,7 @@ from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.paged import lower_paged
 from trtspec.backends.tensorrt.paged_session import PagedParts
 from trtspec.config.kv import CacheLayout
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.errors import ConfigError
 
 from ..config.test_build import MODEL

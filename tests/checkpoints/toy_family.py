@@ -10,9 +10,9 @@ from typing import Any
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import NameMap
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
 

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec, PerLayerSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers, LayerSpec, PerLayerInput
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
+from trtspec.config.mixers.mamba2 import Mamba2Spec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
-from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import ConfigError
 

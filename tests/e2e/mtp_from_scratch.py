@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.rows import PackedRows
 from trtspec.speculative.mtp.network import MtpModules
 
 from .. import inside

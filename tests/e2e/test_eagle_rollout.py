@@ -22,8 +22,8 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.executor.request import Request
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.eagle.network import EagleDraft
 

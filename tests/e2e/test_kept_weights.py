@@ -22,7 +22,7 @@ from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.joined import JoinedFormat
 from trtspec.formats.plain import PANELS
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.experts import Experts
+from trtspec.models.feed_forwards.experts import Experts
 
 from ..checkpoints import quantised_layers
 from ..checkpoints.quantised_layers import CASES, in_groups

@@ -16,8 +16,8 @@ from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError, RequestError
 from trtspec.executor.request import Request
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import new_kv_caches
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.rows import PackedRows
 
 BLOCK = 4
 BLOCKS_EACH = 16

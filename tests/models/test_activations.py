@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.config.ffn_spec import ACTIVATIONS
+from trtspec.config.feed_forwards.dense import ACTIVATIONS
 from trtspec.models.activations import activate, activate_gated
 
 EXPECTED: dict[str, Callable[[Tensor], Tensor]] = {

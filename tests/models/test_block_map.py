@@ -10,18 +10,23 @@ import pytest
 import torch
 
 from trtspec.config.embedding_spec import EmbeddingSpec, PerLayerSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
+from trtspec.config.mixers.mamba2 import Mamba2Spec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
-from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS, IN_ROWS
-from trtspec.models.block_map import (
+from trtspec.models.block_map import missing_blocks, require_blocks, require_kernels
+from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.feed_forwards.experts import ExpertLinear
+from trtspec.models.layer_facts import (
     KVCache,
     Matrix,
     cache_places,
@@ -33,11 +38,8 @@ from trtspec.models.block_map import (
     matrix_bytes,
     pass_bytes,
 )
-from trtspec.models.built import missing_blocks, require_blocks, require_kernels
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
-from trtspec.models.experts import ExpertLinear
-from trtspec.models.latent_attention import HeadMatrices
 from trtspec.models.linear import Linear
+from trtspec.models.mixers.latent_attention import HeadMatrices
 
 from ..tiny_config import changed, tiny_config
 

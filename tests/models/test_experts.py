@@ -18,7 +18,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.storage import WeightStorage
 from trtspec.formats import plain
 from trtspec.formats.base import ExpertLayers, Mixture, WeightFormat
@@ -26,7 +26,7 @@ from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import floats_beside
 from trtspec.formats.stored import StoredWeight
-from trtspec.models.experts import Router
+from trtspec.models.feed_forwards.experts import Router
 from trtspec.ops.linear import pack_linear
 from trtspec.ops.moe import Gating
 

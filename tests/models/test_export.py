@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.export import Dim
 
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.norm_spec import NormSpec
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.rows import PackedRows
 
 from ..tiny_config import tiny_config
 from .paged import Feed, PagedModel

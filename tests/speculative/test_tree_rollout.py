@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates, gumbel_noise
 from trtspec.speculative.tree_rollout import TreeRollout
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from trtspec.backends.session import GraphSession
 from trtspec.config.model import ModelConfig
-from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import decoder_caches
+from trtspec.models.layer_facts import decoder_caches
+from trtspec.models.rows import PackedRows
 
 
 class MaskKind(NamedTuple):

@@ -20,12 +20,12 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.base import Rounding
 from trtspec.formats.registry import IN_PANELS
 from trtspec.log import logger
-from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import matrix_bytes
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
 from trtspec.models.embedding import Embedding
-from trtspec.models.experts import ExpertLinear
+from trtspec.models.feed_forwards.experts import ExpertLinear
+from trtspec.models.layer_facts import matrix_bytes
 from trtspec.models.linear import Linear
+from trtspec.models.rows import PackedRows
 from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128

@@ -54,8 +54,8 @@ from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
 from trtspec.formats.drafts import resolve_copy, resolve_draft
 from trtspec.log import logger
-from trtspec.models.block_map import Matrix
-from trtspec.models.built import require_blocks, require_kernels
+from trtspec.models.block_map import require_blocks, require_kernels
+from trtspec.models.layer_facts import Matrix
 from trtspec.speculative.options import speculative_to_dict
 from trtspec.speculative.registry import draft_kinds, method_of, other_modules
 

@@ -22,7 +22,7 @@ from trtspec.config.draft import DraftConfig
 from trtspec.config.draft_vocabulary import REMEDY, VocabularyAsked
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
-from trtspec.models.block_map import ExpertSet, Read
+from trtspec.models.layer_facts import ExpertSet, Read
 from trtspec.speculative.registry import draft_kinds
 
 _LINES = 64

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec, check_activation, check_size
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec, check_activation
+from trtspec.config.feed_forwards.experts import ExpertsSpec
+from trtspec.config.layer_part import check_sizes
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
+from trtspec.config.mixers.mamba2 import Mamba2Spec
 from trtspec.config.norm_spec import NormSpec
-from trtspec.config.recurrent_spec import GatedDeltaSpec, Mamba2Spec
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
@@ -30,7 +33,7 @@ class PerLayerInput:
     activation: str
 
     def __post_init__(self) -> None:
-        check_size(self, "size")
+        check_sizes(self, "size")
         check_activation(self.activation)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import LayerSpec, Mixer
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.errors import ConfigError

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Layers, Mixer
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import NetworkStorage

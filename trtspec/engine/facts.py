@@ -7,7 +7,7 @@ from typing import Any
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.engine.memory import kv_bytes_per_token
-from trtspec.models.block_map import KVCache, decoder_facts
+from trtspec.models.layer_facts import KVCache, decoder_facts
 
 _OF_DECODERS = ("architecture", "vocab_size", "hidden_size", "eos_token_ids")
 

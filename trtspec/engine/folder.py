@@ -50,7 +50,7 @@ from trtspec.engine.weight_formats import draft_formats, target_formats
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import PassBytes
+from trtspec.models.layer_facts import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
 FORMAT_VERSION = 8

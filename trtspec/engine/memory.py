@@ -14,7 +14,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import PassBytes, kv_elements_per_token, matrix_bytes, pass_bytes
+from trtspec.models.layer_facts import PassBytes, kv_elements_per_token, matrix_bytes, pass_bytes
 from trtspec.ops.threads import copy_to_nodes
 from trtspec.speculative.registry import draft_kinds
 

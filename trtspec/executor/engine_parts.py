@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trtspec.backends.session import Session
 from trtspec.executor.pass_rollout import PassRollout
-from trtspec.models.block_map import PassBytes
+from trtspec.models.layer_facts import PassBytes
 
 NOTHING_READ = PassBytes()
 

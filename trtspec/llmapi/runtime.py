@@ -38,7 +38,7 @@ from trtspec.executor.typical import TypicalAcceptance
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
-from trtspec.models.block_map import cache_places
+from trtspec.models.layer_facts import cache_places
 from trtspec.speculative.base import Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.draft_runtime import DraftRuntime

@@ -44,7 +44,7 @@ _IN_FLOAT32: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(kind: str, x: Tensor) -> Tensor:
-    """An activation of `trtspec.config.ffn_spec.ACTIVATIONS` of ``x [T, K]``, in float32, rounded
+    """An activation of ``ACTIVATIONS`` (see `DenseSpec`) of ``x [T, K]``, in float32, rounded
     once."""
     return _IN_FLOAT32[kind](x.float()).to(x.dtype)
 

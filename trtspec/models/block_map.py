@@ -1,260 +1,166 @@
-"""From a `LayerSpec` to its tensors, its cache, its matrices and what these cost.
-
-Whoever plans memory or estimates time asks here; nobody else has a formula. The block of every spec
-is `DecoderLayer`; what no block runs is refused (see `trtspec.models.built`).
-"""
+"""Names the parts of a model's specs that no block runs; they are refused before anything is
+built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator
 
-import torch
-
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import ExpertsSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
-from trtspec.config.layer import LayerSpec
-from trtspec.config.layer_tensors import (
-    EXPERTS,
-    LATENT_UP,
-    PER_LAYER,
-    Shape,
-    is_matrix,
-    layer_tensors,
-)
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
+from trtspec.config.layer import FeedForward, LayerSpec, Mixer
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
-from trtspec.formats.base import WeightFormat
-from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.built import mixer_of
+from trtspec.errors import ConfigError
+from trtspec.ops.moe import ACTIVATIONS as EXPERT_ACTIVATIONS
+
+MOST_KERNEL_HEAD = 256
+"""Elements of a head that the CUDA kernels of attention take."""
 
 
-class Matrix(NamedTuple):
-    """One that rows are multiplied with. name: of its weight in the checkpoint, less ``.weight``;
-    empty for the target's head, which a draft borrows. stays_float: it is in the network's dtype,
-    whatever the format of the others."""
-
-    outputs: int
-    inputs: int
-    name: str = ""
-    is_head: bool = False
-    stays_float: bool = False
+def missing_blocks(config: ModelConfig) -> list[str]:
+    """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
+    found = dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec))
+    return list(dict.fromkeys((*found, *_of_model(config))))
 
 
-class ExpertSet(NamedTuple):
-    """``num_experts`` of a layer, each with matrices as the first one's, of which a row reads
-    ``top_k``."""
-
-    num_experts: int
-    top_k: int
-    matrices: tuple[Matrix, ...]
+def require_blocks(config: ModelConfig) -> None:
+    """Raises:
+    ConfigError: no block runs a part of the decoder; all such parts are named.
+    """
+    _refuse(missing_blocks(config), config.architecture)
 
 
-Read: TypeAlias = Matrix | ExpertSet
-"""What a pass reads: a matrix, or some of a set."""
-
-
-@dataclass(frozen=True)
-class KVCache:
-    """What a layer keeps of every token: K and V of ``num_kv_heads`` heads, of ``head_dim`` and
-    ``value_dim`` elements each. Latent attention keeps latents in the place of K and rotated keys
-    in that of V, of one head that all share."""
-
-    num_kv_heads: int
-    head_dim: int
-    value_dim: int
-
-    @property
-    def k_size(self) -> tuple[int, int]:
-        """Heads of K, and elements of each."""
-        return self.num_kv_heads, self.head_dim
-
-    @property
-    def v_size(self) -> tuple[int, int]:
-        """Heads of V, and elements of each."""
-        return self.num_kv_heads, self.value_dim
-
-    @property
-    def elements_per_token(self) -> int:
-        """Elements of K and V together."""
-        return self.num_kv_heads * (self.head_dim + self.value_dim)
-
-
-@dataclass(frozen=True)
-class LayerFacts:
-    """tensors: shapes by name, see `layer_tensors`. cache: None of a layer that reads an earlier
-    one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None: it has none."""
-
-    tensors: Mapping[str, Shape]
-    cache: KVCache | None
-    window: int
-    experts: ExpertSet | None = None
-
-    @property
-    def matrices(self) -> tuple[Matrix, ...]:
-        """The matrices that every row is multiplied with."""
-        return tuple(
-            Matrix(shape[0], shape[1], name.removesuffix(".weight"), stays_float=name == LATENT_UP)
-            for name, shape in self.tensors.items()
-            if is_matrix(name, shape) and not name.startswith(EXPERTS)
-        )
-
-    @property
-    def reads(self) -> tuple[Read, ...]:
-        """What a pass reads: these, and of its experts some."""
-        return self.matrices if self.experts is None else (*self.matrices, self.experts)
-
-    @property
-    def operations(self) -> int:
-        """Multiplications of a row with the layer's matrices. Those of attention depend on the
-        context, and are left out."""
-        own = sum(each.outputs * each.inputs for each in self.matrices)
-        if self.experts is None:
-            return own
-        chosen = sum(each.outputs * each.inputs for each in self.experts.matrices)
-        return own + self.experts.top_k * chosen
-
-    def bytes(self, formats: NetworkFormats, dtype: torch.dtype) -> int:
-        """Bytes of the layer's matrices, kept in the formats of that layer in a network of
-        ``dtype``."""
-        return matrix_bytes(self.reads, formats, dtype)
-
-    def named(self, layer: int) -> list[Read]:
-        """What a pass reads of it as layer ``layer`` of a network."""
-        return [within(f"layers.{layer}.", read) for read in self.reads]
-
-
-@cache
-def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> LayerFacts:
-    """The facts of a layer, in a network of ``hidden`` elements a row. ``width``: elements that its
-    q, k and v read, if they are not as many.
+def attention_of(spec: LayerSpec) -> AttentionSpec:
+    """The mixer of a layer of a network that has attention alone.
 
     Raises:
-        ConfigError: no block runs it.
+        ConfigError: see `require_layer`; or its mixer is another.
     """
-    mixer = mixer_of(spec)
-    tensors = MappingProxyType(layer_tensors(spec, hidden, width))
-    cache: KVCache | None = None
-    if isinstance(mixer, LatentAttentionSpec):
-        cache = KVCache(1, mixer.kv_rank, mixer.rope_dim)
-    elif mixer.kv_from is None:
-        cache = KVCache(mixer.num_kv_heads, mixer.head_dim, mixer.head_dim)
-    return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors))
+    require_layer(spec)
+    if not isinstance(spec.mixer, AttentionSpec):
+        raise ConfigError(
+            f"a layer has a mixer of kind {spec.mixer.kind} where this version runs attention alone"
+        )
+    return spec.mixer
 
 
-def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
-    if not isinstance(spec.ffn, ExpertsSpec):
-        return None
-    first = f"{EXPERTS}0."
-    matrices = (
-        Matrix(*shape, name.removesuffix(".weight"))
-        for name, shape in tensors.items()
-        if name.startswith(first) and len(shape) == 2
-    )
-    return ExpertSet(spec.ffn.num_experts, spec.ffn.top_k, tuple(matrices))
+def mixer_of(spec: LayerSpec) -> AttentionSpec | LatentAttentionSpec:
+    """The mixer of a layer of a language model that a block runs.
+
+    Raises:
+        ConfigError: see `require_layer`.
+    """
+    require_layer(spec)
+    assert isinstance(spec.mixer, AttentionSpec | LatentAttentionSpec), "others were refused"
+    return spec.mixer
 
 
-def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
-    """The facts of each layer of a decoder."""
-    return [layer_facts(spec, config.hidden_size) for spec in config.layers]
+def feed_forward_of(spec: LayerSpec) -> FeedForward:
+    """The feed-forward part of a layer that a block runs.
+
+    Raises:
+        ConfigError: see `require_layer`.
+    """
+    require_layer(spec)
+    assert spec.ffn is not None, "layers without one were refused"
+    return spec.ffn
 
 
-def decoder_caches(config: ModelConfig) -> list[KVCache]:
-    """The caches of a decoder, in the order of the layers that have one."""
-    return [facts.cache for facts in decoder_facts(config) if facts.cache is not None]
+def dense_of(spec: LayerSpec) -> DenseSpec:
+    """The same, of a layer that must have a dense one.
+
+    Raises:
+        ConfigError: see `require_layer`; or it has another part.
+    """
+    ffn = feed_forward_of(spec)
+    if not isinstance(ffn, DenseSpec):
+        raise ConfigError(f"a layer has a part of kind {ffn.kind}, where only a dense one can be")
+    return ffn
 
 
-def cache_places(config: ModelConfig) -> list[int]:
-    """For each layer, which one of `decoder_caches` it reads."""
-    mixers = (spec.mixer for spec in config.layers)
-    owners = [mixer.kv_from if isinstance(mixer, AttentionSpec) else None for mixer in mixers]
-    own = [layer for layer, source in enumerate(owners) if source is None]
-    return [own.index(i if source is None else source) for i, source in enumerate(owners)]
-
-
-def decoder_matrices(config: ModelConfig) -> list[Read]:
-    """The matrices of all layers of a decoder, their experts, and what makes their per-layer
-    embeddings."""
-    given, facts = config.embedding.per_layer, enumerate(decoder_facts(config))
-    shared: list[Read] = []
-    if given is not None:
-        rows = config.num_layers * given.size
-        shared = [Matrix(rows, config.hidden_size, f"{PER_LAYER}projection")]
-    return shared + [read for layer, each in facts for read in each.named(layer)]
-
-
-def within(start: str, read: Read) -> Read:
-    """With ``start`` before all names that are there."""
-    if isinstance(read, ExpertSet):
-        matrices = (m._replace(name=start + m.name) for m in read.matrices)
-        return read._replace(matrices=tuple(matrices))
-    return read._replace(name=start + read.name) if read.name else read
-
-
-def matrix_bytes(reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype) -> int:
-    """Bytes of linear layers' weights, in a network of ``dtype``; of experts those of all."""
-    total = 0
-    for read in reads:
-        if isinstance(read, ExpertSet):
-            total += read.num_experts * matrix_bytes(read.matrices, formats, dtype)
-        elif read.stays_float:
-            total += read.outputs * read.inputs * dtype.itemsize
-        else:
-            total += _format_of(read, formats).bytes(read.outputs, read.inputs, dtype)
-    return total
-
-
-@dataclass(frozen=True)
-class PassBytes:
-    """Bytes of weights that one pass reads. always: those that every row is multiplied with.
-    mixtures: of each layer's experts their number, how many a row chooses, and the bytes of one."""
-
-    always: int = 0
-    mixtures: tuple[tuple[int, int, int], ...] = ()
-
-    def of_experts(self, rows: int) -> int:
-        """Those of the different experts that so many rows are expected to choose, if each chooses
-        evenly and for itself; rows of one text have more of them in common."""
-        return round(
-            sum(
-                size * count * (1 - (1 - chosen / count) ** rows)
-                for count, chosen, size in self.mixtures
-            )
+def require_kernels(config: ModelConfig, device: str) -> None:
+    """Raises:
+    ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
+    """
+    if device == "cpu":
+        return
+    for what in _without_kernels(config):
+        raise ConfigError(
+            f"{config.architecture} has {what} for {device} in this version; build it for a CPU "
+            "(--device cpu)"
         )
 
-    def expected(self, rows: int) -> int:
-        """All that a pass of so many rows is expected to read."""
-        return self.always + self.of_experts(rows)
+
+def _without_kernels(config: ModelConfig) -> Iterator[str]:
+    attentions = [m for m in _mixers(config) if isinstance(m, AttentionSpec)]
+    if len(attentions) < len(_mixers(config)):
+        yield "latent attention, whose op has no kernel"
+    if any(m.sinks for m in attentions):
+        yield "attention sinks, which no kernel of attention takes"
+    if any(isinstance(spec.ffn, ExpertsSpec) for spec in config.layers.specs):
+        yield "mixtures of experts, whose op has no kernel"
+    largest = max((m.head_dim for m in attentions), default=0)
+    if largest > MOST_KERNEL_HEAD:
+        yield f"heads of {largest} elements, while attention takes {MOST_KERNEL_HEAD} at most"
 
 
-def pass_bytes(
-    reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype, device: str
-) -> PassBytes:
-    """What a pass over linear layers reads of their weights on a device, in a network of
-    ``dtype``."""
-    always, mixtures = 0, []
-    for read in reads:
-        if isinstance(read, ExpertSet) and _format_of(
-            read.matrices[0], formats
-        ).reads_chosen_experts(device):
-            size = matrix_bytes(read.matrices, formats, dtype)
-            mixtures.append((read.num_experts, read.top_k, size))
-        else:
-            always += matrix_bytes([read], formats, dtype)
-    return PassBytes(always, tuple(mixtures))
+def require_layer(spec: LayerSpec) -> None:
+    """Raises:
+    ConfigError: no block runs a part of the layer; all such parts are named.
+    """
+    _refuse(_of_layer(spec), "a layer")
 
 
-def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
-    if not matrix.name:
-        return formats.target_head
-    if matrix.is_head:
-        return formats.of_head(matrix.name)
-    return formats.of({matrix.name: matrix.outputs})
+def _refuse(missing: Iterable[str], what: str) -> None:
+    parts = list(missing)
+    if parts:
+        raise ConfigError(
+            f"{what} has {', '.join(parts)}, which this version does not run; it runs attention, "
+            "latent attention, dense feed-forward parts and mixtures of experts"
+        )
 
 
-def kv_elements_per_token(config: ModelConfig) -> int:
-    """Elements of K and V of one token over all layers."""
-    return sum(cache.elements_per_token for cache in decoder_caches(config))
+def _of_model(config: ModelConfig) -> Iterator[str]:
+    if all(isinstance(m, AttentionSpec) and m.rope is None for m in _mixers(config)):
+        yield "no layer with rotary embedding"
+
+
+def _mixers(config: ModelConfig) -> list[Mixer]:
+    return [spec.mixer for spec in config.layers.specs]
+
+
+def _of_layer(spec: LayerSpec) -> Iterator[str]:
+    yield from _of_mixer(spec.mixer)
+    yield from _of_ffn(spec.ffn)
+    if spec.parallel and (spec.per_layer is not None or spec.output_scale):
+        yield "attention and feed-forward in parallel with per-layer embeddings or a scaled output"
+    if spec.parallel and (spec.norm_place != "before" or spec.residual_scale != 1):
+        yield "attention and feed-forward in parallel with norms behind them or scaled residuals"
+
+
+def _of_mixer(mixer: Mixer) -> Iterator[str]:
+    if isinstance(mixer, LatentAttentionSpec):
+        return
+    if not isinstance(mixer, AttentionSpec):
+        is_delta = isinstance(mixer, GatedDeltaSpec)
+        yield "the gated delta rule (linear attention)" if is_delta else "Mamba-2"
+        return
+    if mixer.qk_norm_over == "own" and mixer.qk_norm is not None and mixer.qk_norm.kind == "rms":
+        yield "RMS norms of queries and keys with weights for each head"
+    if mixer.gated:
+        yield "gated attention"
+
+
+def _of_ffn(ffn: FeedForward | None) -> Iterator[str]:
+    if ffn is None:
+        yield "layers without feed-forward"
+        return
+    if isinstance(ffn, ExpertsSpec):
+        if not ffn.gated:
+            yield "experts without a gate"
+        if ffn.activation not in EXPERT_ACTIVATIONS:
+            yield f"experts with the activation {ffn.activation}"
+        if ffn.beside is not None:
+            yield "a dense part beside experts"

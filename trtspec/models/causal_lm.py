@@ -14,22 +14,22 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
-from trtspec.models.attention import Rows
-from trtspec.models.block_map import (
+from trtspec.models.block_map import require_blocks
+from trtspec.models.decoder import DecoderLayer
+from trtspec.models.embedding import Embedding, rounded_scale
+from trtspec.models.layer_facts import (
     Matrix,
     Read,
     cache_places,
     decoder_caches,
     decoder_matrices,
 )
-from trtspec.models.built import require_blocks
-from trtspec.models.decoder import DecoderLayer
-from trtspec.models.embedding import Embedding, rounded_scale
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.per_layer import PerLayerEmbedding
 from trtspec.models.rope import LayerRotary
+from trtspec.models.rows import Rows
 
 EMBEDDING = "embed"
 """The name of the weight, less ``.weight``, that the embedding is filled from."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from trtspec.config.ffn_spec import ExpertsSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import LayerSpec
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.built import feed_forward_of
-from trtspec.models.experts import Experts
-from trtspec.models.mlp import DenseFeedForward
+from trtspec.models.block_map import feed_forward_of
+from trtspec.models.feed_forwards.dense import DenseFeedForward
+from trtspec.models.feed_forwards.experts import Experts
 
 
 def make_feed_forward(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from trtspec.formats.stored import StoredWeight, read_tensor
-from trtspec.models.experts import ExpertLinear
-from trtspec.models.latent_attention import HeadMatrices
+from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.linear import Linear
+from trtspec.models.mixers.latent_attention import HeadMatrices
 
 FUSED = {
     "qkv": ("q", "k", "v"),

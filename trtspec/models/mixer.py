@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import LayerSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.attention import Attention
-from trtspec.models.built import mixer_of
-from trtspec.models.latent_attention import LatentAttention
+from trtspec.models.block_map import mixer_of
+from trtspec.models.mixers.attention import Attention
+from trtspec.models.mixers.latent_attention import LatentAttention
 
 
 def make_mixer(

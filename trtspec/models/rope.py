@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
 from trtspec.config.layer import Mixer
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import ConfigError

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
-from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import decoder_caches
+from trtspec.models.layer_facts import decoder_caches
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 _MAX_DIM = 1 << 30

@@ -12,9 +12,9 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
-from trtspec.models.block_map import Matrix
 from trtspec.models.causal_lm import EMBEDDING
 from trtspec.models.embedding import Embedding
+from trtspec.models.layer_facts import Matrix
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 

@@ -14,7 +14,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import Read
+from trtspec.models.layer_facts import Read
 from trtspec.models.signature import Signature
 from trtspec.speculative.tree_levels import make_levels
 

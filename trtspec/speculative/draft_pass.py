@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.tree_rollout import DraftNetwork, best_children
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 
 _HEAD_DIM = 64

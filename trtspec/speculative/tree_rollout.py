@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.attention import PackedRows, flat_slots
+from trtspec.models.rows import PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.tree_levels import Levels, make_levels
 

@@ -20,9 +20,9 @@ from trtspec.builder.locate import cache_root, require_cache
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.sources import hash_of
 from trtspec.builder.tokenizer import save_tokenizer, tokenizer_files, tokenizer_fingerprint
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import LayerSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import BuildError, ConfigError
 from trtspec.log import logger, progress

@@ -15,8 +15,8 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError
-from trtspec.models.block_map import cache_places
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.layer_facts import cache_places
 from trtspec.models.signature import rollout_signature
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 from trtspec.speculative.assistant.checkpoint import ASSISTANT_READER

@@ -17,8 +17,8 @@ from trtspec.config.tree import TreeShape
 from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.stored import StoredWeight
-from trtspec.models.block_map import Matrix
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.layer_facts import Matrix
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.medusa.choices import default_choices
 from trtspec.speculative.medusa.network import MedusaHeads

@@ -15,8 +15,8 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.buckets import Bucket, extend, pad
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.rows import PackedRows
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.parallel.network import PEagleDraft
 from trtspec.speculative.parallel.rollout import ParallelRollout

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import Matrix
+from trtspec.models.layer_facts import Matrix
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 from trtspec.models.vocabulary import TargetParts

@@ -24,7 +24,7 @@ from trtspec.backends.slots.lowered import (
     SlotPass,
 )
 from trtspec.config.model import ModelConfig
-from trtspec.models.block_map import decoder_caches
+from trtspec.models.layer_facts import decoder_caches
 from trtspec.models.signature import Signature
 
 SUFFIX = ".onnx"

@@ -18,7 +18,7 @@ from trtspec.backends.parts import MaskKind, RowsGraph
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.tree_mask import tree_mask
 
 

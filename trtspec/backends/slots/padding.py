@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.staging import Staging
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 
 _STEP = 64
 _SHORTEST = 256

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trtspec.backends.parts import MaskKind
 from trtspec.models import export_ops
-from trtspec.models.attention import Scoring
 from trtspec.models.rope import Rotation
+from trtspec.models.rows import Scoring
 
 
 @dataclass

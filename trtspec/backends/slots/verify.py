@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
 

@@ -23,11 +23,11 @@ from trtspec.backends.tensorrt.paged_modules import (
     PagedPass,
     PagedVerify,
 )
-from trtspec.config.attention_spec import AttentionSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
-from trtspec.models.attention import PackedRows
-from trtspec.models.built import MOST_KERNEL_HEAD
+from trtspec.models.block_map import MOST_KERNEL_HEAD
+from trtspec.models.rows import PackedRows
 from trtspec.models.signature import Signature, feature_signature, verify_signature
 from trtspec.ops.sampling import SamplingColumns
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.backends.tensorrt.paged_rows import PluginRows
-from trtspec.models.attention import PackedRows
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
 

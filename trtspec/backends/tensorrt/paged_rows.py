@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.tensorrt import plugin_ops
-from trtspec.models.attention import PackedRows, Scoring
 from trtspec.models.rope import Rotation, rotate
+from trtspec.models.rows import PackedRows, Scoring
 
 
 @dataclass

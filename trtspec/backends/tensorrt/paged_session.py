@@ -10,7 +10,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.parts import Part
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.backend import SlotParts
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 
 
 class PagedTarget:

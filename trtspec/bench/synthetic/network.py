@@ -15,15 +15,15 @@ from torch import Tensor
 
 from trtspec.bench.synthetic.sizes import Sizes
 from trtspec.bench.synthetic.spaces import CONSTANT_GAIN, Axis, HiddenSpace, noise, widen
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.state_reader import StateReader
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.models.built import attention_of, dense_of
+from trtspec.models.block_map import attention_of, dense_of
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _EMBEDDING, _HEAD, _MAP, _FC = "embed.weight", "head.weight", "token_map", "fc.weight"

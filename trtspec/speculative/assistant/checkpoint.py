@@ -19,8 +19,8 @@ from checkpoint_converters.families.registry import families
 from checkpoint_converters.hf_config import HfConfig, read_dtype
 from checkpoint_converters.names import Expected, match
 from checkpoint_converters.token_map import require_order
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.layer_tensors import layer_tensors
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.assistant.network import ORDER

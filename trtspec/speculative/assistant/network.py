@@ -20,14 +20,14 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
-from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import Matrix, Read, layer_facts
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.embedding import rounded_scale
+from trtspec.models.layer_facts import Matrix, Read, layer_facts
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.rope import LayerRotary
+from trtspec.models.rows import PackedRows
 from trtspec.models.vocabulary import TargetParts
 from trtspec.speculative.assistant.shape import AssistantConfig
 

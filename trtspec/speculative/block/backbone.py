@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.attention import PackedRows, Rows, Scoring, make_qk_norms, norm_heads
-from trtspec.models.block_map import Matrix, Read, decoder_matrices
-from trtspec.models.built import attention_of, require_blocks
+from trtspec.models.block_map import attention_of, require_blocks
 from trtspec.models.causal_lm import capped
 from trtspec.models.embedding import rounded_scale
 from trtspec.models.feed_forward import make_feed_forward
+from trtspec.models.layer_facts import Matrix, Read, decoder_matrices
 from trtspec.models.linear import Linear
+from trtspec.models.mixers.attention import make_qk_norms, norm_heads
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation, rotate
+from trtspec.models.rows import PackedRows, Rows, Scoring
 from trtspec.models.vocabulary import head_matrix
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.speculative.block.shape import BlockConfig

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.attention import PackedRows, flat_slots
+from trtspec.models.rows import PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.marginals import MarginalTree

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from trtspec.backends.parts import RowsGraph
 from trtspec.backends.session import GraphSession
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 
 
 class LoweredBlockNetwork(nn.Module):

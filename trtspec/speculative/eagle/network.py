@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.attention import Attention, Rows
-from trtspec.models.block_map import Matrix, Read, layer_facts
-from trtspec.models.built import attention_of, require_blocks
+from trtspec.models.block_map import attention_of, require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.feed_forward import make_feed_forward
+from trtspec.models.layer_facts import Matrix, Read, layer_facts
 from trtspec.models.linear import Linear
+from trtspec.models.mixers.attention import Attention
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation
+from trtspec.models.rows import Rows
 from trtspec.models.vocabulary import head_matrix
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.state_network import StateNetwork

@@ -17,7 +17,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.block_map import Matrix
+from trtspec.models.layer_facts import Matrix
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
 from trtspec.models.vocabulary import TargetParts

@@ -22,10 +22,10 @@ from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import match
 from checkpoint_converters.quantised.folded import fold
-from trtspec.config.attention_spec import AttentionSpec
 from trtspec.config.embedding_spec import HeadSpec
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_reader import DraftReader

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.attention import PackedRows
-from trtspec.models.block_map import Read, within
+from trtspec.models.layer_facts import Read, within
+from trtspec.models.rows import PackedRows
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.models.attention import PackedRows
+from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.mtp.network import ModuleStack
 

@@ -1,18 +1,13 @@
-"""Self-attention, what describes the packed rows of one call over a paged cache, and slots."""
+"""The packed rows of one call over a paged cache, how they attend, and slots."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trtspec.config.attention_spec import AttentionSpec
-from trtspec.config.layer_tensors import qk_norm_shape
-from trtspec.formats.network_formats import NetworkFormats
-from trtspec.formats.registry import IN_PANELS
-from trtspec.models.linear import Linear
-from trtspec.models.norm import Norm, UnweightedRMSNorm, make_norm
+from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.latent_attention import latent_tree_attention
@@ -184,105 +179,3 @@ def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -
     block = block_tables.gather(1, column.clamp(max=block_tables.shape[1] - 1)).long()
     slot = block * tokens_per_block + positions % tokens_per_block
     return torch.where(inside & (block >= 0), slot, -1)
-
-
-def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
-    """The norms of queries and of keys, where the layer has them: of `qk_norm_shape`."""
-    if spec.qk_norm is None:
-        return None, None
-    shapes = (qk_norm_shape(spec, heads) for heads in (spec.num_heads, spec.num_kv_heads))
-    queries, keys = (make_norm(spec.qk_norm, shape, dtype) for shape in shapes)
-    return queries, keys if spec.kv_from is None else None
-
-
-def norm_heads(x: Tensor, norm: Norm | None) -> Tensor:
-    """Heads ``x [T, heads, D]`` under a norm of ``D``, of ``[heads, D]`` or of ``heads * D``
-    elements."""
-    if norm is None:
-        return x
-    if norm.weight.shape[-1] == x.shape[-1]:
-        normed: Tensor = norm(x)
-        return normed
-    over_all: Tensor = norm(x.flatten(1))
-    return over_all.view(x.shape)
-
-
-class Attention(nn.Module):
-    """Grouped-query attention of one layer: q, k and v fused, optional norms of each, rotary. There
-    is no v where the keys are the values too, and q alone where K and V are an earlier layer's. It
-    may have ``sinks [heads] f32``.
-
-    ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
-    are those of its own weights.
-    """
-
-    sinks: Tensor | None
-
-    def __init__(
-        self,
-        spec: AttentionSpec,
-        hidden: int,
-        dtype: torch.dtype,
-        in_features: int | None = None,
-        *,
-        formats: NetworkFormats = IN_PANELS,
-    ) -> None:
-        super().__init__()
-        self.num_heads = spec.num_heads
-        self.num_kv_heads = spec.num_kv_heads
-        self.head_dim = spec.head_dim
-        self.scoring = Scoring.of(spec)
-        self.parts = "q" if spec.kv_from is not None else "qk" if spec.values_are_keys else "qkv"
-        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        sizes = {part: q_size if part == "q" else kv_size for part in self.parts}
-        width, joined = in_features or hidden, formats.of(sizes)
-        read = Linear(width, sum(sizes.values()), dtype, spec.bias, format=joined)
-        self.add_module(self.parts, read)
-        o = formats.of({"o": hidden})
-        self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
-        self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
-        self.v_norm = UnweightedRMSNorm(spec.v_norm.eps) if spec.v_norm is not None else None
-        sinks = torch.empty(spec.num_heads, dtype=torch.float32) if spec.sinks else None
-        self.register_buffer("sinks", sinks)
-
-    def forward(
-        self,
-        x: Tensor,
-        rows: Rows,
-        rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        *,
-        norm: Norm | None,
-        residual: Tensor | None,
-        kept: Tensor | None = None,
-    ) -> Tensor:
-        """The attention of ``norm(x) [T, in_features]``, with the sum of ``residual [T, hidden]``
-        if one is given; if ``kept [R] i64`` is, of these rows alone. Writes K and V of all rows
-        into the caches."""
-        read = self.get_submodule(self.parts)
-        heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
-        attended = self._attend(heads, rows, rotation, k_cache, v_cache).flatten(1)
-        if kept is not None:
-            attended = attended[kept]
-            residual = None if residual is None else residual[kept]
-        out: Tensor = self.o(attended, residual=residual)
-        return out
-
-    def _attend(
-        self,
-        heads: Tensor,
-        rows: Rows,
-        rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
-    ) -> Tensor:
-        counts = [self.num_heads, *[self.num_kv_heads] * (len(self.parts) - 1)]
-        q, *kv = torch.split(heads, counts, dim=1)
-        q, scoring = norm_heads(q, self.q_norm), self.scoring._replace(sinks=self.sinks)
-        if not kv:
-            return rows.read(q, rotation, k_cache, v_cache, scoring)
-        k, v = norm_heads(kv[0], self.k_norm), kv[-1]
-        if self.v_norm is not None:
-            v = self.v_norm(v)
-        return rows.attend(q, k, v, rotation, k_cache, v_cache, scoring)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.latent_attention_spec import LatentAttentionSpec
+from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
-from trtspec.models.attention import Rows
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation
+from trtspec.models.rows import Rows
 from trtspec.ops.head_products import head_products
 
 

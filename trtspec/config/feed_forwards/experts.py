@@ -1,34 +1,14 @@
-"""DenseSpec, ExpertsSpec: the feed-forward part of one layer, as plain data."""
+"""ExpertsSpec: a mixture of experts of one layer, as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from trtspec.config.feed_forwards.dense import DenseSpec, check_activation
+from trtspec.config.layer_part import check_sizes
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
-
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
-
-
-@strict_config()
-@dataclass(frozen=True)
-class DenseSpec:
-    """``down(act(gate(x)) * up(x))``, or without ``gated`` ``down(act(up(x)))``.
-
-    intermediate_size: width between, in elements. activation: one of `ACTIVATIONS`. bias: of all
-    its matrices. Raises ConfigError for a size or an activation that is none.
-    """
-
-    intermediate_size: int
-    activation: str = "silu"
-    gated: bool = True
-    bias: bool = False
-    kind: Literal["dense"] = "dense"
-
-    def __post_init__(self) -> None:
-        check_size(self, "intermediate_size")
-        check_activation(self.activation)
 
 
 @strict_config()
@@ -70,8 +50,7 @@ class ExpertsSpec:
     kind: Literal["experts"] = "experts"
 
     def __post_init__(self) -> None:
-        for name in ("num_experts", "top_k", "intermediate_size", "num_groups", "top_groups"):
-            check_size(self, name)
+        check_sizes(self, "num_experts", "top_k", "intermediate_size", "num_groups", "top_groups")
         for few, many in (("top_k", "num_experts"), ("top_groups", "num_groups")):
             if getattr(self, few) > getattr(self, many):
                 raise ConfigError(
@@ -93,17 +72,3 @@ class ExpertsSpec:
     def expert(self) -> DenseSpec:
         """One of the experts."""
         return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
-
-
-def check_size(spec: object, name: str) -> None:
-    """ConfigError for a size below 1."""
-    if getattr(spec, name) < 1:
-        raise ConfigError(f"{name} is {getattr(spec, name)}; it must be at least 1")
-
-
-def check_activation(name: str) -> None:
-    """ConfigError for one that is none of `ACTIVATIONS`."""
-    if name not in ACTIVATIONS:
-        raise ConfigError(
-            f"activation {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}"
-        )

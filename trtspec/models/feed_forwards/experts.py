@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.ffn_spec import DenseSpec, ExpertsSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
+from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.formats.base import ExpertLayers, Mixture, Rounding, WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS, floats_beside
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.feed_forwards.dense import DenseFeedForward
 from trtspec.models.linear import Linear
-from trtspec.models.mlp import DenseFeedForward
 from trtspec.models.norm import Norm
 from trtspec.ops.moe import Gating
 

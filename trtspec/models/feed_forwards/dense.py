@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.ffn_spec import DenseSpec
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.activations import activate, activate_gated

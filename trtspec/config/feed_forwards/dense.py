@@ -1,0 +1,40 @@
+"""DenseSpec: a dense feed-forward part of one layer, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.config.layer_part import check_sizes
+from trtspec.config.strict import strict_config
+from trtspec.errors import ConfigError
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
+
+
+@strict_config()
+@dataclass(frozen=True)
+class DenseSpec:
+    """``down(act(gate(x)) * up(x))``, or without ``gated`` ``down(act(up(x)))``.
+
+    intermediate_size: width between, in elements. activation: one of `ACTIVATIONS`. bias: of all
+    its matrices. Raises ConfigError for a size or an activation that is none.
+    """
+
+    intermediate_size: int
+    activation: str = "silu"
+    gated: bool = True
+    bias: bool = False
+    kind: Literal["dense"] = "dense"
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "intermediate_size")
+        check_activation(self.activation)
+
+
+def check_activation(name: str) -> None:
+    """ConfigError for one that is none of `ACTIVATIONS`."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(
+            f"activation {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}"
+        )
