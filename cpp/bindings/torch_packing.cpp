@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "drafts_holder.hpp"
 #include "tree_holder.hpp"
 
 namespace {
@@ -15,15 +16,14 @@ struct PackerHolder : torch::CustomClassHolder {
       : layout{tokens_per_block, blocks_per_sequence, mask_words} {}
 
   // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32
-  // [n]), the address of its tree, and whether logits are wanted. Returns the eight row inputs and
-  // the logits rows.
+  // [n]), and whether logits are wanted; and the address of the drafts of all, 0 without. Returns the
+  // eight row inputs and the logits rows.
   std::vector<at::Tensor> pack(const Ints& tokens, const Ints& counts, const Ints& contexts,
                                const std::vector<at::Tensor>& blocks,
-                               const Ints& trees,
-                               const c10::List<bool>& last_logits) {
+                               const c10::List<bool>& last_logits, int64_t drafts) {
     const std::size_t size = counts.size();
-    TORCH_CHECK(contexts.size() == size && blocks.size() == size && trees.size() == size &&
-                    last_logits.size() == size,
+    TORCH_CHECK(contexts.size() == size && blocks.size() == size && last_logits.size() == size &&
+                    (drafts == 0 || drafts_at(drafts).size() == size),
                 "packing: one of each is needed for ", size, " requests");
     std::vector<trtspec::RowGroup> groups(size);
     std::size_t first = 0;
@@ -35,7 +35,7 @@ struct PackerHolder : torch::CustomClassHolder {
       groups[i] = {{tokens.data() + first, count},
                    contexts[i],
                    {blocks[i].const_data_ptr<int32_t>(), std::size_t(blocks[i].numel())},
-                   &tree_at(trees[i]),
+                   drafts == 0 ? trtspec::TreeView() : drafts_at(drafts)[i],
                    last_logits[i]};
       first += count;
     }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "drafts_holder.hpp"
 #include "tree_holder.hpp"
 
 namespace {
@@ -53,18 +54,19 @@ struct RowSamplerHolder : torch::CustomClassHolder {
 
   void remove(int64_t id) { requests.erase(id); }
 
-  // Of requests with the addresses of the trees that they verify, and which of their output tokens
-  // each root emits.
-  trtspec::Questions questions(const Ints& ids, const Ints& trees,
-                               const Ints& outputs) const {
-    TORCH_CHECK(trees.size() == ids.size() && outputs.size() == ids.size(),
-                "sampling: one tree and one output is needed for each of ", ids.size(), " requests");
+  // Of requests with which of their output tokens each root emits, and the address of the drafts
+  // that they verify, 0 without.
+  trtspec::Questions questions(const Ints& ids, const Ints& outputs, int64_t drafts) const {
+    TORCH_CHECK(outputs.size() == ids.size() &&
+                    (drafts == 0 || drafts_at(drafts).size() == ids.size()),
+                "sampling: one output and one tree is needed for each of ", ids.size(), " requests");
     std::vector<trtspec::Asked> asked;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto found = requests.find(ids[i]);
       TORCH_CHECK(found != requests.end(), "sampling: request ", ids[i], " has not begun");
       const Kept& kept = found->second;
-      asked.push_back({&kept.options, outputs[i], &tree_at(trees[i]), kept.end_tokens,
+      asked.push_back({&kept.options, outputs[i],
+                       drafts == 0 ? trtspec::TreeView() : drafts_at(drafts)[i], kept.end_tokens,
                        kept.max_output_tokens - outputs[i]});
     }
     return trtspec::Questions(asked);
@@ -72,9 +74,8 @@ struct RowSamplerHolder : torch::CustomClassHolder {
 
   // As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
   // rows as `accept` takes them.
-  std::vector<at::Tensor> tensors(const Ints& ids, const Ints& trees,
-                                  const Ints& outputs) {
-    const trtspec::Questions asked = questions(ids, trees, outputs);
+  std::vector<at::Tensor> tensors(const Ints& ids, const Ints& outputs, int64_t drafts) {
+    const trtspec::Questions asked = questions(ids, outputs, drafts);
     std::vector<at::Tensor> made = asked.table.columns();
     made.insert(made.end(), {trtspec::host_copy(asked.tokens), trtspec::host_copy(asked.parents),
                              trtspec::host_copy(asked.starts)});
@@ -82,16 +83,15 @@ struct RowSamplerHolder : torch::CustomClassHolder {
   }
 
   // What becomes of them by logits on the host.
-  Columns judge(const Ints& ids, const Ints& trees, const Ints& outputs,
-                const at::Tensor& logits) {
-    return columns_of(trtspec::verify(questions(ids, trees, outputs), logits, sample_here));
+  Columns judge(const Ints& ids, const Ints& outputs, int64_t drafts, const at::Tensor& logits) {
+    return columns_of(trtspec::verify(questions(ids, outputs, drafts), logits, sample_here));
   }
 
   // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
   // `accept` says, [J, P] i32 and [J] i32.
-  Columns decode(const Ints& ids, const Ints& trees, const Ints& outputs, const at::Tensor& sampled,
+  Columns decode(const Ints& ids, const Ints& outputs, int64_t drafts, const at::Tensor& sampled,
                  const at::Tensor& accepted, const at::Tensor& emitted) {
-    const trtspec::Questions asked = questions(ids, trees, outputs);
+    const trtspec::Questions asked = questions(ids, outputs, drafts);
     const auto count = int64_t(ids.size());
     TORCH_CHECK(sampled.numel() == asked.starts.back() && accepted.dim() == 2 &&
                     accepted.size(0) == count && emitted.numel() == count,

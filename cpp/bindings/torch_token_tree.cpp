@@ -34,7 +34,7 @@ at::Tensor rows(int64_t address) {
   std::copy(tree.tokens().begin(), tree.tokens().end(), tokens + 1);
   std::transform(tree.parents().begin(), tree.parents().end(), parents + 1,
                  [](int32_t parent) { return parent + 1; });
-  const std::vector<int32_t> depth = tree.depths();
+  const std::vector<int32_t> depth = tree.view().depths();
   std::copy(depth.begin(), depth.end(), depths + 1);
   return table;
 }
@@ -136,7 +136,7 @@ std::tuple<std::vector<Described>, at::Tensor> calibrated(const Ints& trees,
   for (std::size_t i = 0; i < trees.size(); ++i) {
     const TokenTree& tree = tree_at(trees[i]);
     own.clear();
-    for (const int32_t cell : tree.cells(int32_t(gains.size(0)), int32_t(gains.size(1)))) {
+    for (const int32_t cell : tree.view().cells(int32_t(gains.size(0)), int32_t(gains.size(1)))) {
       own.push_back(table[cell] * float(exponents[i]));
     }
     TokenTree made = tree.scored(own);
@@ -172,8 +172,10 @@ std::tuple<Ints, std::vector<bool>, Ints> outcomes(int64_t address, const Ints& 
                                                    int64_t verified, int64_t num_depths,
                                                    int64_t num_levels) {
   const TokenTree& tree = tree_at(address);
-  TokenTree::Outcomes found = tree.outcomes(tokens, verified ? &tree_at(verified) : nullptr);
-  const std::vector<int32_t> all = tree.cells(int32_t(num_depths), int32_t(num_levels));
+  const trtspec::TreeView walked = verified ? tree_at(verified).view() : trtspec::TreeView();
+  trtspec::TreeView::Outcomes found =
+      tree.view().outcomes(tokens, verified ? &walked : nullptr);
+  const std::vector<int32_t> all = tree.view().cells(int32_t(num_depths), int32_t(num_levels));
   Ints cells;
   for (const int32_t node : found.reached) cells.push_back(all[size_t(node)]);
   return {Ints(found.reached.begin(), found.reached.end()), std::move(found.taken), cells};
@@ -181,7 +183,7 @@ std::tuple<Ints, std::vector<bool>, Ints> outcomes(int64_t address, const Ints& 
 
 Ints path(int64_t address, int64_t node) {
   return checked([&] {
-    const std::vector<int32_t> path = tree_at(address).path(node);
+    const std::vector<int32_t> path = tree_at(address).view().path(node);
     return Ints(path.begin(), path.end());
   });
 }
@@ -201,6 +203,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("scores", &scores)
       .def_static("outcomes", &outcomes)
       .def_static("path", &path);
+  register_drafts(m);
   register_ngram(m);
   register_packing(m);
   register_row_sampler(m);

@@ -18,7 +18,7 @@ struct TreeHolder : torch::CustomClassHolder {
 using Described = std::tuple<c10::intrusive_ptr<TreeHolder>, int64_t, int64_t, int64_t>;
 
 inline Described described(trtspec::TokenTree tree) {
-  const int64_t size = tree.size(), max_depth = tree.max_depth();
+  const int64_t size = tree.size(), max_depth = tree.view().max_depth();
   auto owner = c10::make_intrusive<TreeHolder>(std::move(tree));
   const auto address = reinterpret_cast<int64_t>(&owner->tree);
   return {std::move(owner), address, size, max_depth};
@@ -32,6 +32,7 @@ inline const trtspec::TokenTree& tree_at(int64_t address) {
 }
 
 // Of what takes trees; only once their class is registered.
+void register_drafts(torch::Library& library);
 void register_ngram(torch::Library& library);
 void register_packing(torch::Library& library);
 void register_row_sampler(torch::Library& library);

@@ -35,14 +35,14 @@ void LogitsProcessor::extend(std::span<const std::int64_t> text) {
   }
 }
 
-void LogitsProcessor::apply(const TokenTree& tree, float* logits, std::int64_t vocab) const {
+void LogitsProcessor::apply(TreeView tree, float* logits, std::int64_t vocab) const {
   std::vector<std::int64_t> path;
   const std::int64_t num_outputs = length_ - num_prompt_tokens_;
   for (std::int64_t row = 0; row <= tree.size(); ++row) {
     path.clear();
     if (row > 0) {
       for (const std::int32_t node : tree.path(row - 1)) {
-        path.push_back(tree.tokens()[static_cast<std::size_t>(node)]);
+        path.push_back(tree.tokens[static_cast<std::size_t>(node)]);
       }
     }
     float* own = logits + row * vocab;

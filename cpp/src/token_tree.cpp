@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -85,55 +84,6 @@ TokenTree TokenTree::merge(std::span<const TokenTree> trees) {
   return merged;
 }
 
-bool TokenTree::is_chain() const {
-  for (std::size_t i = 0; i < parents_.size(); ++i) {
-    if (parents_[i] != std::int32_t(i) - 1) return false;
-  }
-  return true;
-}
-
-std::vector<std::int32_t> TokenTree::depths() const {
-  std::vector<std::int32_t> depths(parents_.size());
-  for (std::size_t i = 0; i < parents_.size(); ++i) {
-    depths[i] = parents_[i] < 0 ? 1 : depths[std::size_t(parents_[i])] + 1;
-  }
-  return depths;
-}
-
-std::int32_t TokenTree::max_depth() const {
-  const std::vector<std::int32_t> all = depths();
-  return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
-}
-
-TokenTree::Links TokenTree::links() const {
-  const std::size_t rows = parents_.size() + 1;
-  Links links{std::vector<std::int32_t>(rows, -1), std::vector<std::int32_t>(rows, -1)};
-  // From the last row on, so that each row comes before the siblings already linked.
-  for (std::size_t row = rows - 1; row > 0; --row) {
-    std::int32_t& first = links.first_child[std::size_t(parents_[row - 1] + 1)];
-    links.next_sibling[row] = first;
-    first = std::int32_t(row);
-  }
-  return links;
-}
-
-void TokenTree::write_mask(std::int64_t words, std::int64_t* out) const {
-  if (words < mask_words()) {
-    refuse("a tree of " + std::to_string(size()) + " nodes needs " +
-           std::to_string(mask_words()) + " mask words a row, got " + std::to_string(words));
-  }
-  const auto set = [](std::int64_t* row, std::int64_t bit) {
-    row[bit / kBitsPerWord] |= std::int64_t(std::uint64_t(1) << (bit % kBitsPerWord));
-  };
-  std::fill_n(out, words, 0);
-  set(out, 0);
-  for (std::int64_t row = 1; row <= size(); ++row) {
-    const std::int64_t parent = parents_[std::size_t(row - 1)] + 1;
-    std::copy_n(out + parent * words, words, out + row * words);
-    set(out + row * words, row);
-  }
-}
-
 TokenTree TokenTree::cut(std::optional<std::int64_t> max_depth,
                          std::optional<std::int64_t> max_nodes) const {
   const std::int64_t deepest = max_depth.value_or(size());
@@ -146,7 +96,7 @@ TokenTree TokenTree::cut(std::optional<std::int64_t> max_depth,
            ", max_nodes=" + shown(max_nodes));
   }
   if (deepest >= size() && most >= size()) return *this;
-  const std::vector<std::int32_t> depth = depths();
+  const std::vector<std::int32_t> depth = view().depths();
   std::vector<std::int32_t> kept;
   for (std::int32_t i = 0; i < size() && std::int64_t(kept.size()) < most; ++i) {
     // A kept node's parent is kept too: it is less deep and comes earlier.
@@ -168,7 +118,7 @@ TokenTree TokenTree::best(std::span<const float> scores, std::span<const std::in
                           std::int64_t max_depth, std::int64_t max_nodes) const {
   check_count(scores.size());
   const std::vector<bool> keep = spared(unwanted);
-  const std::vector<std::int32_t> depth = depths();
+  const std::vector<std::int32_t> depth = view().depths();
   std::vector<std::int32_t> kept;
   for (std::int32_t i = 0; i < size(); ++i) {
     const auto at = std::size_t(i);
@@ -192,55 +142,6 @@ TokenTree TokenTree::scored(std::span<const float> gains) const {
     if (parents_[i] >= 0) tree.scores_[i] += tree.scores_[std::size_t(parents_[i])];
   }
   return tree;
-}
-
-std::vector<std::int32_t> TokenTree::cells(std::int32_t num_depths, std::int32_t num_levels) const {
-  std::vector<std::int32_t> cells = depths();
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    float gain = -std::numbers::ln2_v<float>;
-    if (!scores_.empty()) {
-      const std::int32_t parent = parents_[i];
-      gain = scores_[i] - (parent < 0 ? 0.0f : scores_[std::size_t(parent)]);
-    }
-    cells[i] = cell(cells[i], gain, num_depths, num_levels);
-  }
-  return cells;
-}
-
-std::int32_t TokenTree::cell(std::int32_t depth, float gain, std::int32_t num_depths,
-                             std::int32_t num_levels) {
-  const float bits = std::max(-gain * std::numbers::log2e_v<float>, 0.0f);
-  const float level = 4.0f * std::log2(1.0f + 4.0f * bits);
-  // The last level also has what is no number or excluded.
-  const std::int32_t column = level < float(num_levels) ? std::int32_t(level) : num_levels - 1;
-  return (std::min(depth, num_depths) - 1) * num_levels + column;
-}
-
-TokenTree::Outcomes TokenTree::outcomes(std::span<const std::int64_t> tokens,
-                                        const TokenTree* verified) const {
-  Outcomes outcomes;
-  std::int32_t at = -1, other = -1;  // where the text is: here, and in `verified`
-  const auto child = [](const TokenTree& tree, std::int32_t parent, std::int64_t token) {
-    for (std::int32_t i = parent + 1; i < tree.size(); ++i) {
-      if (tree.parents_[std::size_t(i)] == parent && tree.tokens_[std::size_t(i)] == token) return i;
-    }
-    return -1;
-  };
-  for (const std::int64_t token : tokens) {
-    std::int32_t next = -1;
-    for (std::int32_t i = at + 1; i < size(); ++i) {
-      if (parents_[std::size_t(i)] != at) continue;
-      if (verified != nullptr && child(*verified, other, tokens_[std::size_t(i)]) < 0) continue;
-      const bool is_taken = next < 0 && tokens_[std::size_t(i)] == token;
-      outcomes.reached.push_back(i);
-      outcomes.taken.push_back(is_taken);
-      if (is_taken) next = i;
-    }
-    if (next < 0) break;
-    at = next;
-    if (verified != nullptr) other = child(*verified, other, token);
-  }
-  return outcomes;
 }
 
 TokenTree TokenTree::select(std::span<const std::int32_t> kept) const {
@@ -284,16 +185,6 @@ std::vector<bool> TokenTree::spared(std::span<const std::int64_t> tokens) const 
     keep[i] = !hit && (parents_[i] < 0 || keep[std::size_t(parents_[i])]);
   }
   return keep;
-}
-
-std::vector<std::int32_t> TokenTree::path(std::int64_t node) const {
-  if (node < -1 || node >= size()) {
-    refuse("a tree of " + std::to_string(size()) + " nodes has no node " + std::to_string(node));
-  }
-  std::vector<std::int32_t> path;
-  for (auto at = std::int32_t(node); at >= 0; at = parents_[std::size_t(at)]) path.push_back(at);
-  std::reverse(path.begin(), path.end());
-  return path;
 }
 
 }  // namespace trtspec

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
-#include <trtspec/token_tree.hpp>
+#include <trtspec/tree_view.hpp>
 #include <utility>
 
 namespace trtspec {
@@ -71,7 +71,7 @@ float TreeGrowth::worth(float gain) const {
   if (rule_.gains.empty()) return gain;
   const auto depths = static_cast<std::int32_t>(rule_.gains.size()) / rule_.num_levels;
   const auto depth = static_cast<std::int32_t>(depth_);
-  const std::int32_t cell = TokenTree::cell(depth, gain, depths, rule_.num_levels);
+  const std::int32_t cell = TreeView::cell(depth, gain, depths, rule_.num_levels);
   return rule_.gains[static_cast<std::size_t>(cell)];
 }
 
@@ -111,7 +111,7 @@ BeamRows TreeGrowth::next() {
       rows.rows_above.push_back(first_above + lane);
       const auto above = growth.ancestors.begin() + lane * mask_words_;
       rows.masks.insert(rows.masks.end(), above, above + mask_words_);
-      constexpr std::int64_t kBits = TokenTree::kBitsPerWord;
+      constexpr std::int64_t kBits = TreeView::kBitsPerWord;
       rows.masks[rows.masks.size() - static_cast<std::size_t>(mask_words_ - offset / kBits)] |=
           static_cast<std::int64_t>(std::uint64_t{1} << (offset % kBits));
       fed.push_back(node);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 #include <trtspec/logits_processor.hpp>
+#include <trtspec/token_tree.hpp>
 #include <vector>
 
 #include "check.hpp"
@@ -101,7 +102,7 @@ void rows_are_those_of_their_text() {
     processor.apply(tree, found.data(), kVocab);
     for (std::int64_t row = 0; row <= tree.size(); ++row) {
       Tokens own = text;
-      for (const std::int32_t node : tree.path(row - 1)) own.push_back(nodes[std::size_t(node)]);
+      for (const std::int32_t node : tree.view().path(row - 1)) own.push_back(nodes[std::size_t(node)]);
       const auto first = std::ptrdiff_t(row * kVocab);
       const Logits alone(logits.begin() + first, logits.begin() + first + kVocab);
       const Logits same(found.begin() + first, found.begin() + first + kVocab);

@@ -35,7 +35,7 @@ std::set<Tokens> paths(const TokenTree& tree) {
   std::set<Tokens> all;
   for (std::int64_t node = 0; node < tree.size(); ++node) {
     Tokens tokens;
-    for (const std::int32_t i : tree.path(node)) tokens.push_back(tree.tokens()[std::size_t(i)]);
+    for (const std::int32_t i : tree.view().path(node)) tokens.push_back(tree.tokens()[std::size_t(i)]);
     all.insert(tokens);
   }
   return all;
@@ -46,28 +46,23 @@ void what_does_not_fit_is_refused() {
   CHECK_THROWS(TokenTree({1}, {0}));
   CHECK_THROWS(TokenTree({1, 2, 3}, {-1, 2, 0}));
   CHECK_THROWS(TokenTree({1}, {-2}));
-  CHECK_THROWS(small().path(6));
-  CHECK_THROWS(small().path(-2));
+  CHECK_THROWS(small().view().path(6));
+  CHECK_THROWS(small().view().path(-2));
   CHECK_THROWS(small().cut(-1, std::nullopt));
   CHECK_THROWS(small().cut(std::nullopt, -1));
   std::vector<std::int64_t> mask(200);
-  CHECK_THROWS(TokenTree::chain(Tokens(64, 1)).write_mask(1, mask.data()));
+  CHECK_THROWS(TokenTree::chain(Tokens(64, 1)).view().write_mask(1, mask.data()));
 }
 
-void shape_and_links() {
-  CHECK(TokenTree().empty() && TokenTree().is_chain());
-  CHECK_EQ(TokenTree().max_depth(), 0);
-  CHECK_EQ(TokenTree().mask_words(), 1);
+void shape() {
+  CHECK(TokenTree().empty());
+  CHECK_EQ(TokenTree().view().max_depth(), 0);
+  CHECK_EQ(TokenTree().view().mask_words(), 1);
   CHECK(TokenTree::chain({4, 4}) == TokenTree({4, 4}, {-1, 0}));
-  CHECK(TokenTree::chain({4, 4}).is_chain());
-  CHECK(!small().is_chain());
-  CHECK(small().depths() == (Nodes{1, 2, 2, 3, 1, 2}));
-  CHECK_EQ(small().max_depth(), 3);
-  CHECK(small().path(3) == (Nodes{0, 1, 3}));
-  CHECK(small().path(-1).empty());
-  const TokenTree::Links links = small().links();
-  CHECK(links.first_child == (Nodes{1, 2, 4, -1, -1, 6, -1}));
-  CHECK(links.next_sibling == (Nodes{-1, 5, 3, -1, -1, -1, -1}));
+  CHECK(small().view().depths() == (Nodes{1, 2, 2, 3, 1, 2}));
+  CHECK_EQ(small().view().max_depth(), 3);
+  CHECK(small().view().path(3) == (Nodes{0, 1, 3}));
+  CHECK(small().view().path(-1).empty());
 }
 
 void cut_without_and_merge() {
@@ -89,28 +84,28 @@ void random_trees() {
   std::mt19937 rng(7);
   for (int round = 0; round < 400; ++round) {
     const TokenTree tree = random_tree(rng, 140, 4);
-    const std::int64_t words = tree.mask_words() + std::int64_t(rng() % 2);
+    const std::int64_t words = tree.view().mask_words() + std::int64_t(rng() % 2);
     // A row sees exactly the rows of its path.
     std::vector<std::int64_t> mask(std::size_t((tree.size() + 1) * words), -1);
-    tree.write_mask(words, mask.data());
+    tree.view().write_mask(words, mask.data());
     for (std::int64_t row = 0; row <= tree.size(); ++row) {
       std::vector<std::int64_t> wanted(std::size_t(words), 0);
       wanted[0] = 1;
-      for (const std::int32_t node : tree.path(row - 1)) {
+      for (const std::int32_t node : tree.view().path(row - 1)) {
         wanted[std::size_t((node + 1) / 64)] |=
             std::int64_t(std::uint64_t(1) << unsigned((node + 1) % 64));
       }
       const auto own = mask.begin() + row * words;
       CHECK(Tokens(own, own + words) == wanted);
       if (row > 0) {
-        CHECK_EQ(tree.depths()[std::size_t(row - 1)],
-                 std::int32_t(tree.path(row - 1).size()));
+        CHECK_EQ(tree.view().depths()[std::size_t(row - 1)],
+                 std::int32_t(tree.view().path(row - 1).size()));
       }
     }
     const std::int64_t depth = std::int64_t(rng() % 6);
     const std::int64_t nodes = std::int64_t(rng() % 20);
     const TokenTree cut = tree.cut(depth, nodes);
-    CHECK(cut.max_depth() <= depth && cut.size() <= nodes);
+    CHECK(cut.view().max_depth() <= depth && cut.size() <= nodes);
     CHECK(cut.cut(depth, nodes) == cut);
     const auto kept_nodes = std::ptrdiff_t(std::min(nodes, tree.size()));
     const auto first_token = tree.tokens().begin();
@@ -146,13 +141,14 @@ void scores_follow_their_nodes() {
   const TokenTree both = TokenTree::merge(std::vector<TokenTree>{tree, other});
   CHECK(both.scores() == std::vector<float>({-1, -3, -0.5f, -0.75f}));
   CHECK(TokenTree::merge(std::vector<TokenTree>{plain, other}).scores().empty());
-  const auto found = tree.outcomes(Tokens{1, 7});
+  const auto found = tree.view().outcomes(Tokens{1, 7});
   CHECK(found.reached == Nodes({0, 2, 1}));
   CHECK(found.taken == std::vector<bool>({true, false, false}));
-  const TokenTree first = plain.cut(std::nullopt, 1);
-  CHECK(tree.outcomes(Tokens{1, 7}, &first).reached == Nodes({0}));
+  const TokenTree only = plain.cut(std::nullopt, 1);
+  const trtspec::TreeView first = only;
+  CHECK(tree.view().outcomes(Tokens{1, 7}, &first).reached == Nodes({0}));
   // ln 1/2 is one bit: level 4 log2 5 = 9.
-  CHECK(plain.cells(4, 20) == Nodes({9, 29, 9}));
+  CHECK(plain.view().cells(4, 20) == Nodes({9, 29, 9}));
   bool refused = false;
   try {
     TokenTree({1}, {-1}, {0.0f, 0.0f});
@@ -166,7 +162,7 @@ void scores_follow_their_nodes() {
 
 int main() {
   what_does_not_fit_is_refused();
-  shape_and_links();
+  shape();
   cut_without_and_merge();
   random_trees();
   scores_follow_their_nodes();

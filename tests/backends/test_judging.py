@@ -187,9 +187,9 @@ def test_options_that_change_logits(models: TinyModels) -> None:
         judged: list[int] = []
         judge = inside.target(llm).judge
 
-        def watched(groups: Any, questions: Any) -> Any:
+        def watched(groups: Any, questions: Any, drafts: Any) -> Any:
             judged.append(len(groups))
-            return judge(groups, questions)
+            return judge(groups, questions, drafts)
 
         inside.target(llm).judge = watched
         found = llm.generate(GOOD, params, use_tqdm=False)

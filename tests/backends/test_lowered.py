@@ -18,6 +18,7 @@ from trtspec.backends.slots.networks import SlotGraph
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.models.rows import PackedRows
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -58,13 +59,13 @@ class Pair:
                 tokens,
                 context,
                 torch.arange(each * request, each * (request + 1), dtype=torch.int32),
-                tree,
             )
-            for request, tokens, context, tree in fed
+            for request, tokens, context, _ in fed
         ]
 
     def forward(self, *fed: Fed) -> list[tuple[Tensor, Tensor | None]]:
-        return [inside.target(llm).forward(self.groups(llm, fed)) for llm in self.llms]
+        drafts = DraftBatch.of([tree for *_, tree in fed])
+        return [inside.target(llm).forward(self.groups(llm, fed), drafts) for llm in self.llms]
 
     def check(self, *fed: Fed) -> None:
         (logits, hidden), (lowered, states) = self.forward(*fed)

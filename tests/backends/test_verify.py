@@ -16,6 +16,7 @@ from trtspec import LLM
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.verdict import Judgement, Questions
 from trtspec.ops.acceptance import accept
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, sample
 from trtspec.ops.tree import TokenTree
 
@@ -82,16 +83,17 @@ class Pair:
                 tokens,
                 context,
                 torch.arange(each * number, each * (number + 1), dtype=torch.int32),
-                tree,
                 asks,
             )
-            for number, tokens, context, tree, asks in fed
+            for number, tokens, context, _, asks in fed
         ]
 
     def expected(
         self, fed: Sequence[Fed], asked: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
-        logits, hidden = inside.target(self.eager).forward(self.groups(self.eager, fed))
+        logits, hidden = inside.target(self.eager).forward(
+            self.groups(self.eager, fed), drafts_of(fed)
+        )
         columns, parents, row_start = asked
         sampled = sample(logits, *columns)
         drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
@@ -101,7 +103,7 @@ class Pair:
         asked = questions(fed, temperature)
         logits, hidden, verdict = self.expected(fed, asked)
         found, states, judged = inside.target(self.judging).judge(
-            self.groups(self.judging, fed), asked
+            self.groups(self.judging, fed), asked, drafts_of(fed)
         )
         assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
         if hidden is not None and states is not None:
@@ -126,6 +128,10 @@ class Pair:
                 for request in fed
             ]
         return list(fed)
+
+
+def drafts_of(fed: Sequence[Fed]) -> DraftBatch:
+    return DraftBatch.of([tree for *_, tree, _ in fed])
 
 
 def judged_trees(fed: Sequence[Fed]) -> list[TokenTree]:

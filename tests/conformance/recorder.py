@@ -25,6 +25,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.stopping import StopChecker
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.ngram.drafter import NGramDrafter
@@ -46,7 +47,7 @@ class _WatchedDrafter(ForwardingDrafter):
         self.seen: dict[str, Any] = {}
         self._resources = resources
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         resources = self._resources
         requests = [item.request for item in batch.items]
         self.seen = {
@@ -61,10 +62,9 @@ class _WatchedDrafter(ForwardingDrafter):
             ],
             "drafts": [],
         }
-        super().prepare_draft_tokens(batch)
-        self.seen["drafts"] = [
-            [request.draft.tokens.tolist(), request.draft.parents.tolist()] for request in requests
-        ]
+        drafts = super().prepare_draft_tokens(batch)
+        self.seen["drafts"] = [[tree.tokens.tolist(), tree.parents.tolist()] for tree in drafts]
+        return drafts
 
 
 class Recorder:

@@ -200,9 +200,9 @@ def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
 def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
     asked = SamplingRows._asked
 
-    def asked_next(self: SamplingRows, *rows: Any) -> tuple[list[int], list[int], list[int]]:
-        ids, trees, indices = asked(self, *rows)
-        return ids, trees, [index + 1 for index in indices]
+    def asked_next(self: SamplingRows, *rows: Any) -> tuple[list[int], list[int], int]:
+        ids, indices, drafts = asked(self, *rows)
+        return ids, [index + 1 for index in indices], drafts
 
     patch.setattr(SamplingRows, "_asked", asked_next)
 

@@ -9,6 +9,7 @@ from trtspec import LLM
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -38,18 +39,19 @@ def record_drafts(llm: LLM) -> list[Drafted]:
     def watch(index: int, drafter: Any) -> None:
         prepare = drafter.prepare_draft_tokens
 
-        def prepare_draft_tokens(batch: StepPlan) -> None:
-            prepare(batch)
-            for request in drafting(batch):
+        def prepare_draft_tokens(batch: StepPlan) -> DraftBatch:
+            drafts: DraftBatch = prepare(batch)
+            for request, tree in drafting(batch, drafts):
                 none = [TokenTree.empty()] * len(union._members)
                 _, trees = current.setdefault(request.id, (request.num_output_tokens, none))
-                trees[index] = request.draft
+                trees[index] = tree
+            return drafts
 
         drafter.prepare_draft_tokens = prepare_draft_tokens
 
     def on_accepted(batch: StepPlan, result: StepResult) -> Any:
-        for request in drafting(batch):
-            steps.append(Drafted(request, *current.pop(request.id), request.draft))
+        for request, tree in drafting(batch, result.drafts):
+            steps.append(Drafted(request, *current.pop(request.id), tree))
         return judge(batch, result)
 
     for index, member in enumerate(union._members):
@@ -58,5 +60,6 @@ def record_drafts(llm: LLM) -> list[Drafted]:
     return steps
 
 
-def drafting(batch: StepPlan) -> list[Request]:
-    return [item.request for item in batch.items if item.is_generation and item.max_nodes]
+def drafting(batch: StepPlan, drafts: DraftBatch) -> list[tuple[Request, TokenTree]]:
+    drafted = zip(batch.items, drafts, strict=True)
+    return [(item.request, tree) for item, tree in drafted if item.max_nodes]

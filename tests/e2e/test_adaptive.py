@@ -117,8 +117,8 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
 
         def on_accepted(batch: Any, result: Any) -> Any:
             sizes.extend(
-                len(i.request.draft)
-                for i in batch.items
+                count
+                for i, count in zip(batch.items, result.drafts.counts, strict=True)
                 if i.is_generation and i.request.remaining_tokens > 4
             )
             return judge(batch, result)

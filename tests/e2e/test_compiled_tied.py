@@ -16,6 +16,7 @@ import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -124,8 +125,9 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
         assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0][0], alone[0])
 
         def verified(draft: TokenTree, beside: list[RowGroup]) -> torch.Tensor:
-            group = RowGroup(prompt[-1:], 29, blocks(0), tree=draft)
-            return engine.forward([group, *beside])[0][: 1 + len(draft)]
+            groups = [RowGroup(prompt[-1:], 29, blocks(0)), *beside]
+            drafts = DraftBatch.of([draft, *[None] * len(beside)])
+            return engine.forward(groups, drafts)[0][: 1 + len(draft)]
 
         path = [5, 9, 11]
         rows = [alone[0]]

@@ -25,11 +25,12 @@ def watch_guesses(llm: LLM) -> dict[int, int]:
     drafter = llm._executor._drafter
     prepare = drafter.prepare_draft_tokens
 
-    def watched(plan: Any) -> None:
-        prepare(plan)
-        for item in plan.items:
-            if len(item.request.draft):
-                found[len(item.request.tokens)] = int(item.request.draft.tokens[0])
+    def watched(plan: Any) -> Any:
+        drafts = prepare(plan)
+        for item, tree in zip(plan.items, drafts, strict=True):
+            if len(tree):
+                found[len(item.request.tokens)] = int(tree.tokens[0])
+        return drafts
 
     drafter.prepare_draft_tokens = watched
     return found

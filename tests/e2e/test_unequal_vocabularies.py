@@ -57,10 +57,11 @@ def drafted(llm: LLM) -> set[int]:
     """All tokens that are drafted from now on."""
     asked, found, prepare = drafter(llm), set[int](), drafter(llm).prepare_draft_tokens
 
-    def watched(plan: Any) -> None:
-        prepare(plan)
-        for item in plan.items:
-            found.update(item.request.draft.tokens if item.request.draft else ())
+    def watched(plan: Any) -> Any:
+        drafts = prepare(plan)
+        for each in drafts:
+            found.update(each.tokens.tolist())
+        return drafts
 
     asked.prepare_draft_tokens = watched
     return found

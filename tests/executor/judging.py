@@ -11,6 +11,7 @@ from torch import Tensor
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.step_result import TokenLogprobs
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 
@@ -31,11 +32,10 @@ def judge(
     sampler: Sampler, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
 ) -> list[Verified]:
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""
-    for request, tree in zip(requests, trees, strict=True):
-        request.draft = tree
+    for request in requests:
         sampler.begin(request)
-    target: Any = SimpleNamespace(judges=False, forward=lambda groups: (logits, None))
-    result = sampler.launch(target, (), requests).read()
+    target: Any = SimpleNamespace(judges=False, forward=lambda groups, drafts: (logits, None))
+    result = sampler.launch(target, (), requests, DraftBatch.of(trees)).read()
     return [
         Verified(result.accepted_rows(i), result.emitted(i), result.logprobs.get(i), end)
         for i, end in enumerate(result.ends)

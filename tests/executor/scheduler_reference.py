@@ -12,7 +12,6 @@ from torch import Tensor
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.ops.tree import TokenTree
 
 
 def useful_nodes(needs: DrafterNeeds, remaining_tokens: int) -> int:
@@ -197,7 +196,6 @@ class PlainScheduler:
     def finish(self, request: Request) -> None:
         """Forget a request whose text has ended, and free its blocks."""
         del self._requests[request.id]
-        request.draft = TokenTree.empty()
         if request in self._running:
             self._running.remove(request)
             self._resources.free(request)
@@ -308,6 +306,5 @@ class PlainScheduler:
     def _preempt_latest(self) -> Request:
         victim = self._running.pop()
         self._resources.free(victim)
-        victim.draft = TokenTree.empty()
         self._waiting.appendleft(victim)
         return victim

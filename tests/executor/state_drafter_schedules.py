@@ -22,6 +22,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
@@ -104,9 +105,9 @@ class FakeTarget(Book):
         self.prefixes: list[Path] = []
         self.next_token, self.vocab = next_token, vocab
 
-    def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor]:
+    def forward(self, groups: Sequence[RowGroup], drafts: DraftBatch) -> tuple[Tensor, Tensor]:
         logits, hidden = [], []
-        for group in groups:
+        for group, tree in zip(groups, drafts, strict=True):
             start = group.context
             before = self.rows[self.slot(group.blocks, start - 1)] if start else ()
             assert len(before) == start
@@ -114,10 +115,8 @@ class FakeTarget(Book):
             for token in group.tokens:
                 before = (*before, token)
                 reached.append(before)
-            tree = group.tree
-            if tree:
-                for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-                    reached.append((*reached[parent + 1], token))
+            for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+                reached.append((*reached[parent + 1], token))
             for row, prefix in enumerate(reached):
                 self.rows[self.slot(group.blocks, start + row)] = prefix
                 hidden.append([float(len(self.prefixes))])
@@ -149,7 +148,7 @@ class FakeHead(Book):
         states = [self.target.prefixes[int(number)] for number in hidden[:, 0].tolist()]
         assert len(states) == sum(len(group.tokens) for group in groups)
         for group in groups:
-            assert group.tokens and group.tree is None
+            assert group.tokens
             for position in range(group.context, group.context + len(group.tokens)):
                 state = states.pop(0)
                 if position:

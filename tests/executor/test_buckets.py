@@ -14,6 +14,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.buckets import Bucket, RowBuckets, different_rows, extend, no_rows, pad, unpad
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 from .. import inside
@@ -36,10 +37,11 @@ def blocks(*ids: int) -> Tensor:
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=6, mask_words=2)
 GROUPS = [
-    RowGroup([7], 5, blocks(3, 1, 0), tree=TokenTree([4, 5, 6], [-1, -1, 0])),
+    RowGroup([7], 5, blocks(3, 1, 0)),
     RowGroup([1, 2, 3], 0, blocks(2)),
     RowGroup([9], 8, blocks(5, 4, 6)),
 ]
+DRAFTS = DraftBatch.of([TokenTree([4, 5, 6], [-1, -1, 0]), None, None])
 
 
 def test_find() -> None:
@@ -105,7 +107,7 @@ def test_without_padding_only_full_buckets_are_found() -> None:
 
 @pytest.mark.parametrize("bucket", [Bucket(3, 8), Bucket(3, 11), Bucket(5, 8), Bucket(8, 40)])
 def test_pad(bucket: Bucket) -> None:
-    packed, _ = pack(GROUPS, LAYOUT)
+    packed, _ = pack(GROUPS, LAYOUT, DRAFTS)
     padded = pad(packed, bucket)
     ids, positions, slots, tables, starts, context, is_tree, masks = padded
     for found, original in zip(padded, packed, strict=True):
@@ -123,7 +125,7 @@ def test_pad(bucket: Bucket) -> None:
 
 def test_padding_alone() -> None:
     padded = pad(no_rows(LAYOUT), Bucket(2, 6))
-    packed, _ = pack(GROUPS, LAYOUT)
+    packed, _ = pack(GROUPS, LAYOUT, DRAFTS)
     assert [x.dtype for x in padded] == [x.dtype for x in packed]
     assert [x.shape[1:] for x in padded] == [x.shape[1:] for x in packed]
     assert padded.slot_mapping.tolist() == [-1] * 6 and padded.query_start.tolist() == [0] * 3
@@ -147,12 +149,13 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
             RowGroup(random_prompt(2, 8), 0, blocks(2, 0)),
         ]
         then = [
-            RowGroup([7], 5, blocks(3, 1, 4), tree=TokenTree([4, 5, 6], [-1, -1, 0])),
+            RowGroup([7], 5, blocks(3, 1, 4)),
             RowGroup([9], 8, blocks(2, 0, 5)),
         ]
         sizes = watch_sizes(padded, target=True)
-        for groups in (first, then):
-            found, expected = (inside.target(llm).forward(groups)[0] for llm in (padded, plain))
+        drafts = DraftBatch.of([TokenTree([4, 5, 6], [-1, -1, 0]), None])
+        for step in ((first,), (then, drafts)):
+            found, expected = (inside.target(llm).forward(*step)[0] for llm in (padded, plain))
             assert torch.equal(found, expected)
         for found, expected in zip(caches(padded), caches(plain), strict=True):
             assert torch.equal(found, expected)

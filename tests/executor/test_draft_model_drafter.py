@@ -20,7 +20,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
@@ -113,18 +113,17 @@ class Serving:
         rng, cache = self.rng, self.resources.draft_caches[0]
         items = [item for request in self.live if (item := self.item(request)) is not None]
         batch = StepPlan(tuple(items), feeds_drafts=rng.random() < 0.5)
+        drafts = DraftBatch.none(len(items))
         if rng.random() < 0.3:
-            self.drafter.prepare_draft_tokens(batch)
+            drafts = self.drafter.prepare_draft_tokens(batch)
         kept, emitted = [], []
-        for item in items:
-            drafted = len(item.request.draft)
+        for item, drafted in zip(items, drafts.counts, strict=True):
             nodes = rng.randint(0, drafted) if item.is_generation else 0
             kept.append(item.num_rows + nodes)
             emitted.append([rng.randrange(VOCAB) for _ in range(nodes + item.samples)])
             item.request.tokens.extend(emitted[-1])
             self.events["drafted"] += drafted > 0
             self.events["drafted one token"] += drafted == 1
-            item.request.draft = TokenTree.empty()
         before = self.engine.num_fed
         lengths = self.drafter.on_accepted(batch, StepResult.of(emitted))
         if not batch.feeds_drafts:

@@ -22,6 +22,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.state_drafter import StateDrafter
 
 from .state_drafter_schedules import CHOICES, Schedule, World, random_world
@@ -58,9 +59,10 @@ class Seldom(StateDrafter):
 
     chance = random.Random(0)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         if self.chance.random() < 1 / 6:
-            super().prepare_draft_tokens(batch)
+            return super().prepare_draft_tokens(batch)
+        return DraftBatch.none(len(batch.items))
 
 
 @pytest.mark.parametrize("has_room", [True, False])

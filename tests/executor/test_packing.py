@@ -7,6 +7,7 @@ import torch
 
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=3, mask_words=1)
@@ -21,10 +22,11 @@ def test_a_prefill_a_tree_and_a_chunk() -> None:
     rows, wanted = pack(
         [
             RowGroup([5, 6], 3, blocks(2, 0)),
-            RowGroup([4], 6, blocks(5, 1, 3), tree),
+            RowGroup([4], 6, blocks(5, 1, 3)),
             RowGroup([1, 2, 3], 0, blocks(4), last_logits=False),
         ],
         LAYOUT,
+        DraftBatch.of([None, tree, None]),
     )
     assert [x.tolist() for x in rows] == [
         [5, 6, 4, 7, 8, 9, 1, 2, 3],
@@ -46,3 +48,5 @@ def test_rows_without_a_place_are_refused() -> None:
         pack([RowGroup([1, 2], 3, blocks(0))], LAYOUT)
     with pytest.raises(RuntimeError, match="with 4 blocks of 4; an engine takes 3"):
         pack([RowGroup([1], 0, blocks(0, 1, 2, 3))], LAYOUT)
+    with pytest.raises(RuntimeError, match="one of each is needed for 1 requests"):
+        pack([RowGroup([1], 0, blocks(0))], LAYOUT, DraftBatch.none(2))

@@ -17,6 +17,7 @@ from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 V = 12
@@ -63,8 +64,7 @@ class Text:
         self.processors.of(self.request)
 
     def change(self, logits: torch.Tensor, tree: TokenTree) -> None:
-        self.request.draft = tree
-        (change,) = self.processors.changes([self.request])
+        (change,) = self.processors.changes([self.request], DraftBatch.of([tree]))
         if change is not None:
             change.apply(logits)
 
@@ -211,9 +211,10 @@ def test_what_is_forced_is_drafted(
     request = Request.create(
         3, [1, 2], params, 0, 100, eos_token_ids=EOS, processors=(Says(5, 6, 7),)
     )
-    request.draft = TokenTree.chain(drafted)
+    drafts = DraftBatch.of([TokenTree.chain(drafted)])
     plan = StepPlan((ScheduledRequest(request, 1, 1, True, max_nodes, True),))
     processors = RequestProcessors()
     processors.begin(request)
-    processors.shape_drafts(plan, max_depth)
-    assert request.draft == TokenTree.chain(expected)
+    shaped = processors.shape_drafts(plan, drafts, max_depth)
+    assert shaped == DraftBatch.of([TokenTree.chain(expected)])
+    assert (shaped is drafts) == (drafted == expected)

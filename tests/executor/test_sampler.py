@@ -14,6 +14,7 @@ from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_result import REASONS
 from trtspec.executor.verdict import Judgement
 from trtspec.ops.acceptance import accept
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
 
@@ -58,7 +59,7 @@ def test_rows_as_tensors() -> None:
     ]
     requests[1].tokens.append(7)
     rows = SamplingRows()
-    columns, nodes = rows.tensors(requests, [TokenTree.empty()] * 3)
+    columns, nodes = rows.tensors(requests)
     assert [column.tolist() for column in columns] == [
         *([0, 0.5, 1.0], [0, 1, 2], [1.0, 0.75, 0.5], [0, 0.125, 0.25]),
         *([-1, -2, -3], [0, 1, 2], [0, 1, 0]),
@@ -66,7 +67,7 @@ def test_rows_as_tensors() -> None:
     assert tuple(column.dtype for column in columns) == COLUMN_DTYPES
     assert [values.tolist() for values in nodes] == [[0] * 3, [-1] * 3, [0, 1, 2, 3]]
     trees = [TokenTree.chain([5]), TokenTree([8, 9, 8], [-1, -1, 1]), TokenTree.empty()]
-    columns, nodes = rows.tensors(requests, trees)
+    columns, nodes = rows.tensors(requests, DraftBatch.of(trees))
     assert columns[5].tolist() == [0, 0, 1, 1, 1, 1, 2]
     assert columns[6].tolist() == [0, 1, 1, 2, 2, 3, 0]
     assert [values.tolist() for values in nodes] == [
@@ -78,7 +79,7 @@ def test_rows_as_tensors() -> None:
     rows.release(1)
     assert rows.live_requests == {0, 2}
     again = Request.create(1, [1], SamplingParams(temperature=0.25), 0, 64)
-    columns, _ = rows.tensors([again], [TokenTree.empty()])
+    columns, _ = rows.tensors([again])
     assert columns[0].tolist() == [0.25]
 
 
@@ -100,20 +101,21 @@ def test_the_host_decides_as_the_ops_do() -> None:
             )
             for id in range(3)
         ]
-        for request in requests:
+        trees = []
+        for _ in requests:
             size = rng.randrange(6)
             parents = [rng.randrange(-1, node) for node in range(size)]
-            request.draft = TokenTree([rng.randrange(4) for _ in range(size)], parents)
-        trees = [request.draft for request in requests]
-        count = sum(1 + len(tree) for tree in trees)
+            trees.append(TokenTree([rng.randrange(4) for _ in range(size)], parents))
+        drafts = DraftBatch.of(trees)
+        count = len(drafts) + sum(drafts.counts)
         logits = torch.randn(count, 4, generator=noise)
         logits[rng.randrange(count)] = torch.nan
         rows = SamplingRows()
-        columns, nodes = rows.tensors(requests, trees)
+        columns, nodes = rows.tensors(requests, drafts)
         sampled = sample(logits, *columns)
         judgement = Judgement(sampled, *accept(sampled, *nodes))
-        by_ops = rows.decode(requests, trees, judgement)
-        assert rows.judge(requests, trees, logits) == by_ops
+        by_ops = rows.decode(requests, drafts, judgement)
+        assert rows.judge(requests, drafts, logits) == by_ops
         emitted += len(by_ops.tokens)
         ends.update(by_ops.ends)
         for i, request in enumerate(requests):
@@ -125,7 +127,7 @@ def test_the_host_decides_as_the_ops_do() -> None:
                 is_last = len(tokens) == request.max_output_tokens
                 assert end == ("stop" if is_end else "length" if is_last else None)
         with pytest.raises(RuntimeError, match="float32 logits"):
-            rows.judge(requests, trees, logits[1:])
+            rows.judge(requests, drafts, logits[1:])
     assert emitted > 60 and ends == {*REASONS}  # drafts were accepted, texts ended and failed
 
 

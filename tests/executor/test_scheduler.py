@@ -17,7 +17,6 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
-from trtspec.ops.tree import TokenTree
 
 CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)
 MODEL = DrafterNeeds(max_nodes=3, max_depth=3, caches=(DraftCacheNeeds(slots=2),))
@@ -231,12 +230,11 @@ def test_the_latest_is_preempted_keeps_its_output_and_comes_back_first() -> None
     run(scheduler)
     third = add(scheduler, 2, prompt=1, max_tokens=2)
     for _ in range(20):
-        second.draft = TokenTree.chain([1])
         batch = run(scheduler)
         if batch.preempted:
             break
     assert batch.preempted == (second,)
-    assert len(second.draft) == 0 and second.num_output_tokens > 0
+    assert second.num_output_tokens > 0
     kept = list(second.tokens)
     assert [i.request for i in batch.items] == [first]  # nobody is admitted in that step
     assert scheduler.waiting == (second, third)

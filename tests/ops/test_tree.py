@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.errors import ConfigError
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 from .tree_reference import PlainTree
@@ -64,7 +65,9 @@ def test_shape(tree: TokenTree) -> None:
 def mask_of(tree: TokenTree, words: int) -> np.ndarray:
     """The mask of the tree's rows in an engine call, int64 [n + 1, words]."""
     block = torch.zeros(1, dtype=torch.int32)
-    rows, _ = pack([RowGroup([0], 0, block, tree)], CacheLayout(1 + len(tree), 1, words))
+    rows, _ = pack(
+        [RowGroup([0], 0, block)], CacheLayout(1 + len(tree), 1, words), DraftBatch.of([tree])
+    )
     return rows.tree_mask.numpy()
 
 

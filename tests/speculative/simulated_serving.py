@@ -13,6 +13,7 @@ from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -57,10 +58,11 @@ class ChainDrafter:
         self.num_told = 0  # steps
         self.needs = DrafterNeeds(max_nodes=length, max_depth=length, has_draft_engine=seconds > 0)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         self.num_calls += 1
         self.paces.append(batch.pace)
         self.world.pass_time(self.seconds + self.host_seconds)
+        trees = []
         for item in batch.items:
             request = item.request
             right = self.num_right(request)
@@ -69,7 +71,8 @@ class ChainDrafter:
             noise = random.Random(hash((request.id, len(request.tokens), self.name, 7)))
             gains = [min(self.says * np.exp(noise.gauss(0, 0.4)), 1) for _ in tokens]
             scores = np.log(np.cumprod(gains)).astype(np.float32)
-            request.draft = TokenTree(tokens, range(-1, self.length - 1), scores)
+            trees.append(TokenTree(tokens, range(-1, self.length - 1), scores))
+        return DraftBatch.of(trees)
 
     def num_right(self, request: Request) -> int:
         draws = random.Random(hash((request.id, len(request.tokens), self.name)))
@@ -96,7 +99,7 @@ class World:
     of what it verifies are then counted, not those that chance gives it. slowness: by the time,
     how many times as long everything takes. work: the seconds that have passed, each divided by the
     slowness of then: two runs meet slow times at different places.
-    num_waiting: requests in the queue."""
+    num_waiting: requests in the queue. drafts: of the last step."""
 
     target: Callable[[int], float]
     acceptance: float | None = None
@@ -106,6 +109,7 @@ class World:
     verified: list[int] = field(default_factory=list)
     slowness: Callable[[float], float] = lambda now: 1.0
     num_waiting: int = 1
+    drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009
 
     def clock(self) -> float:
         return self.now
@@ -122,17 +126,15 @@ class World:
         """Feed the prompt of a request, by itself."""
         item = ScheduledRequest(request, 0, len(request.tokens), False, 0, True)
         batch = StepPlan((item,))
-        drafter.prepare_draft_tokens(batch)
+        drafts = drafter.prepare_draft_tokens(batch)
         emitted = self.text(request)(0)
         request.tokens.append(emitted)
-        drafter.on_accepted(batch, StepResult.of([[emitted]]))
+        drafter.on_accepted(batch, StepResult.of([[emitted]], drafts))
 
     def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:
         """Tokens a second over that many steps."""
         began, before = self.now, self.tokens
         for _ in range(steps):
-            for request in requests:
-                request.draft = TokenTree.empty()
             most = 0 if drafter.skips_drafts(len(requests)) else drafter.needs.max_nodes
             batch = StepPlan(
                 tuple(
@@ -140,20 +142,20 @@ class World:
                 ),
                 num_waiting=self.num_waiting,
             )
-            drafter.prepare_draft_tokens(batch)
-            nodes = sum(len(r.draft) for r in requests)
+            self.drafts = drafter.prepare_draft_tokens(batch)
+            nodes = sum(self.drafts.counts)
             self.verified.append(nodes)
             self.pass_time(self.target(len(requests) + nodes))
             all_emitted = []
-            for request in requests:
+            for request, tree in zip(requests, self.drafts, strict=True):
                 text = self.text(request)
                 row, emitted = -1, []
                 while True:
                     emitted.append(text(len(emitted)))
                     children = [
                         node
-                        for node, parent in enumerate(request.draft.parents.tolist())
-                        if parent == row and request.draft.tokens[node] == emitted[-1]
+                        for node, parent in enumerate(tree.parents.tolist())
+                        if parent == row and tree.tokens[node] == emitted[-1]
                     ]
                     if not children:
                         break
@@ -162,9 +164,9 @@ class World:
                 if self.acceptance is None:
                     self.tokens += len(emitted)
                 else:
-                    self.tokens += 1 + float((self.acceptance**request.draft.depths).sum())
+                    self.tokens += 1 + float((self.acceptance**tree.depths).sum())
                 all_emitted.append(emitted)
-            drafter.on_accepted(batch, StepResult.of(all_emitted))
+            drafter.on_accepted(batch, StepResult.of(all_emitted, self.drafts))
             self.pass_time(HOST)
         return (self.tokens - before) / (self.now - began)
 

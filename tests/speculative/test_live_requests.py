@@ -18,6 +18,7 @@ from trtspec.executor.drafter import Drafter, NoDrafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -149,10 +150,10 @@ def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None
         rows, nodes = len(request.tokens) - start, drafter.needs.max_nodes * is_generation
         items.append(ScheduledRequest(request, start, rows, is_generation, nodes, True))
     batch = StepPlan(tuple(items), BLOCKS[: len(items)])
-    drafter.prepare_draft_tokens(batch)
+    drafts = drafter.prepare_draft_tokens(batch)
     for item in items:
         item.request.tokens.append(1)
-    result = StepResult.of([[1]] * len(items))
+    result = StepResult.of([[1]] * len(items), drafts)
     result.hidden = torch.zeros(sum(item.num_rows for item in items), HIDDEN)
     drafter.on_accepted(batch, result)
 
@@ -206,9 +207,9 @@ class Keeps(ChainDrafter):
     def live_requests(self) -> AbstractSet[int]:  # type: ignore[override]
         return self.kept.keys()
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        super().prepare_draft_tokens(batch)
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         self.kept.update({item.request.id: 1 for item in batch.items})
+        return super().prepare_draft_tokens(batch)
 
     def release(self, request_id: int) -> None:
         if not self.leaks:

@@ -96,8 +96,8 @@ def test_drafter() -> None:
         )
     )
     batch = StepPlan(tuple(items))
-    drafter.prepare_draft_tokens(batch)
-    assert [r.draft.tokens.tolist() for r in (*nodes, prefill)] == [
+    drafts = drafter.prepare_draft_tokens(batch)
+    assert [tree.tokens.tolist() for tree in drafts] == [
         [3, 4, 5],
         [3, 4],
         [3],
@@ -106,13 +106,15 @@ def test_drafter() -> None:
         [3],
         [],
     ]
-    assert all(request.draft == TokenTree.chain(request.draft.tokens) for request in nodes)
+    assert all(tree == TokenTree.chain(tree.tokens) for tree in drafts)
     assert drafter.on_accepted(batch, StepResult.of([[]] * 7)) == [()] * 7
 
+    def drafted(request: Request, count: int) -> list[int]:
+        (tree,) = drafter.prepare_draft_tokens(StepPlan((generation(request, count),)))
+        return tree.tokens.tolist()
+
     free.tokens += [3, 4]
-    drafter.prepare_draft_tokens(StepPlan((generation(free, 1),)))
-    assert free.draft.tokens.tolist() == [5]
+    assert drafted(free, 1) == [5]
     drafter.release(free.id)
     drafter.release(99)
-    drafter.prepare_draft_tokens(StepPlan((generation(free, 3),)))
-    assert free.draft.tokens.tolist() == [5, 1, 2], "a preempted request starts over"
+    assert drafted(free, 3) == [5, 1, 2], "a preempted request starts over"

@@ -13,41 +13,36 @@ from torch import Tensor
 from trtspec.backends.inputs import RowInputs
 from trtspec.config.kv import CacheLayout
 from trtspec.ops import native  # noqa: F401  registers the class
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The rows of one request: tokens behind its committed ones, then the nodes of its tree.
-
-    A tree needs its root to be the only token. ``all_logits`` wants logits of every row (verify),
-    ``last_logits`` of the last token only (end of a prefill). blocks: int32 [n], the request's
-    block table.
+    """The rows of one request: tokens behind its committed ones; draft nodes may follow, if its
+    root is the only token. ``last_logits`` wants logits of the last token and of the nodes. blocks:
+    int32 [n], the request's block table.
     """
 
     tokens: Sequence[int]
     context: int
     blocks: Tensor
-    tree: TokenTree | None = None
     last_logits: bool = True
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens) + (len(self.tree) if self.tree else 0)
 
-
-def pack(groups: Sequence[RowGroup], layout: CacheLayout) -> tuple[RowInputs, Tensor]:
-    """Return the rows of an engine call, and the logits rows (int64, in order).
+def pack(
+    groups: Sequence[RowGroup], layout: CacheLayout, drafts: DraftBatch | None = None
+) -> tuple[RowInputs, Tensor]:
+    """Return the rows of an engine call, and the logits rows (int64, in order). ``drafts``: behind
+    the rows of each group.
 
     RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
-    none = TokenTree.empty().address
     *rows, logits_rows = _packer(layout)(
         [token for group in groups for token in group.tokens],
         [len(group.tokens) for group in groups],
         [group.context for group in groups],
         [group.blocks for group in groups],
-        [none if group.tree is None else group.tree.address for group in groups],
         [group.last_logits for group in groups],
+        0 if drafts is None else drafts.address,
     )
     return RowInputs._make(rows), logits_rows
 

@@ -31,6 +31,7 @@ from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.tree import TokenTree
 from trtspec.speculative.registry import make_drafter
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "tokenizer.json"
@@ -84,10 +85,10 @@ def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftTim
     for i, token in enumerate(coming[1:], 2):
         begin = time.thread_time()
         _answer(drafter, request, 1, [token])
-        _draft(drafter, request)
+        tree = _draft(drafter, request)
         times.append(time.thread_time() - begin)
-        drafted += len(request.draft.tokens)
-        right += matched_depth(request.draft, coming[i:])
+        drafted += len(tree)
+        right += matched_depth(tree, coming[i:])
     drafter.release(1)
     return DraftTimes(taken / len(history), times, drafted / len(times), right / len(times))
 
@@ -141,10 +142,11 @@ def _answer(drafter: Drafter, request: Request, rows: int, tokens: Sequence[int]
     drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens]))
 
 
-def _draft(drafter: Drafter, request: Request) -> None:
+def _draft(drafter: Drafter, request: Request) -> TokenTree:
     start, nodes = len(request.tokens) - 1, drafter.needs.max_nodes
     item = ScheduledRequest(request, start, 1, True, nodes, samples=True)
-    drafter.prepare_draft_tokens(StepPlan((item,)))
+    (tree,) = drafter.prepare_draft_tokens(StepPlan((item,)))
+    return tree
 
 
 if __name__ == "__main__":

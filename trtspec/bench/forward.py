@@ -27,6 +27,7 @@ from trtspec.executor.pass_rollout import StopRule
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.registry import draft_kinds
@@ -117,8 +118,8 @@ class ForwardBench:
 
     def _verify(self, shape: CallShape) -> Callable[[], object]:
         tree = TokenTree([0] * (shape.rows - 1), range(-1, shape.rows - 2))
-        groups = [RowGroup([0], shape.context, self._blocks(i), tree) for i in range(shape.batch)]
-        return partial(self._target.forward, groups)
+        groups = [RowGroup([0], shape.context, self._blocks(i)) for i in range(shape.batch)]
+        return partial(self._target.forward, groups, DraftBatch.of([tree] * shape.batch))
 
     def _roll_out(self, draft: DraftRuntime, shape: CallShape) -> Callable[[], object]:
         columns = greedy_sampling(shape.batch)

@@ -11,6 +11,7 @@ from trtspec.errors import ConfigError
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ class Drafter(Protocol):
         return False
 
     @abstractmethod
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        """Set `request.draft` of every generation item with max_nodes > 0 to a TokenTree of at
-        most that many nodes, none deeper than request.remaining_tokens - 1."""
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        """The draft nodes of `batch.items`, in their order: of each at most its max_nodes, none
+        deeper than request.remaining_tokens - 1."""
 
     @abstractmethod
     def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
@@ -135,8 +136,8 @@ class NoDrafter(Drafter):
     def skips_drafts(self, num_requests: int) -> bool:
         return True
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        pass
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        return DraftBatch.none(len(batch.items))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         return [()] * len(batch.items)

@@ -8,6 +8,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 
 
 class ForwardingDrafter(Drafter):
@@ -23,8 +24,8 @@ class ForwardingDrafter(Drafter):
     def skips_drafts(self, num_requests: int) -> bool:
         return self._drafter.skips_drafts(num_requests)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        self._drafter.prepare_draft_tokens(batch)
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        return self._drafter.prepare_draft_tokens(batch)
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
         return self._drafter.on_accepted(batch, result)

@@ -27,6 +27,7 @@ from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.verdict import Judgement, Questions
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns
 
 _NO_QUESTIONS = Questions(
@@ -66,27 +67,32 @@ class ModelEngine(CountedEngine):
         is_slots = self.layout.is_slots
         self._row_staging = Staging(torch.device("cpu")) if is_slots else self._staging
 
-    def forward(self, groups: Sequence[RowGroup]) -> tuple[Tensor, Tensor | None]:
-        """Feed rows, write their K/V.
+    def forward(
+        self, groups: Sequence[RowGroup], drafts: DraftBatch | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed rows, and ``drafts`` behind those of each group; write their K/V.
 
         Returns the float32 logits ``[R, V]`` of the wanted rows and, from a target that was built
         to capture hidden states, those of all rows ``[T, n*H]``; both on the engine's device, and
         valid until its next call.
         """
-        rows, logits_rows = pack(groups, self.layout)
+        rows, logits_rows = pack(groups, self.layout, drafts)
         bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
-        cached = _cached_tokens(groups)
+        cached = _cached_tokens(groups, drafts)
         logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS, cached)
         return logits, hidden
 
     def judge(
-        self, groups: Sequence[RowGroup], questions: Questions
+        self,
+        groups: Sequence[RowGroup],
+        questions: Questions,
+        drafts: DraftBatch | None = None,
     ) -> tuple[Tensor, Tensor | None, Judgement]:
         """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
         logits are wanted. ``questions``: about these rows."""
-        rows, logits_rows = pack(groups, self.layout)
+        rows, logits_rows = pack(groups, self.layout, drafts)
         bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
-        cached = _cached_tokens(groups)
+        cached = _cached_tokens(groups, drafts)
         logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions, cached)
         return logits, hidden, Judgement(*verdict)
 
@@ -315,6 +321,7 @@ def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineIn
     return inputs.filled(staging.to_device(inputs.flat(), stable=stable))
 
 
-def _cached_tokens(groups: Sequence[RowGroup]) -> int:
+def _cached_tokens(groups: Sequence[RowGroup], drafts: DraftBatch | None = None) -> int:
     """Tokens whose K/V a pass reads: those committed, and the rows' own."""
-    return sum(group.context + group.num_rows for group in groups)
+    nodes = 0 if drafts is None else sum(drafts.counts)
+    return nodes + sum(group.context + len(group.tokens) for group in groups)

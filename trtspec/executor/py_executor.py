@@ -23,7 +23,7 @@ from trtspec.executor.step_result import StepResult, TokenLogprobs
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.verification import Verification
 from trtspec.log import logger
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. groups: the rows that
-    are fed, of each item. failure: why nothing came of it; then there is no verification."""
+    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. drafts: what is
+    verified, behind the rows of each item. failure: why nothing came of it; then there are neither
+    drafts nor a verification."""
 
     plan: StepPlan
-    groups: Sequence[RowGroup] = ()
+    drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
     verification: Verification | None = None
     failure: EngineError | None = None
 
@@ -157,11 +158,12 @@ class PyExecutor:
         try:
             for request in plan.preempted:
                 self._drafter.release(request.id)
-            self._drafter.prepare_draft_tokens(plan)
-            self._sampler.shape_drafts(plan, self._drafter.needs.max_depth)
+            drafts = self._drafter.prepare_draft_tokens(plan)
+            drafts = self._sampler.shape_drafts(plan, drafts, self._drafter.needs.max_depth)
             groups = [_rows(*planned) for planned in zip(plan.items, plan.blocks, strict=True)]
             judged = [item.request for item in plan.items if item.samples]
-            return LaunchedStep(plan, groups, self._sampler.launch(self._target, groups, judged))
+            verification = self._sampler.launch(self._target, groups, judged, drafts)
+            return LaunchedStep(plan, drafts, verification)
         except Exception as error:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
 
@@ -179,7 +181,6 @@ class PyExecutor:
                 item.request.finish_reason = "error"
             outputs = [StepOutput(item.request, error=failure) for item in plan.items]
         for item in plan.items:
-            item.request.draft = TokenTree.empty()
             if item.request.is_finished:
                 self._end(item.request)
         self.metrics.end_step(plan.only_generates, failure)
@@ -199,10 +200,11 @@ class PyExecutor:
         plan, verification = launched.plan, launched.verification
         assert verification is not None, "a step that did not fail was verified"
         result = verification.read().spread([item.samples for item in plan.items])
+        result.drafts = launched.drafts
         outputs = [self._extend(item, result, i) for i, item in enumerate(plan.items)]
         if self._drafter.needs.reads_hidden:
             assert verification.hidden is not None, "the target was built without hidden states"
-            result.hidden = _kept(verification.hidden, launched, result)
+            result.hidden = _kept(verification.hidden, plan, result)
         self._commit(plan, result, self._drafter.on_accepted(plan, result))
         return outputs
 
@@ -228,9 +230,9 @@ class PyExecutor:
         request.finish_reason = stop.finish_reason
         request.tokens.extend(tokens)
         if item.is_generation:
-            tree = request.draft
             request.num_steps += 1
-            self.metrics.record_verify(request.id, count, len(tree), tree.max_depth)
+            nodes, depth = result.drafts.counts[i], result.drafts.max_depths[i]
+            self.metrics.record_verify(request.id, count, nodes, depth)
         return StepOutput(request, tokens, result.logprobs.get(i))
 
     def _commit(
@@ -280,24 +282,23 @@ def _rows(item: ScheduledRequest, blocks: torch.Tensor) -> RowGroup:
         tokens=request.tokens[item.start : item.start + item.num_rows],
         context=item.start,
         blocks=blocks,
-        tree=request.draft if item.is_generation else None,
         last_logits=item.samples,
     )
 
 
-def _kept(hidden: torch.Tensor, launched: LaunchedStep, result: StepResult) -> torch.Tensor:
+def _kept(hidden: torch.Tensor, plan: StepPlan, result: StepResult) -> torch.Tensor:
     """The states of the rows that stay, gathered at once."""
-    items, counts = launched.plan.items, result.num_kept(launched.plan)
+    counts = result.num_kept(plan)
     if sum(counts) == hidden.shape[0]:
         return hidden if hidden.device.type == "cpu" else hidden.clone()  # see `Session.run`
     rows: list[int] = []
     first = 0
-    for i, (item, group) in enumerate(zip(items, launched.groups, strict=True)):
+    for i, (item, nodes) in enumerate(zip(plan.items, result.drafts.counts, strict=True)):
         if counts[i]:
             root = first + item.num_rows - 1
             rows += range(first, root)
             rows += [root + row for row in result.accepted_rows(i)] or [root]
-        first += group.num_rows
+        first += item.num_rows + nodes
     return hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
 
 

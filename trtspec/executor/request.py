@@ -10,7 +10,6 @@ from typing import Protocol
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
 from trtspec.executor.logits_processor import LogitsProcessor
-from trtspec.ops.tree import TokenTree
 
 
 class Transfer(Protocol):
@@ -38,7 +37,6 @@ class Request:
     max_output_tokens: tokens it may emit in all, already cut to what max_seq_len leaves.
     seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
     eos_token_ids: ids that end the text; empty when EOS is to be ignored.
-    draft: nodes proposed for the step under way; empty outside generation steps.
     num_steps: target verifications so far.
     finish_reason: None while it runs.
     processors: of its logits, beside those of its options.
@@ -63,7 +61,6 @@ class Request:
     max_output_tokens: int
     sample_index: int = 0
     eos_token_ids: tuple[int, ...] = ()
-    draft: TokenTree = field(default_factory=TokenTree.empty)
     num_steps: int = 0
     finish_reason: str | None = None
     processors: tuple[LogitsProcessor, ...] = ()

@@ -14,6 +14,7 @@ from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.executor.penalties import Penalties
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 
@@ -66,30 +67,33 @@ class RequestProcessors:
                 processor.extend(new)
         return own.processors
 
-    def changes(self, requests: Sequence[Request]) -> list[LogitsChange | None]:
-        """What will happen to the logits of each request in the step under way; None: nothing."""
+    def changes(self, requests: Sequence[Request], drafts: DraftBatch) -> list[LogitsChange | None]:
+        """What will happen to the logits of each request and of its drafts; None: nothing."""
         if not self._requests:
             return [None] * len(requests)
         return [
-            LogitsChange(request.draft, [(p, p.mask(request.draft)) for p in processors])
+            LogitsChange(drafts[i], [(p, p.mask(drafts[i])) for p in processors])
             if (processors := self.of(request))
             else None
-            for request in requests
+            for i, request in enumerate(requests)
         ]
 
-    def shape_drafts(self, plan: StepPlan, max_depth: int) -> None:
-        """Cut from the drafts what processors never let come. Where they force more tokens than
-        were drafted, these are the draft, down to ``max_depth``."""
-        for item in plan.items if self._requests else ():
+    def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
+        """The drafts of a step without what processors never let come. Where they force more tokens
+        than were drafted, these are the draft, down to ``max_depth``."""
+        shaped: dict[int, TokenTree] = {}
+        for i, item in enumerate(plan.items if self._requests else ()):
             if not item.max_nodes:
                 continue
             request = item.request
             for processor in self.of(request):
-                request.draft = processor.prune(request.draft)
+                tree = processor.prune(shaped.get(i, drafts[i]))
                 most = min(item.max_nodes, max_depth, request.remaining_tokens - 1)
                 forced = TokenTree.chain(processor.forced()[:most]).without(request.end_tokens)
-                if len(forced) > request.draft.max_depth:
-                    request.draft = forced
+                shaped[i] = forced if len(forced) > tree.max_depth else tree
+        if all(tree is drafts[i] for i, tree in shaped.items()):
+            return drafts
+        return DraftBatch.of([shaped.get(i, tree) for i, tree in enumerate(drafts)])
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""

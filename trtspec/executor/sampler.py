@@ -19,8 +19,8 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.verdict import Judgement, Questions
 from trtspec.executor.verification import Verification, places
 from trtspec.ops.acceptance import accept
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, sample
-from trtspec.ops.tree import TokenTree
 
 
 class Sampler:
@@ -40,26 +40,33 @@ class Sampler:
         """A request arrives, of which rows will be judged until it is released."""
         self._processors.begin(request)
 
-    def shape_drafts(self, plan: StepPlan, max_depth: int) -> None:
+    def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
         """See `RequestProcessors.shape_drafts`."""
-        self._processors.shape_drafts(plan, max_depth)
+        return self._processors.shape_drafts(plan, drafts, max_depth)
 
     def launch(
-        self, target: ModelEngine, groups: Sequence[RowGroup], requests: Sequence[Request]
+        self,
+        target: ModelEngine,
+        groups: Sequence[RowGroup],
+        requests: Sequence[Request],
+        drafts: DraftBatch,
     ) -> Verification:
-        """Feed a step's rows to the target and have those of ``requests`` judged, which want logits
-        in ``groups``. A target that ``judges`` does so in the same call, unless a request's
-        processors change its logits first, or the rule what is sampled of drafts: then what that
-        call samples is not read."""
-        changes = self._processors.changes(requests)
-        trees = [request.draft for request in requests]
-        if requests and target.judges and not self._forces(trees) and not any(changes):
-            columns, (_, parents, row_start) = self._rows.tensors(requests, trees)
+        """Feed a step's rows and its ``drafts`` behind them to the target, and have those of
+        ``requests`` judged, whose ``groups`` want logits. A target that ``judges`` does so in the
+        same call, unless a request's processors change its logits first, or the rule what is
+        sampled of drafts: then what that call samples is not read."""
+        judged = drafts
+        if len(requests) < len(groups):
+            judged = drafts.pick([i for i, group in enumerate(groups) if group.last_logits])
+        changes = self._processors.changes(requests, judged)
+        if requests and target.judges and not self._forces(judged) and not any(changes):
+            columns, (_, parents, row_start) = self._rows.tensors(requests, judged)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
-            logits, hidden, judgement = target.judge(groups, questions)
-            return self._told(requests, trees, hidden, judgement, _raw(requests, logits))
-        logits, hidden = target.forward(groups)
-        return self._judge(requests, trees, changes, logits, hidden)
+            logits, hidden, judgement = target.judge(groups, questions, drafts)
+            raw = _raw(requests, judged, logits)
+            return self._told(requests, judged, hidden, judgement, raw)
+        logits, hidden = target.forward(groups, drafts)
+        return self._judge(requests, judged, changes, logits, hidden)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
@@ -71,14 +78,14 @@ class Sampler:
         """The ids of requests that something is kept of."""
         return self._processors.live_requests | self._rows.live_requests
 
-    def _forces(self, trees: Sequence[TokenTree]) -> bool:
+    def _forces(self, drafts: DraftBatch) -> bool:
         """Whether the rule has something to decide; without drafts it has not."""
-        return self._rule is not None and any(map(len, trees))
+        return self._rule is not None and any(drafts.counts)
 
     def _judge(
         self,
         requests: Sequence[Request],
-        trees: Sequence[TokenTree],
+        drafts: DraftBatch,
         changes: Sequence[LogitsChange | None],
         logits: Tensor,
         hidden: Tensor | None,
@@ -89,48 +96,49 @@ class Sampler:
         options and trees. Only a rule waits for what was sampled."""
         if not requests:
             return Verification(requests, hidden)
-        raw = _raw(requests, logits)
+        raw = _raw(requests, drafts, logits)
         if any(changes):
-            for change, own in zip(changes, places(requests), strict=True):
+            for change, own in zip(changes, places(drafts.counts), strict=True):
                 if change is not None:
                     change.apply(logits[own])
-        if not self._forces(trees) and logits.device.type == "cpu":
-            result = self._rows.judge(requests, trees, logits)
+        if not self._forces(drafts) and logits.device.type == "cpu":
+            result = self._rows.judge(requests, drafts, logits)
             return Verification(requests, hidden, lambda: result, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
-        values, nodes = self._rows.tensors(requests, trees)
+        values, nodes = self._rows.tensors(requests, drafts)
         *columns, drafted, above, row_start = self._staging.to_device([*values, *nodes])
         sampled = sample(logits, *columns)
-        if self._rule is not None and self._forces(trees):
+        if self._rule is not None and self._forces(drafts):
             choices = sampled.cpu()
-            for request, own in zip(requests, places(requests), strict=True):
-                self._rule.force(request, request.draft, choices[own].numpy(), logits[own])
+            owned = zip(requests, drafts, places(drafts.counts), strict=True)
+            for request, tree, own in owned:
+                self._rule.force(request, tree, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         judgement = Judgement(sampled)
-        if any(map(len, trees)):
+        if any(drafts.counts):
             judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return self._told(requests, trees, hidden, judgement, raw)
+        return self._told(requests, drafts, hidden, judgement, raw)
 
     def _told(
         self,
         requests: Sequence[Request],
-        trees: Sequence[TokenTree],
+        drafts: DraftBatch,
         hidden: Tensor | None,
         judgement: Judgement,
         raw: Mapping[int, Tensor],
     ) -> Verification:
         """By tensors, which are read when the result is."""
-        decide = partial(self._rows.decode, requests, trees, judgement)
+        decide = partial(self._rows.decode, requests, drafts, judgement)
         return Verification(requests, hidden, decide, raw)
 
 
-def _raw(requests: Sequence[Request], logits: Tensor) -> dict[int, Tensor]:
+def _raw(requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> dict[int, Tensor]:
     """The raw model's log probabilities, of the requests that ask for some, by their places."""
     if all(request.params.logprobs is None for request in requests):
         return {}
     return {
         i: torch.log_softmax(logits[own], dim=-1)
-        for i, (request, own) in enumerate(zip(requests, places(requests), strict=True))
+        for i, (request, own) in enumerate(zip(requests, places(drafts.counts), strict=True))
         if request.params.logprobs is not None
     }

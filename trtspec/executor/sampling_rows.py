@@ -14,7 +14,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.step_result import REASONS, StepResult
 from trtspec.executor.verdict import Judgement
 from trtspec.ops import native  # noqa: F401  registers the class
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 
 
 class SamplingRows:
@@ -33,22 +33,20 @@ class SamplingRows:
         self._live: set[int] = set()
 
     def tensors(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree]
+        self, requests: Sequence[Request], drafts: DraftBatch | None = None
     ) -> tuple[list[Tensor], list[Tensor]]:
         """In the order of the op (`trtspec.ops.sampling`): temperature, top_k, top_p, min_p, seed,
-        sample_index, index, each ``[R]``; and of the trees ``tokens [R] i64``, 0 for roots,
+        sample_index, index, each ``[R]``; and of the drafts ``tokens [R] i64``, 0 for roots,
         ``parents [R] i32``, -1 for roots, and ``row_start [J + 1] i32`` of `accept`."""
-        made: list[Tensor] = self._tensors(*self._asked(requests, trees))
+        made: list[Tensor] = self._tensors(*self._asked(requests, drafts))
         return made[:7], made[7:]
 
-    def judge(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
-    ) -> StepResult:
+    def judge(self, requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> StepResult:
         """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
-        return _result(self._judge(*self._asked(requests, trees), logits))
+        return _result(self._judge(*self._asked(requests, drafts), logits))
 
     def decode(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree], judgement: Judgement
+        self, requests: Sequence[Request], drafts: DraftBatch, judgement: Judgement
     ) -> StepResult:
         """What tensors say of the rows, wherever they are; one copy comes to the host."""
         sampled, accepted, emitted = judgement
@@ -58,9 +56,9 @@ class SamplingRows:
             emitted = torch.ones(len(requests), dtype=torch.int32)
         else:
             # CUDA's op pads to the rows of all requests; none has walked more than its own.
-            widest = 1 + max(map(len, trees))
+            widest = 1 + max(drafts.counts)
             sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
-        asked = self._asked(requests, trees)
+        asked = self._asked(requests, drafts)
         return _result(self._decode(*asked, sampled, accepted, emitted))
 
     def release(self, request_id: int) -> None:
@@ -75,13 +73,13 @@ class SamplingRows:
         return set(self._live)
 
     def _asked(
-        self, requests: Sequence[Request], trees: Sequence[TokenTree]
-    ) -> tuple[list[int], list[int], list[int]]:
+        self, requests: Sequence[Request], drafts: DraftBatch | None
+    ) -> tuple[list[int], list[int], int]:
         ids = [request.id for request in requests]
         if not self._live.issuperset(ids):
             self._take_in(requests)
         outputs = [request.num_output_tokens for request in requests]
-        return ids, [tree.address for tree in trees], outputs
+        return ids, outputs, 0 if drafts is None else drafts.address
 
     def _take_in(self, requests: Sequence[Request]) -> None:
         for request in requests:

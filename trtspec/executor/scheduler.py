@@ -13,7 +13,6 @@ from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.ops.tree import TokenTree
 
 Order = Callable[[Sequence[Request]], Sequence[Request]]
 """A policy: the requests that wait, in the order in which they are to be admitted."""
@@ -135,7 +134,6 @@ class Scheduler:
         """Forget a request whose text has ended, and free its blocks."""
         self._num_running -= self._native.finish(request.id)
         del self._requests[request.id], self._resources.told[request.id]
-        request.draft = TokenTree.empty()
 
     def schedule(self) -> StepPlan:
         """Reserve and return the rows of the next step; empty only if there is no request. All
@@ -158,8 +156,6 @@ class Scheduler:
         self._num_running = running
         self._resources.know(ids, drafted, absent, tables[len(ids) :])
         preempted = tuple(requests[i] for i in victims)
-        for request in preempted:
-            request.draft = TokenTree.empty()
         admitted = _first_time(items[len(items) - num_begun :])
         blocks = tuple(tables[: len(ids)])
         return StepPlan(items, blocks, preempted, admitted, num_waiting=self.num_waiting)

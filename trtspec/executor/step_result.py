@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.executor.step_plan import StepPlan
+from trtspec.ops.draft_batch import DraftBatch
 
 REASONS = (None, "stop", "length", "error")
 """``FinishReason`` of cpp/include/trtspec/text_end.hpp, as far as a step decides it."""
@@ -36,7 +37,7 @@ class StepResult:
     those of accepted nodes. ends: the finish reason of each, None if it goes on, 'error' if it
     failed. logprobs: of the tokens of the items that ask for some, by item. hidden: the target's
     states of the rows that stay in its cache, of one item behind the other ``[sum(num_kept),
-    n*H]``, for a drafter that reads them.
+    n*H]``, for a drafter that reads them. drafts: what was verified, by item.
     """
 
     start: list[int]
@@ -45,15 +46,17 @@ class StepResult:
     ends: list[str | None]
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     hidden: Tensor | None = None
+    drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
 
     @classmethod
-    def of(cls, emitted: Sequence[Sequence[int]]) -> StepResult:
+    def of(cls, emitted: Sequence[Sequence[int]], drafts: DraftBatch | None = None) -> StepResult:
         """Of items that emit these tokens, along the first nodes of their trees, and go on."""
         return cls(
             [0, *accumulate(map(len, emitted))],
             [token for tokens in emitted for token in tokens],
             [row for tokens in emitted for row in range(len(tokens))],
             [None] * len(emitted),
+            drafts=DraftBatch.none(len(emitted)) if drafts is None else drafts,
         )
 
     def spread(self, samples: Sequence[bool]) -> StepResult:

@@ -65,11 +65,11 @@ class Verification:
             ]
 
 
-def places(requests: Sequence[Request]) -> list[slice]:
-    """Where each request's rows are among those that are verified."""
+def places(nodes: Sequence[int]) -> list[slice]:
+    """Where the rows of requests with so many draft nodes are among those that are verified."""
     found, first = [], 0
-    for request in requests:
-        end = first + 1 + len(request.draft)
+    for count in nodes:
+        end = first + 1 + count
         found.append(slice(first, end))
         first = end
     return found

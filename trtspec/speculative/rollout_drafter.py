@@ -16,6 +16,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import StepPlan
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 
@@ -30,30 +31,33 @@ class RolloutDrafter(Drafter):
         self.needs, self._p_min = needs, p_min
         self._sampling = SamplingRows()
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        """Give every generation request of the batch its tree, with one rollout for all."""
-        items = [
-            item for item in batch.items if item.max_nodes > 0 and self._can_draft(item.request)
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        """The trees of all that may have nodes, with one rollout."""
+        places = [
+            i
+            for i, item in enumerate(batch.items)
+            if item.max_nodes > 0 and self._can_draft(item.request)
         ]
-        if not items:
-            return
+        if not places:
+            return DraftBatch.none(len(batch.items))
+        items = [batch.items[i] for i in places]
         requests = [item.request for item in items]
-        sampling, _ = self._sampling.tensors(requests, [TokenTree.empty()] * len(requests))
+        sampling, _ = self._sampling.tensors(requests)
         depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
         # A tree of fewer depths would have other nodes, so that drafts depended on the batch.
         is_chain = self.needs.max_nodes == self.needs.max_depth
         wanted = max(depths) if is_chain else self.needs.max_depth
         rule = StopRule(wanted, batch.pace, batch.gains, self._p_min)
         tokens, parents, scores = self._roll_out(requests, sampling, rule)
-        drafts = TokenTree.best_of(
+        trees = TokenTree.best_of(
             [tokens.shape[1]] * len(items),
             *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
             [request.end_tokens for request in requests],
             depths,
             [min(self.needs.max_nodes, item.max_nodes) for item in items],
         )
-        for request, draft in zip(requests, drafts, strict=True):
-            request.draft = draft
+        found = dict(zip(places, trees, strict=True))
+        return DraftBatch.of([found.get(i) for i in range(len(batch.items))])
 
     def release(self, request_id: int) -> None:
         """See `Drafter.release`."""

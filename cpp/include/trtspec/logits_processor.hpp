@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <span>
-#include <trtspec/token_tree.hpp>
+#include <trtspec/tree_view.hpp>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,7 +43,7 @@ class LogitsProcessor {
   void extend(std::span<const std::int64_t> text);
   // Changes logits [1 + tree.size(), vocab], contiguous, in place: those of the row of the newest
   // token, then those of the nodes.
-  void apply(const TokenTree& tree, float* logits, std::int64_t vocab) const;
+  void apply(TreeView tree, float* logits, std::int64_t vocab) const;
 
  private:
   using Path = std::span<const std::int64_t>;  // tokens, from a child of the root down

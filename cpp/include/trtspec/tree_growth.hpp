@@ -16,7 +16,7 @@ struct StopRule {
   std::int64_t max_depth = std::numeric_limits<std::int64_t>::max();
   // Tokens a second that the time of a pass could bring otherwise; 0: time is not weighed.
   double pace = 0.0;
-  // ln of the chance of a node whose parent is right, in the cells of TokenTree::cells; none: what
+  // ln of the chance of a node whose parent is right, in the cells of TreeView::cells; none: what
   // the draft gives it.
   std::vector<float> gains = {};
   std::int32_t num_levels = 1;  // of that table

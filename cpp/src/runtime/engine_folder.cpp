@@ -340,7 +340,7 @@ std::int64_t EngineFolder::speculative_rows() const {
 CacheLayout EngineFolder::layout() const {
   const auto divided_up = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
   const std::int64_t rows = speculative_rows(), tokens = build.max_seq_len + rows;
-  const std::int64_t words = divided_up(rows, TokenTree::kBitsPerWord);
+  const std::int64_t words = divided_up(rows, TreeView::kBitsPerWord);
   if (build.has_slots()) return {tokens + rows, 1, words, /*is_slots=*/true};
   return {.tokens_per_block = build.tokens_per_block,
           .blocks_per_sequence = divided_up(tokens, build.tokens_per_block),

@@ -163,7 +163,7 @@ RowGroup Executor::rows(const ScheduledRequest& item) const {
                                  static_cast<std::size_t>(item.num_rows)),
           .context = item.start,
           .blocks = resources_.target_block_table(request),
-          .tree = item.is_generation ? &request.draft : nullptr,
+          .tree = item.is_generation ? request.draft.view() : TreeView(),
           .last_logits = item.samples};
 }
 
@@ -182,7 +182,7 @@ std::vector<StepOutput> Executor::extend(const ScheduledBatch& batch, StepResult
     request.finish_reason = result.ends[i++];
     if (item.is_generation && output.error.empty()) {
       metrics_.record_verify(request.id, std::ssize(emitted), request.draft.size(),
-                             request.draft.max_depth());
+                             request.draft.view().max_depth());
     }
   }
   return outputs;

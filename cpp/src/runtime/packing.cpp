@@ -22,7 +22,7 @@ Totals check(std::span<const RowGroup> groups, const CacheLayout& layout) {
   for (const RowGroup& group : groups) {
     const auto held = static_cast<std::int64_t>(group.blocks.size());
     const std::int64_t end = group.context + group.num_rows();
-    if (group.tokens.empty() || (group.tree && !group.tree->empty() && group.tokens.size() > 1)) {
+    if (group.tokens.empty() || (!group.tree.empty() && group.tokens.size() > 1)) {
       throw std::logic_error("a group has its tokens, or one root and a tree");
     }
     if (held > layout.blocks_per_sequence || end > held * layout.tokens_per_block) {
@@ -32,7 +32,7 @@ Totals check(std::span<const RowGroup> groups, const CacheLayout& layout) {
                              std::to_string(layout.blocks_per_sequence));
     }
     totals.rows += group.num_rows();
-    if (group.last_logits) totals.logits += 1 + (group.tree ? group.tree->size() : 0);
+    if (group.last_logits) totals.logits += 1 + group.tree.size();
   }
   return totals;
 }
@@ -76,14 +76,14 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
     std::fill(std::copy(group.blocks.begin(), group.blocks.end(),
                         tables + i * layout.blocks_per_sequence),
               tables + (i + 1) * layout.blocks_per_sequence, -1);
-    is_tree[i] = group.tree && !group.tree->empty();
+    is_tree[i] = !group.tree.empty();
     if (is_tree[i]) {
-      std::copy(group.tree->tokens().begin(), group.tree->tokens().end(), ids + fed);
-      const std::vector<std::int32_t> depths = group.tree->depths();
+      std::copy(group.tree.tokens.begin(), group.tree.tokens.end(), ids + fed);
+      const std::vector<std::int32_t> depths = group.tree.depths();
       for (std::int64_t node = 0; node < end - fed; ++node) {
         positions[fed + node] = group.context + depths[static_cast<std::size_t>(node)];
       }
-      group.tree->write_mask(layout.mask_words, masks + begin * layout.mask_words);
+      group.tree.write_mask(layout.mask_words, masks + begin * layout.mask_words);
     } else {
       std::fill(masks + begin * layout.mask_words, masks + end * layout.mask_words, 0);
     }

@@ -8,7 +8,7 @@
 #include <bit>
 #include <numeric>
 #include <stdexcept>
-#include <trtspec/token_tree.hpp>
+#include <trtspec/tree_view.hpp>
 
 namespace trtspec {
 
@@ -52,7 +52,7 @@ void mark_seen(const Group& group, std::int64_t row, std::int64_t position, std:
   if (begin < end) std::fill(seen.data() + begin, seen.data() + end, true);
   if (!group.tree) return;
   const std::int64_t* mask = group.tree + row * words;
-  constexpr std::int64_t kBits = TokenTree::kBitsPerWord;
+  constexpr std::int64_t kBits = TreeView::kBitsPerWord;
   const std::int64_t width = std::min(words * kBits, std::ssize(seen) - group.context);
   for (std::int64_t bit = 0; bit < width; ++bit) {
     seen[static_cast<std::size_t>(group.context + bit)] = (mask[bit / kBits] >> (bit % kBits)) & 1;

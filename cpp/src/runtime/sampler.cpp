@@ -13,7 +13,7 @@
 namespace trtspec {
 
 void SamplingTable::add(const Asked& asked) {
-  const auto rows = static_cast<std::size_t>(1 + (asked.draft ? asked.draft->size() : 0));
+  const auto rows = static_cast<std::size_t>(1 + asked.draft.size());
   const SamplingOptions& options = *asked.options;
   const auto repeat = [rows](auto& column, auto value) {
     column.insert(column.end(), rows, static_cast<decltype(column[0] + 0)>(value));
@@ -25,8 +25,7 @@ void SamplingTable::add(const Asked& asked) {
   repeat(seed_, options.seed);
   repeat(sample_index_, options.sample_index);
   output_index_.push_back(asked.output_index);
-  if (!asked.draft) return;
-  for (const std::int32_t depth : asked.draft->depths()) {
+  for (const std::int32_t depth : asked.draft.depths()) {
     output_index_.push_back(asked.output_index + depth);
   }
 }
@@ -72,10 +71,9 @@ Questions::Questions(std::span<const Asked> requests) : asked(requests.begin(), 
     table.add(request);
     tokens.push_back(0);
     parents.push_back(-1);
-    if (request.draft) {
-      tokens.insert(tokens.end(), request.draft->tokens().begin(), request.draft->tokens().end());
-      for (const std::int32_t parent : request.draft->parents()) parents.push_back(parent + 1);
-    }
+    const TreeView& draft = request.draft;
+    tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
+    for (const std::int32_t parent : draft.parents) parents.push_back(parent + 1);
     starts.push_back(static_cast<std::int32_t>(tokens.size()));
   }
 }

@@ -32,9 +32,9 @@ void test_pack() {
   const Blocks second = {7, 0, 3};
   const TokenTree tree({21, 22, 23}, {-1, -1, 0});
   const RowGroup groups[] = {
-      {.tokens = prompt, .context = 1, .blocks = first, .tree = nullptr, .last_logits = false},
-      {.tokens = root, .context = 2, .blocks = second, .tree = &tree, .last_logits = true},
-      {.tokens = prompt, .context = 0, .blocks = first, .tree = nullptr, .last_logits = true}};
+      {.tokens = prompt, .context = 1, .blocks = first, .tree = {}, .last_logits = false},
+      {.tokens = root, .context = 2, .blocks = second, .tree = tree, .last_logits = true},
+      {.tokens = prompt, .context = 0, .blocks = first, .tree = {}, .last_logits = true}};
   const trtspec::PackedRows packed = trtspec::pack(groups, {2, 4, 2});
   CHECK_EQ(packed.rows.size(), 8u);
   CHECK(values<std::int64_t>(packed.rows[0]) == (Tokens{10, 11, 12, 20, 21, 22, 23, 10, 11, 12}));
@@ -59,7 +59,7 @@ void test_pack_refuses_what_does_not_fit() {
   };
   refused({.tokens = two, .context = 3, .blocks = blocks}, {2, 4, 1});
   refused({.tokens = two, .context = 0, .blocks = blocks}, {2, 1, 1});
-  refused({.tokens = two, .context = 0, .blocks = blocks, .tree = &tree}, {2, 4, 1});
+  refused({.tokens = two, .context = 0, .blocks = blocks, .tree = tree}, {2, 4, 1});
   refused({.tokens = {}, .context = 0, .blocks = blocks}, {2, 4, 1});
   const trtspec::PackedRows none = trtspec::pack({}, {2, 4, 1});
   CHECK_EQ(none.rows[0].size(0), 0);

@@ -9,6 +9,7 @@ import pytest
 
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 
 from ..simulated_serving import (
     HOST,
@@ -94,10 +95,11 @@ def test_copies_are_found_again_soon() -> None:
     class Copier(ChainDrafter):
         repeats = False
 
-        def prepare_draft_tokens(self, batch: StepPlan) -> None:
+        def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
             self.num_calls += 1
             if self.repeats:
-                super().prepare_draft_tokens(batch)
+                return super().prepare_draft_tokens(batch)
+            return DraftBatch.none(len(batch.items))
 
     drafter = Copier(world, 5, 0.9)
     union = union_of(world, [drafter])
@@ -172,7 +174,7 @@ def test_requests_differ() -> None:
     sizes = []
     for _ in range(20):
         world.serve(union, requests, 1)
-        sizes.append([len(r.draft) for r in requests])
+        sizes.append(world.drafts.counts)
     assert np.mean(sizes, axis=0)[0] > 4 and np.mean(sizes, axis=0)[1] < 2
 
 
@@ -181,9 +183,10 @@ def test_an_engine_runs_where_the_cheap_drafts_promise_little() -> None:
     world = World(COSTS["rows cost"])
 
     class EveryOther(ChainDrafter):
-        def prepare_draft_tokens(self, batch: StepPlan) -> None:
+        def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
             if len(world.verified) % 2:
-                super().prepare_draft_tokens(batch)
+                return super().prepare_draft_tokens(batch)
+            return DraftBatch.none(len(batch.items))
 
     cheap = EveryOther(world, 5, 0.98, 0.0, 0.9, 1)
     engine = ChainDrafter(world, 5, 0.8, 6e-3, 0.8, 2)
@@ -230,9 +233,9 @@ def test_the_choice_is_made_without_the_outcome() -> None:
         batch = StepPlan(
             tuple(ScheduledRequest(r, len(r.tokens) - 1, 1, True, 5, True) for r in requests)
         )
-        union.prepare_draft_tokens(batch)
-        chosen.append([r.draft for r in requests])
-        union.on_accepted(batch, StepResult.of([emitted] * 2))
+        drafts = union.prepare_draft_tokens(batch)
+        chosen.append(drafts)
+        union.on_accepted(batch, StepResult.of([emitted] * 2, drafts))
     assert chosen[0] == chosen[1]
 
 

@@ -14,6 +14,7 @@ from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.union import UnionDrafter
@@ -87,18 +88,16 @@ class Server:
         skips = union is None or (any(going) and union.skips_drafts(sum(going)))
         items = []
         for request, goes in zip(requests, going, strict=True):
-            request.draft = TokenTree.empty()
             rows = 1 if goes else request.num_prompt_tokens
             nodes = 0 if skips or not goes or union is None else union.needs.max_nodes
             start = len(request.tokens) - rows
             items.append(ScheduledRequest(request, start, rows, goes, nodes, True))
         batch = StepPlan(tuple(items), num_waiting=num_waiting)
-        if union is not None:
-            union.prepare_draft_tokens(batch)
-        self.spend(self.target(sum(item.num_rows + len(item.request.draft) for item in items)))
+        drafts = DraftBatch.none(len(items)) if union is None else union.prepare_draft_tokens(batch)
+        self.spend(self.target(sum(item.num_rows for item in items) + sum(drafts.counts)))
         all_emitted = []
-        for request in requests:
-            said, tree, row = self.said(request), request.draft, -1
+        for request, tree in zip(requests, drafts, strict=True):
+            said, row = self.said(request), -1
             nodes = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
             emitted = [said(0)]
             while (row, emitted[-1]) in nodes:
@@ -109,7 +108,7 @@ class Server:
                 request.finish_reason = "length"
             all_emitted.append(emitted)
         if union is not None:
-            union.on_accepted(batch, StepResult.of(all_emitted))
+            union.on_accepted(batch, StepResult.of(all_emitted, drafts))
         self.spend(self.costs["around"])
 
 
@@ -141,10 +140,11 @@ class RecordedDrafter:
     def committed(self, request: Request) -> int:
         return self.fed.get(request.id, 0)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         self.num_calls += 1
         self.server.spend(self.call + self.request * len(batch.items))
-        for item in batch.items:
+        trees: list[TokenTree | None] = [None] * len(batch.items)
+        for at, item in enumerate(batch.items):
             request = item.request
             if self.is_engine:
                 behind = len(request.tokens) - self.committed(request)
@@ -157,7 +157,8 @@ class RecordedDrafter:
             said = self.server.said(request)
             tokens = [said(i) if i < place.right else -self.mark for i in range(nodes)]
             scores = np.log(np.cumprod(place.chances[:nodes])).astype(np.float32)
-            request.draft = TokenTree(tokens, range(-1, nodes - 1), scores)
+            trees[at] = TokenTree(tokens, range(-1, nodes - 1), scores)
+        return DraftBatch.of(trees)
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         for item in batch.items:

@@ -43,7 +43,7 @@ class ToyDrafter(RolloutDrafter):
             request = item.request
             if len(hidden):
                 self._states[request.id] = hidden[-1].clone()
-            if len(request.draft.tokens):
+            if result.drafts.counts[i]:
                 missed = result.num_emitted(i) == 1
                 self._failures[request.id] = missed * (self._failures.get(request.id, 0) + 1)
         return [()] * len(batch.items)

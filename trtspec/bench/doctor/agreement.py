@@ -24,6 +24,7 @@ from trtspec.executor.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
 
@@ -35,13 +36,11 @@ class WatchedDrafter(ForwardingDrafter):
         self.drafts: list[tuple[Request, int, TokenTree]] = []
         """The request, the length of its text then, and the tree, which may be empty."""
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        super().prepare_draft_tokens(batch)
-        for item in batch.items:
-            request = item.request
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        for item, tree in zip(batch.items, super().prepare_draft_tokens(batch), strict=True):
             if item.is_generation:
-                self.drafts.append((request, len(request.tokens), request.draft))
-                request.draft = TokenTree.empty()
+                self.drafts.append((item.request, len(item.request.tokens), tree))
+        return DraftBatch.none(len(batch.items))
 
 
 def watch_drafts(

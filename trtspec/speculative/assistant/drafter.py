@@ -15,6 +15,7 @@ from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
 
@@ -37,14 +38,15 @@ class AssistantDrafter(RolloutDrafter):
         """Known before any engine is loaded."""
         return rollout_needs(config, reads_hidden=True)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """See `Drafter.prepare_draft_tokens`; the plan says where the target's K/V lie."""
         self._places = {
             item.request.id: (item.start, blocks)
             for item, blocks in zip(batch.items, batch.blocks, strict=True)
         }
-        super().prepare_draft_tokens(batch)
+        drafts = super().prepare_draft_tokens(batch)
         self._places = {}
+        return drafts
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""

@@ -12,6 +12,7 @@ from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hidden_states.files import HiddenFileWriter
 from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
 
@@ -47,8 +48,9 @@ class ExtractHiddenStatesDrafter(Drafter):
     def needs_of(config: ExtractHiddenStatesConfig) -> DrafterNeeds:
         return DrafterNeeds(reads_hidden=True, reads_every_row=True)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """Nothing is drafted."""
+        return DraftBatch.none(len(batch.items))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the states of accepted rows; a request whose text ended has its file written, and

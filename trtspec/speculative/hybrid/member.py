@@ -85,12 +85,11 @@ class Member:
         kept = sorted(i for i, rows in zip(order, totals, strict=True) if rows <= self._most_rows)
         plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
         gains = self.acceptance.gains(ids) if pace and self.has_engine else None
-        self.drafter.prepare_draft_tokens(StepPlan(*plan, pace=pace, gains=gains))
+        drafts = self.drafter.prepare_draft_tokens(StepPlan(*plan, pace=pace, gains=gains))
         self.took = clock() - began
         self.costs.observe(self.took, len(items), sum(behind[i] for i in kept))
-        trees = [item.request.draft for item in items]
-        for item in items:
-            item.request.draft = TokenTree.empty()
+        asked = dict(zip(kept, drafts, strict=True))
+        trees = [asked.get(i, TokenTree.empty()) for i in range(len(items))]
         self._drafts = {i: tree for i, tree in zip(ids, trees, strict=True) if len(tree)}
         return self.acceptance.calibrate(ids, trees)
 
@@ -118,7 +117,7 @@ class Member:
         for i, item in enumerate(batch.items) if drafts else ():
             request = item.request
             if request.id in drafts:
-                verified, emitted = request.draft if verified_only else None, result.emitted(i)
+                verified, emitted = result.drafts[i] if verified_only else None, result.emitted(i)
                 self.acceptance.observe(request.id, drafts[request.id], emitted, verified)
         if not (adapts and self.idle):
             return self.drafter.on_accepted(batch, result)

@@ -11,6 +11,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable
@@ -47,7 +48,7 @@ class UnionDrafter(Drafter):
         nothing_pays = self._adapts and num_requests > 0 and self._policy.skips(num_requests)
         return nothing_pays and not self.needs.reads_every_row
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         began = self._clock()
         if self._step is not None:
             self._policy.close(self._step, began)
@@ -55,10 +56,8 @@ class UnionDrafter(Drafter):
         rows = sum(item.num_rows for item in batch.items)
         context = sum(item.start for item in items)
         self._step = step = self._policy.step(len(items), rows, context, began)
-        for item in items:
-            item.request.draft = TokenTree.empty()
-        if any(item.max_nodes for item in items):
-            self._draft(step, batch)
+        trees = self._draft(step, batch) if any(item.max_nodes for item in items) else {}
+        return DraftBatch.of([trees.get(i) for i in range(len(batch.items))])
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         step = self._step
@@ -86,8 +85,8 @@ class UnionDrafter(Drafter):
         for member in self._members:
             member.profile(max_requests, max_rows)
 
-    def _draft(self, step: Step, batch: StepPlan) -> None:
-        """Let members draft, and give each request the nodes that are worth a row."""
+    def _draft(self, step: Step, batch: StepPlan) -> dict[int, TokenTree]:
+        """Let members draft, and give each item the nodes that are worth a row."""
         policy, clock, pace = self._policy, self._clock, 0.0
         places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
         items = [batch.items[i] for i in places]
@@ -101,7 +100,7 @@ class UnionDrafter(Drafter):
         for member in engines:
             drafts[member] = member.draft(items, clock, blocks, pace)
         if not drafts:
-            return
+            return {}
         step.asked, step.drafting = list(drafts), sum(member.took for member in drafts)
         trees = [TokenTree.merge(parts) for parts in zip(*drafts.values(), strict=True)]
         trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
@@ -109,5 +108,4 @@ class UnionDrafter(Drafter):
         step.nodes = policy.count(step, chances) if self._adapts else sum(map(len, trees))
         best = np.argsort(-chances, axis=None, kind="stable")[: step.nodes]
         counts = np.bincount(best // max(chances.shape[1], 1), minlength=len(trees)).tolist()
-        for request, tree in zip(requests, TokenTree.best_each(trees, counts), strict=True):
-            request.draft = tree
+        return dict(zip(places, TokenTree.best_each(trees, counts), strict=True))

@@ -7,6 +7,7 @@ from collections.abc import Set
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.index import NgramIndex
 from trtspec.speculative.ngram.options import NGramDecodingConfig
@@ -24,24 +25,23 @@ class NGramDrafter(Drafter):
     def needs_of(config: NGramDecodingConfig) -> DrafterNeeds:
         return DrafterNeeds(max_nodes=config.max_draft_len, max_depth=config.max_draft_len)
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        """Set the draft of each generation item to a chain of at most max_nodes tokens."""
-        for item in batch.items:
-            if not item.is_generation:
-                continue
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        """A chain of at most max_nodes tokens for each item."""
+        trees: list[TokenTree | None] = [None] * len(batch.items)
+        for i, item in enumerate(batch.items):
             request = item.request
             count = min(
                 item.max_nodes, self._config.max_draft_len, max(request.remaining_tokens - 1, 0)
             )
             if not count:
-                request.draft = TokenTree.empty()
                 continue
             index = self._indexes.get(request.id)
             if index is None:
                 index = NgramIndex(self._config.min_ngram, self._config.max_ngram)
                 self._indexes[request.id] = index
             new = request.tokens[len(index) :]
-            request.draft = index.draft(new, count, request.end_tokens)
+            trees[i] = index.draft(new, count, request.end_tokens)
+        return DraftBatch.of(trees)
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Nothing to do: the index catches up when it is next asked."""

@@ -8,7 +8,7 @@ from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
 
@@ -51,27 +51,25 @@ class SuffixDrafter(Drafter):
         """The trees, for their sizes."""
         return self._cache
 
-    def prepare_draft_tokens(self, batch: StepPlan) -> None:
-        """Set the draft of each generation item: at most max_nodes nodes, as many as its match
-        deserves."""
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        """Of each item at most max_nodes nodes, as many as its match deserves."""
+        places: list[int] = []
         requests: list[Request] = []
         most_nodes: list[int] = []
-        for item in batch.items:
-            if not item.is_generation:
-                continue
+        for i, item in enumerate(batch.items):
             request = item.request
             depth = request.remaining_tokens - 1
             nodes = min(item.max_nodes, self.needs.max_nodes)
             if not self._options.tree:
                 nodes = min(nodes, depth)
             if nodes <= 0 or depth <= 0:
-                request.draft = TokenTree.empty()
                 continue
             self._take_in(request, len(request.tokens))
+            places.append(i)
             requests.append(request)
             most_nodes.append(nodes)
         if not requests:
-            return
+            return DraftBatch.none(len(batch.items))
         trees = self._cache.draft(
             [request.id for request in requests],
             most_nodes,
@@ -79,8 +77,8 @@ class SuffixDrafter(Drafter):
             [request.remaining_tokens - 1 for request in requests],
             self._options,
         )
-        for request, tree in zip(requests, trees, strict=True):
-            request.draft = tree
+        found = dict(zip(places, trees, strict=True))
+        return DraftBatch.of([found.get(i) for i in range(len(batch.items))])
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Take in what was fed of prompts and what was emitted."""

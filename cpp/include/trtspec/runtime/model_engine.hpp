@@ -3,10 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <trtspec/runtime/device.hpp>
-#include <trtspec/token_tree.hpp>
 #include <trtspec/tree_growth.hpp>
+#include <trtspec/tree_view.hpp>
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -28,12 +29,10 @@ struct RowGroup {
   std::span<const std::int64_t> tokens;
   std::int64_t context = 0;
   std::span<const std::int32_t> blocks;
-  const TokenTree* tree = nullptr;
+  TreeView tree = {};
   bool last_logits = true;
 
-  std::int64_t num_rows() const {
-    return static_cast<std::int64_t>(tokens.size()) + (tree ? tree->size() : 0);
-  }
+  std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
 };
 
 // The sampling values of some rows, in the order and with the dtypes of the sampling ops:

@@ -21,12 +21,12 @@ namespace trtspec {
 struct Asked {
   const SamplingOptions* options;
   std::int64_t output_index;
-  const TokenTree* draft = nullptr;
+  TreeView draft = {};
   std::span<const std::int64_t> end_tokens = {};
   std::int64_t remaining = std::numeric_limits<std::int64_t>::max();
 
   static Asked of(const Request& request, bool with_draft) {
-    return {&request.options, request.num_output_tokens(), with_draft ? &request.draft : nullptr,
+    return {&request.options, request.num_output_tokens(), with_draft ? request.draft.view() : TreeView(),
             request.end_tokens, request.remaining_tokens()};
   }
 };
