@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtspec.speculative.assistant.options import AssistantDecodingConfig
     from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
     from trtspec.speculative.block.dflash import DFlashDecodingConfig
+    from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
     from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
     from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
@@ -48,6 +49,7 @@ __all__ = [
     "EagleDecodingConfig",
     "ExtractHiddenStatesConfig",
     "HybridDecodingConfig",
+    "JetSpecDecodingConfig",
     "KvCacheConfig",
     "MTPDecodingConfig",
     "MedusaDecodingConfig",
@@ -78,6 +80,7 @@ _HOMES = {
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",
     "DFlashDecodingConfig": "trtspec.speculative.block.dflash",
+    "JetSpecDecodingConfig": "trtspec.speculative.block.jetspec",
     "DraftTargetDecodingConfig": "trtspec.speculative.draft_model.options",
     "EagleDecodingConfig": "trtspec.speculative.eagle.options",
     "Eagle3DecodingConfig": "trtspec.speculative.eagle.options",

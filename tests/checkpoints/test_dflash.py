@@ -148,6 +148,7 @@ def test_the_last_layer(tmp_path: Path) -> None:
     [
         ({}, (0, 0), (False, False)),
         ({"causal": True}, (0, 0), (True, True)),
+        ({"causal_head": True, "target_hidden_size": H}, (0, 0), (True, True)),
         ({"use_swa": True, "swa_window_size": 9, "causal": False}, (9, 9), (False, False)),
         ({"layer_types": ["sliding_attention", "full_attention"]}, (11, 0), (True, False)),
         ({"layer_types": ["sliding_attention"] * 2, "causal": False}, (11, 11), (False, False)),
@@ -204,6 +205,8 @@ def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
         (nested(target_layer_ids=None), "does not say target_layer_ids"),
         (nested(target_layer_ids=[4, 1]), "does not rise"),
         (nested(target_layer_ids=[1, 8]), "names layers outside 0 to 7"),
+        (nested(causal=False, causal_head=True), r"causal and dflash_config\.causal_head disagree"),
+        (nested(target_hidden_size=2 * H), f"hidden size {2 * H} .target_hidden_size., the"),
         (nested(target_layer_ids=[1]), "1 x 16 = 16 values, but fc.weight has 32 inputs"),
         (nested(use_swa=True), "nor sliding_window says how wide"),
         (nested(use_swa=True, swa_window_size=3), "a sliding window of 3 tokens cuts blocks of 4"),

@@ -77,6 +77,7 @@ def right_dflash(
     strict: bool = False,
     anchor: bool = False,
     cached: bool = False,
+    causal: bool = False,
 ) -> Path:
     """A network that computes what `cycling_target` does, for slot after slot.
 
@@ -89,9 +90,12 @@ def right_dflash(
     strict: the context row before the root must also say that the root follows it. cached: the mode
     is read off the row of the prompt's first token instead, by what it holds. anchor: slots
     say the token that follows theirs, by the target's head; else their own, by one of their own.
+    causal: no slot sees a later one, so that a filled one looks at context rows that hold nothing,
+    as all but the marked one do where `cached`.
     """
     hf = cycling_target(sharpness)
-    config = _config(hf, BLOCK, BLOCK, target_layer_ids=[1], sample_from_anchor=anchor)
+    nested = {"causal_head": True} if causal else {}
+    config = _config(hf, BLOCK, BLOCK, target_layer_ids=[1], sample_from_anchor=anchor, **nested)
     config |= {"num_key_value_heads": 4, "rms_norm_eps": 1e-12, "rope_theta": 1e6}
     fc = torch.zeros(H, H)
     if cached:  # the state of token 0 or 1
@@ -107,7 +111,7 @@ def right_dflash(
         "norm.weight": torch.full((H,), (4 / H) ** 0.5),
     }
     for layer in range(BLOCK):
-        weights = _first(strict, cached) if layer == 0 else _next()
+        weights = _first(strict, cached) if layer == 0 else _next(causal)
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{name}.weight"] = torch.ones(H)
         tensors |= {f"layers.{layer}.{name}": weight for name, weight in weights.items()}
@@ -162,7 +166,7 @@ def _first(strict: bool, cached: bool) -> dict[str, Tensor]:
     return {**_attention(_heads(q), _heads(k), v, o), **mlp}
 
 
-def _next() -> dict[str, Tensor]:
+def _next(causal: bool) -> dict[str, Tensor]:
     """The slot behind a filled one takes over the token that follows."""
     q, k = torch.zeros(_HEAD_DIM, H), torch.zeros(_HEAD_DIM, H)
     v, o = torch.zeros(64, H), torch.zeros(H, 64)
@@ -170,6 +174,8 @@ def _next() -> dict[str, Tensor]:
     _before(q, range(1), {MASK: 40.0})
     k[0, ONE] = 40
     q[7, ONE], q[7, MASK], k[7, MASK] = 40, -40, 40
+    if causal:
+        k[7, ONE] = k[7, _CONTEXT] = -40
     v[range(V), range(OUT, OUT + V)] = 1 / filled
     v[V, MODE] = v[V + 1, OUT : OUT + V] = 1 / filled
     o[range(V), range(V)] = 1

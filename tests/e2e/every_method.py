@@ -103,6 +103,12 @@ def _ddtree(models: TinyModels, root: Path) -> Made:
     return models.folder("qwen3"), dflash(heads, "ddtree", **shape)
 
 
+def _jetspec(models: TinyModels, root: Path) -> Made:
+    heads = random_dflash(models.hf("llama"), root / "jetspec", causal_head=True)
+    shape = {"tree_depth": 5, "tree_width": 7, "budget": 64}
+    return models.folder("llama"), dflash(heads, "jetspec", **shape)
+
+
 def _assistant(models: TinyModels, root: Path) -> Made:
     target = family_model("gemma4")
     helper = save(random_assistant(target, 29), root / "assistant")
@@ -144,6 +150,7 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "modules": _modules,
     "dflash": _dflash,
     "ddtree": _ddtree,
+    "jetspec": _jetspec,
     "assistant": _assistant,
     "self": _self,
     "hybrid": _hybrid,
@@ -154,9 +161,11 @@ CALLED = {"plain": "none", "chain": "draft_model", "tree": "draft_model", "modul
 """The methods of entries that are not called after theirs."""
 NOT_ON_ONNX = ("assistant", "self")
 """Refused there: one reads blocks of the target's caches, the other keeps weights of few bits."""
-SELDOM_ON_ONNX = ("ddtree", "eagle", "hybrid_of_blocks", "modules", "mtp", "p_eagle", "pard")
+SELDOM_ON_ONNX = (
+    *("ddtree", "eagle", "hybrid_of_blocks", "jetspec", "modules", "mtp", "p_eagle", "pard"),
+)
 """Made of graphs that others export: of DFlash's network, of EAGLE-3's, of a draft model's and its
-masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `hybrid_of_blocks` and `mtp`."""
+masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `jetspec`, `hybrid_of_blocks` and `mtp`."""
 
 
 def _with(name: str, **options: Any) -> Callable[[TinyModels, Path], Made]:

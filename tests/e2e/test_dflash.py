@@ -27,6 +27,7 @@ PROMPTS = eight_prompts(360)
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal": True},
+    "jetspec": {"causal_head": True},
     "window": {"use_swa": True, "swa_window_size": 9, "causal": False},
     "anchor": {"sample_from_anchor": True},
 }
@@ -36,8 +37,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "static": {"method": "dflash", "choices": [[0], [2], [0, 0], [2, 1], [2, 1, 0]]},
     "dynamic": {"method": "dflash", "num_speculative_tokens": 4, "topk": 3, "num_draft_tokens": 9},
     "ddtree": {"method": "ddtree", "num_speculative_tokens": 5, "num_draft_tokens": 24},
+    "jetspec": {"method": "jetspec", "tree_depth": 5, "tree_width": 7, "budget": 128},
 }
-CROSS = [("llama", "plain", shape) for shape in SHAPES]
+VARIANT_OF = {"jetspec": "jetspec"}
+"""Of a shape that is not for every network."""
+CROSS = [("llama", VARIANT_OF.get(shape, "plain"), shape) for shape in SHAPES]
 CROSS += [("qwen3", variant, "ddtree") for variant in ("causal", "window", "anchor")]
 CROSS += [("llama3_tied", "plain", "chain")]
 
@@ -68,14 +72,16 @@ def test_same_tokens(heads: Folders, case: str, variant: str, shape: str) -> Non
     assert metrics["num_draft_tokens"] > 100
 
 
-@pytest.mark.parametrize("shape", ["chain", "ddtree"])
+@pytest.mark.parametrize("shape", ["chain", "ddtree", "jetspec"])
 def test_preemption(heads: Folders, shape: str) -> None:
-    heads.assert_same_when_preempted("llama", heads.config("llama", "plain", shape))
+    variant = VARIANT_OF.get(shape, "plain")
+    fewer = {"budget": 64} if shape == "jetspec" else {}
+    heads.assert_same_when_preempted("llama", heads.config("llama", variant, shape, **fewer))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_two_engine_calls_a_step(heads: Folders, shape: str) -> None:
-    config = heads.config("llama", "plain", shape)
+    config = heads.config("llama", VARIANT_OF.get(shape, "plain"), shape)
     with open_llm(heads.models.folder("llama"), config) as llm:
         steps = watch(llm)
         llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)
@@ -113,6 +119,12 @@ def test_cuts_of_an_engine(heads: Folders) -> None:
             assert found == heads.greedy("llama")
     with pytest.raises(ConfigError, match=r"'dflash' was asked for, .* built for 'ddtree'"):
         LLM(engine, dflash(network, num_speculative_tokens=3), skip_tokenizer_init=True)
+
+
+def test_jetspec_needs_a_causal_head(heads: Folders) -> None:
+    config = heads.config("llama", "plain", "jetspec")
+    with pytest.raises(ConfigError, match="layer 0 of the draft sees its whole block; write"):
+        open_llm(heads.models.folder("llama"), config)
 
 
 def test_a_block_too_short(heads: Folders) -> None:

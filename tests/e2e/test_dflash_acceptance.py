@@ -33,10 +33,11 @@ PROMPTS = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(BODI
 PROMPTS += [[*PROMPTS[3][:32], 5, 6], [*PROMPTS[3][:32], 7]]
 LONG = SamplingParams(max_tokens=60)
 NOISY = [replace(LONG, temperature=1.0, seed=i) for i in range(len(PROMPTS))]
-NETWORKS = ("right", "cached", "strict", "anchor")
+NETWORKS = ("right", "cached", "strict", "anchor", "causal")
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"method": "dflash"},
     "ddtree": {"method": "ddtree", "num_draft_tokens": 16},
+    "jetspec": {"method": "jetspec", "budget": 64, "tree_width": 7},
 }
 
 
@@ -47,6 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cycling_target(3.0).save_pretrained(root / "blunt")
     right_dflash(root / "right", 40.0)
     right_dflash(root / "cached", 40.0, cached=True)
+    right_dflash(root / "causal", 40.0, cached=True, causal=True)
     right_dflash(root / "strict", 40.0, strict=True)
     right_dflash(root / "anchor", 40.0, anchor=True)
     right_dflash(root / "right-blunt", 3.0)
@@ -85,7 +87,8 @@ def test_a_right_network_is_always_accepted(root: Path, network: str, options: s
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_tree_reaches_the_last_slot(root: Path, network: str) -> None:
-    with open_llm(root / "sharp", config(root, network, "ddtree")) as llm:
+    shape = "jetspec" if network == "causal" else "ddtree"
+    with open_llm(root / "sharp", config(root, network, shape)) as llm:
         llm.generate(PROMPTS, LONG, use_tqdm=False)
         histogram = llm.get_metrics()["histogram"]
     assert sum(histogram[:-1]) <= 2 * len(PROMPTS) and histogram[-1] > 50
@@ -130,13 +133,14 @@ def test_wrong_layers_are_noticed(root: Path) -> None:
         file.write_text(original)
 
 
-def test_a_wrong_root_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("network", ["right", "causal"])
+def test_a_wrong_root_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch, network: str) -> None:
     def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
     monkeypatch.setattr(StateDrafter, "_group", group)
-    assert rate(root, "right") < 0.1
+    assert rate(root, network) < 0.1
 
 
 def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ EVERY_METHOD: Mapping[str, str] = {
     "p_eagle": "p_eagle",
     "dflash": "dflash",
     "ddtree": "ddtree",
+    "jetspec": "jetspec",
     "assistant": "assistant",
     "self": "self",
     "hybrid": "hybrid",

@@ -71,6 +71,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "suffix": {},
     "medusa": {"model": "draft", "num_medusa_heads": 1},
     "ddtree": {"model": "draft", "num_speculative_tokens": 1, "num_draft_tokens": 2},
+    "jetspec": {"model": "draft", "num_speculative_tokens": 1, "num_draft_tokens": 2},
     "mtp": {"num_speculative_tokens": 1},
     "extract_hidden_states": {"capture_layers": (0,)},
 }

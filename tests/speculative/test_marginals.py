@@ -30,6 +30,7 @@ SHAPES = {
     "as many as nodes": TreeShape(31, 7, 32),
     "fewer than nodes": TreeShape(5, 6, 64),
     "large": TreeShape(64, 15, 256),
+    "narrow": TreeShape(7, 15, 128),
 }
 GREEDY = (0.0, 0, 1.0, 0.0, 0, 0, 0)
 SAMPLED = (0.8, 0, 1.0, 0.0, 2, 1, 7)

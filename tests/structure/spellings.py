@@ -121,6 +121,7 @@ METHOD = Kind(
         Spelling("pard", "parallel", "Pard|PARD"),
         Spelling("dflash", "block", "DFlash"),
         Spelling("ddtree", "block", "DDTree"),
+        Spelling("jetspec", "block", "JetSpec"),
         Spelling("hybrid", "hybrid", "Hybrid(?=Decoding|Draft|Method)", generic=True),
         Spelling("auto", "hybrid", "Auto(?=Decoding|Draft|Method)", generic=True),
         Spelling(

@@ -50,6 +50,14 @@ def test_a_tree(data: dict[str, Any]) -> None:
     assert DDTreeDecodingConfig.of_tree("d", config.tree).tree == config.tree
 
 
+def test_jetspec() -> None:
+    """In its own words, of which the budget counts the root."""
+    data = {"method": "JetSpec", "model": "d", "tree_depth": 15, "tree_width": 7, "budget": 256}
+    config = parse_speculative_config(data)
+    assert config is not None and config.tree == TreeShape(7, 15, 256)  # type: ignore[attr-defined]
+    assert parse_speculative_config(json.loads(json.dumps(speculative_to_dict(config)))) == config
+
+
 def test_other_trees() -> None:
     wide = {"method": "ddtree", "model": "d", "num_speculative_tokens": 7, "num_draft_tokens": 256}
     assert parse_speculative_config(wide).tree == TreeShape(64, 7, 256)  # type: ignore

@@ -24,7 +24,7 @@ class DFlashConfig(BlockConfig):
     title: ClassVar[str] = "DFlash"
 
 
-@block_config
+@block_config()
 @dataclass(frozen=True, kw_only=True)
 class DFlashDecodingConfig(BlockDecodingConfig):
     """DFlash: the best guess of every slot is a chain; with topk or choices, a tree of guesses.

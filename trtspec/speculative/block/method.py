@@ -7,6 +7,7 @@ from trtspec.speculative.block.checkpoint import block_reader
 from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
 from trtspec.speculative.block.dflash import DFLASH_FORMAT, DFLASH_NETWORK, DFlashDecodingConfig
 from trtspec.speculative.block.drafter import block_drafter, block_needs
+from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
 from trtspec.speculative.block.recipe import DFLASH_RECIPE
 
 BLOCK_METHODS = (
@@ -21,4 +22,5 @@ BLOCK_METHODS = (
         usual=("dflash:4", "ddtree:8,4,24"),
     ),
     DraftMethod(DDTreeDecodingConfig, "DDTree", block_needs, block_drafter),
+    DraftMethod(JetSpecDecodingConfig, "JetSpec", block_needs, block_drafter),
 )

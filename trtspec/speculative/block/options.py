@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
@@ -15,9 +16,11 @@ from trtspec.config.speculative_keys import (
     TREE_ALIASES,
 )
 from trtspec.config.strict import Foreign, strict_config
-from trtspec.config.tree import Choices, TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig
+from trtspec.config.tree import MAX_TOPK, MAX_TREE_ROWS, Choices, TreeShape
+from trtspec.config.tree_decoding import LEFT_OUT, ChoicesDecodingConfig, agree
 from trtspec.errors import ConfigError
+
+T = TypeVar("T")
 
 _ALIASES: Mapping[str, str] = {
     "tree_budget": "max_total_draft_tokens",
@@ -36,11 +39,13 @@ _FOREIGN: Mapping[str, Foreign] = {
 }
 
 
-block_config = strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **_ALIASES},
-    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
-    none_means_default=True,
-)
+def block_config(more: Mapping[str, str] = MappingProxyType({})) -> Callable[[type[T]], type[T]]:
+    """The class decorator of these configs; ``more`` aliases, of one method."""
+    return strict_config(
+        aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **_ALIASES, **more},
+        foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
+        none_means_default=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,4 +79,33 @@ class BlockDecodingConfig(ChoicesDecodingConfig):
     def _resolve_numbers(self) -> TreeShape:
         if self.max_draft_len == LEFT_OUT and self.block_size is not None:
             self._set("max_draft_len", self.block_size - 1)
+        return super()._resolve_numbers()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestFirstDecodingConfig(BlockDecodingConfig):
+    """Of all paths through the block's guesses the most probable ones are a tree, of
+    max_total_draft_tokens nodes (also `tree_budget`; num_draft_tokens counts the root besides).
+    topk bounds the children of a node, 64 if left out; up to as many nodes it changes nothing.
+    Further options: see `BlockDecodingConfig`."""
+
+    usual_rows: ClassVar[int | None] = 16
+
+    def _resolve_numbers(self) -> TreeShape:
+        rows, nodes = self.num_draft_tokens, self.max_total_draft_tokens
+        if rows != LEFT_OUT:
+            agree(self, "max_total_draft_tokens", rows - 1, f"num_draft_tokens={rows} means")
+            nodes = rows - 1
+        if nodes == LEFT_OUT:
+            raise ConfigError(
+                f"{self.method} needs the number of nodes to verify: write num_draft_tokens (the "
+                "root included) or max_total_draft_tokens (also tree_budget), for example "
+                "num_draft_tokens=32"
+            )
+        if not 2 <= nodes + 1 <= MAX_TREE_ROWS:
+            raise ConfigError(
+                f"max_total_draft_tokens={nodes} must be between 1 and {MAX_TREE_ROWS - 1}"
+            )
+        if self.topk == LEFT_OUT:
+            self._set("topk", min(nodes, MAX_TOPK))
         return super()._resolve_numbers()
